@@ -24,6 +24,7 @@ _WAIT_S: Final = 60.0
 _PROGRAM: Final = "from openai import OpenAI"
 _BEHIND_PROGRAM: Final = "Other questions to ask:"
 _ADDRESS: Final = re.compile(r"http://127\.0\.0\.1:\d+")
+_CODE: Final = re.compile(r"#login=[A-Za-z0-9_-]+")
 _RUN: Final = re.compile(r"\[[0-9a-f]{8}\]")
 _MS: Final = re.compile(r"\b\d+ ms")
 
@@ -52,7 +53,11 @@ def play() -> list[str]:
             demo.send_signal(signal.SIGTERM)
     return [
         "$ toolrelay demo",
-        *(_ADDRESS.sub("http://127.0.0.1:8080", line) for line in greeting[:4]),
+        *(
+            _CODE.sub("#login=…", _ADDRESS.sub("http://127.0.0.1:8080", line))
+            for line in greeting[:6]
+            if line
+        ),
         "",
         "$ python ask.py    # the program that the demo prints",
         *_wrapped(answer.strip()),

@@ -13,6 +13,7 @@ from proxy.values import value_class
 
 __all__ = [
     "Frame",
+    "InnerCall",
     "ReasoningDelta",
     "RefusalDelta",
     "ResultImage",
@@ -104,11 +105,13 @@ class ToolProgress:
     """How far a call has come: ``done`` of ``total``, which is ``None`` where nobody knows it.
 
     ``message`` is a tool's own word on it, and may be a stranger's: it is for whoever sees the result.
+    ``inner`` is a call that the tool, an agent, has made itself.
     """
 
     done: float
     total: float | None = None
     message: str = field(default="", repr=False)
+    inner: "InnerCall | None" = None
 
 
 @value_class
@@ -138,6 +141,15 @@ class ToolResult:
             return self
         words = [left_out(image.words, "it was given to an earlier try") for image in self.images]
         return replace(self, content="\n".join(part for part in (self.content, *words) if part), images=())
+
+
+@value_class
+class InnerCall:
+    """A call that an agent has made: it starts, or has come to ``result``.  Both are redacted."""
+
+    call: ToolCall
+    arguments: Any
+    result: ToolResult | None = None
 
 
 @value_class

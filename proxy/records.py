@@ -64,6 +64,9 @@ class RunRecord:
     setting whose budget the run has used up.  ``unreported`` turns ended without a word of the upstream
     on what they used; the counts of tokens are those of the others.  ``left_out`` are fields of the client's
     request that an upstream of another dialect was not sent.
+
+    A run of an agent has the name of the ``agent``, and the id of the run that called it as ``parent_run``;
+    ``parent_call`` is the id of the execution of its tool there.  All three are empty for any other run.
     """
 
     id: str
@@ -91,6 +94,9 @@ class RunRecord:
     spent: str | None = None
     unreported: int = 0
     left_out: tuple[str, ...] = ()
+    agent: str = ""
+    parent_run: str = ""
+    parent_call: str = ""
 
 
 @value_class
@@ -99,7 +105,8 @@ class TurnRecord:
 
     ``number`` counts from 1 within its run; ``cost`` is as the run's.  The counts of tokens are ``None``
     where the upstream did not report them.  ``withheld`` maps tools that the
-    run offers and this turn was not shown to the rule that withheld them.
+    run offers and this turn was not shown to the rule that withheld them.  ``first_at`` is when the first
+    piece of its answer came, ``None`` where none did.
     """
 
     run_id: str
@@ -115,6 +122,7 @@ class TurnRecord:
     error_code: str | None = None
     cost: int | None = None
     withheld: Mapping[str, str] = field(default_factory=dict)
+    first_at: float | None = None
 
 
 @value_class

@@ -4,22 +4,23 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
-__all__ = ["Pages", "Switch", "browsing", "chromium", "serving_pages"]
+__all__ = ["FLAGS", "START_S", "Pages", "Switch", "browsing", "chromium", "serving_pages"]
 
 _NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 START_S = 120
 """Seconds in which a browser starts and a script comes to its end, on a slow machine too."""
 
-_FLAGS = (
+FLAGS = (
     "--headless",
     "--disable-gpu",
     "--disable-dev-shm-usage",
@@ -54,7 +55,7 @@ async def browsing(url: str) -> AsyncIterator[None]:
     command = chromium()
     assert command is not None
     with tempfile.TemporaryDirectory(prefix="toolrelay-browser-", ignore_cleanup_errors=True) as profile:
-        flags = [*_FLAGS, f"--user-data-dir={profile}", *(["--no-sandbox"] if os.getuid() == 0 else [])]
+        flags = [*FLAGS, f"--user-data-dir={profile}", *(["--no-sandbox"] if os.getuid() == 0 else [])]
         environment = {"PATH": os.environ.get("PATH", ""), "HOME": profile, "TMPDIR": profile}
         process = await asyncio.create_subprocess_exec(
             command,
@@ -65,12 +66,14 @@ async def browsing(url: str) -> AsyncIterator[None]:
             stderr=asyncio.subprocess.DEVNULL,
             env=environment,
             cwd=Path(profile),
+            start_new_session=True,
         )
         try:
             yield
         finally:
-            if process.returncode is None:
-                process.kill()
+            # What is started may be a script, which leaves the browser behind when it is killed alone.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
 
 

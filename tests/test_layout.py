@@ -60,6 +60,7 @@ DIALECTS = {
 """Dialects as data, which everybody may read who speaks to a client or to an upstream."""
 
 RELAY_MAY_IMPORT = {
+    "proxy.wires.chosen",
     "proxy.wires.dialect",
     "proxy.wires.dialects.responses",
     "proxy.wires.client_port",
@@ -82,6 +83,9 @@ RELAY_MAY_IMPORT = {
     "proxy.tools.access.catalog",
     "proxy.tools.running.ledger",
     "proxy.tools.contract.redaction",
+    "proxy.tools.contract.provider",
+    "proxy.tools.agents.agent",
+    "proxy.tools.agents.report",
 }
 """Ports and helpers; never a concrete wire, store, upstream or tool."""
 
@@ -100,6 +104,7 @@ ABSTRACT = (
         "proxy.tools.contract.bounds",
         "proxy.tools.contract.capabilities",
         "proxy.tools.access.egress",
+        "proxy.tools.agents.agent",
         "proxy.tools.oauth.parameters",
         "proxy.tools.providers.function",
         "proxy.tools.providers.modules",
@@ -205,6 +210,7 @@ ORDER = {
             "mcp",
             "doctor",
             "runs",
+            "ui",
             "serve",
             "demo",
             "record",
@@ -215,7 +221,9 @@ ORDER = {
     ),
     "relay": (
         "base",
+        "nested",
         "headers",
+        "choosing",
         "offer",
         "stopping",
         "sniffing",
@@ -230,23 +238,34 @@ ORDER = {
         "run",
         "ports",
         "planning",
+        "agents",
         "runs",
         "warming",
         "__init__",
     ),
     "server": (
         *("peers", "limits", "callers", "config", "open_record", "telemetry", "serving", "auth", "context"),
-        *("middleware", "websockets", "api", "mcp", "compose", "app"),
+        *("middleware", "websockets", "detached", "api", "mcp", "ui", "compose", "app"),
     ),
     "store": (
         *("base", "key_mark", "look_ups", "rows", "shelf", "seal", "key_file", "options", "tokens", "sql"),
-        "memory",
         *("postgres", "sqlite", "factory"),
     ),
-    "tools": ("contract", "oauth", "access", "running", "providers", "mcp", "testing", "__init__"),
+    "tools": ("contract", "oauth", "access", "running", "providers", "agents", "mcp", "testing", "__init__"),
     "upstreams": ("base", "origin", "filtered_response", "http1", "recorded"),
     "wires": (
-        *("dialect", "past", "repairing", "crossing", "client_port", "upstream_port", "wire", "json", "turn"),
+        *(
+            "chosen",
+            "dialect",
+            "past",
+            "repairing",
+            "crossing",
+            "client_port",
+            "upstream_port",
+            "wire",
+            "json",
+            "turn",
+        ),
         *(
             "stream",
             "dialects",

@@ -67,7 +67,7 @@ def test_two_commands_are_of_the_promised_form() -> None:
     """A machine with Python alone gets from a clone to the demo, and to the tests, in one command."""
     commands = of(README, "bash")
     start = "python3 -m venv .venv && .venv/bin/pip install "
-    assert f"{start}. && .venv/bin/toolrelay demo\n" in commands
+    assert f"{start}'.[mcp]' && .venv/bin/toolrelay demo\n" in commands
     assert f"{start}-e '.[test]' && .venv/bin/python -m pytest -n auto\n" in commands
 
 

@@ -8,9 +8,8 @@ import pytest
 from documents import DOCS, ROOT
 
 from docgen.cast import drawn, play, words
-from docgen.pages import PARTS, pages
+from docgen.pages import ERRORS, PARTS, pages
 from proxy.errors import ToolErrorCode
-from proxy.server.telemetry.metric_families import FAMILIES
 
 
 def codes_in_source() -> set[str]:
@@ -43,7 +42,7 @@ def codes_in_source() -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("name", [*PARTS, ERRORS])
 def test_a_page_holds_what_the_code_says(name: str) -> None:
     """What stands between the marks of a page is what the code makes; `python -m docgen` writes it."""
     assert (DOCS / name).read_text("utf-8") == pages(ROOT)[name]
@@ -57,7 +56,11 @@ def test_the_picture_shows_the_demo() -> None:
 def explained() -> set[str]:
     """The codes in the tables of the page on errors."""
     return set(
-        re.findall(r"^\| `([a-z_]+)` \|", (DOCS / "reference/errors.md").read_text("utf-8"), re.MULTILINE)
+        re.findall(
+            r"^\| (?:<a id=\"[a-z_-]+\"></a>)?`([a-z_]+)` \|",
+            (DOCS / "reference/errors.md").read_text("utf-8"),
+            re.MULTILINE,
+        )
     )
 
 
@@ -73,10 +76,48 @@ def test_no_error_code_is_invented() -> None:
     assert explained() - codes_in_source() - set(get_args(ToolErrorCode)) == set()
 
 
-def test_every_metric_is_listed() -> None:
-    """The table of metrics names each family that there is, and none that there is not."""
-    table = (DOCS / "reference/metrics.md").read_text("utf-8").partition("| metric |")[2].partition("\n\n")[0]
-    named = {
-        name for row in table.splitlines() for name in re.findall(r"`([a-z_]+)`", row.partition(" | ")[0])
-    }
-    assert named == {family.name for family in FAMILIES}
+def _said() -> str:
+    """All texts of the package, with what is filled in as ``{}``, one after the other."""
+    texts = []
+    for path in (ROOT / "proxy").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                texts.append(
+                    "".join(
+                        str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values
+                    )
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    return "\n".join(texts)
+
+
+FILLED = (
+    ("OPENAI_API_KEY", "{}"),
+    ("(Connection refused)", "({})"),
+    ("8080 on 127.0.0.1", "{} on {}"),
+    ("'.[web]'", "'.[{}]'"),
+    ("/chat/completions", "{}"),
+    ("for requests", "for {}"),
+)
+"""What stands in the messages as they are shown, and what the source has in its place."""
+
+
+def test_each_message_of_troubleshooting_is_one_that_is_said() -> None:
+    """What a reader compares with the screen is what the product writes."""
+    page = (DOCS / "troubleshooting.md").read_text("utf-8")
+    said = _said()
+    tables = page.partition("## When the server does not start")[2].partition(
+        "## When an answer looks wrong"
+    )[0]
+    shown = [
+        text
+        for cell in re.findall(r"^\| (.*?) \|", tables, re.MULTILINE)
+        for text in re.findall(r"`([^`]+)`", cell)
+    ]
+    assert len(shown) >= 20
+    for text in shown:
+        general = text
+        for filled, place in FILLED:
+            general = general.replace(filled, place)
+        assert general in said or text in said, text

@@ -15,6 +15,9 @@ from waiting import LATE_S, PATIENCE_S
 
 from proxy.server.config.load import load_config
 
+SECRET = "0123456789abcdef" * 4
+"""In place of a file that a snippet names."""
+
 
 @pytest.mark.parametrize("snippet", snippets("bash"), ids=str)
 def test_a_shell_reads_it(snippet: Snippet) -> None:
@@ -54,9 +57,14 @@ def test_a_configuration_loads(snippet: Snippet, tmp_path: Path) -> None:
     if snippet.mark.startswith("only parsed: "):
         return
     path = tmp_path / "snippet.toml"
-    path.write_text(snippet.text, encoding="utf-8")
+    (tmp_path / "secret").write_text(SECRET)
+    for name in re.findall(r'"file:(\w[\w./-]*)"', snippet.text):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text('{"type": "object"}')
+    text = re.sub(r"file:/[\w/.-]+", f"file:{tmp_path / 'secret'}", snippet.text)
+    path.write_text(text, encoding="utf-8")
     names = ("OPENAI_API_KEY", *re.findall(r"env:([A-Z_0-9]+)", snippet.text))
-    secrets = {name: f"{name}-0123456789-abcdefghijklmnop" for name in names}
+    secrets = {name: f"{number:02x}" + SECRET[2:] for number, name in enumerate(dict.fromkeys(names))}
     config = load_config(path, secrets)
     assert list(config.policy.allow) == written.get("policy", {}).get("allow", [])
     assert list(config.prices) == list(written.get("prices", {}))

@@ -30,6 +30,7 @@ from proxy.events import (
     UsageReported,
 )
 from proxy.records import MessageRecord
+from proxy.wires.chosen import NOTHING_CHOSEN, Chosen, ShownTools
 from proxy.wires.client_port import Answer, ClientRequest, ReturnedCalls, TurnEnd
 from proxy.wires.crossing.ledger import Written
 from proxy.wires.crossing.tables import FieldTable
@@ -119,6 +120,7 @@ class ToyRequest:
     people: str = ""
     preview: str = ""
     returns_calls: bool = True
+    chosen: Chosen = NOTHING_CHOSEN
 
     def __post_init__(self) -> None:
         if not isinstance(self.payload.get("turns"), list):
@@ -469,6 +471,11 @@ class ToyWire:
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         return ToyRequest(payload)
+
+    def without_chosen(
+        self, raw: bytes, request: ClientRequest, shown: ShownTools
+    ) -> tuple[bytes, ClientRequest]:
+        return raw, request
 
     def writer(self, request: ClientRequest, *, is_hidden: Callable[[str], bool], **_: Any) -> ToyWriter:
         return ToyWriter(is_hidden=is_hidden, stream=request.stream)

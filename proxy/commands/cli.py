@@ -117,6 +117,26 @@ def serve(
 
 
 @app.command()
+def ui(
+    config: ConfigOption = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--url",
+            metavar="URL",
+            help="Where your browser reaches the server. Default: server.host and server.port.",
+        ),
+    ] = None,
+    browse: Annotated[bool, typer.Option("--open", help="Open the link in a browser.")] = False,
+) -> None:
+    """Print a link that signs you in to the web UI, once."""
+    from proxy.commands.ui import print_link
+
+    loaded = common.load(config)
+    common.run_async(print_link(loaded, address=url, browse=browse))
+
+
+@app.command()
 def check(
     config: ConfigOption = None,
     probe: Annotated[bool, typer.Option("--probe", help="Send each upstream a few test requests.")] = False,

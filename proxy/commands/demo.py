@@ -5,6 +5,7 @@ service) stands still at the moment of the recording.  All else is the server as
 """
 
 import fcntl
+import importlib.util
 import json
 import os
 import shlex
@@ -15,15 +16,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from proxy.commands.common import CONFIG_NAME, MAX_LINE, say, start_logging
+from proxy.commands.mcp.host import mcp_host
 from proxy.commands.serve.run import run_server
 from proxy.commands.serve.sockets import address_of, bind
+from proxy.commands.ui import link
 from proxy.conversation import Conversation, Message, Text
+from proxy.errors import how_to_install
 from proxy.plain_text import counted, plain_text
-from proxy.server.app import Overrides, built_in_wires, create_app
+from proxy.server.app import App, Overrides, built_in_wires, create_app
 from proxy.server.config.load import Config
+from proxy.server.config.mcp import McpConfig, McpServerConfig, RedactConfig
 from proxy.server.config.settings import (
     AuthConfig,
     LogConfig,
@@ -32,9 +37,13 @@ from proxy.server.config.settings import (
     StoreConfig,
     UpstreamConfig,
 )
+from proxy.toolbox import units_server
 from proxy.toolbox.clock import FixedClock
 from proxy.toolbox.recorded import RecordedHttpClient
+from proxy.tools.mcp.definitions import read_listing
+from proxy.tools.mcp.pins import GivenPins, Pin
 from proxy.upstreams.recorded.replay import packaged_fixtures
+from proxy.wires.dialects.mcp import MCP
 from proxy.wires.wire import CrossableWire
 
 __all__ = [
@@ -44,6 +53,7 @@ __all__ = [
     "demo",
     "demo_config",
     "look_line",
+    "mcp_lines",
     "python_lines",
     "show_event",
 ]
@@ -57,11 +67,17 @@ QUESTIONS = (
 )
 RECORDED_AT = datetime.fromisoformat("2026-11-21T14:05:00+01:00")
 TOOLS = ("core__get_current_time", "core__get_weather")
+CONVERT = "mcp__units__convert"
+"""The tool of the MCP server that comes along."""
+_CONVERSION: Final = {"value": 26.2, "from": "mi", "to": "km"}
+_MCP_VERSION: Final = "2025-11-25"
 
 _MAX_SHOWN = 160
 _SHOWN_ID = 8
 """Characters of a run's id behind its ``run_``, by which it is shown and found."""
 _PREFIX = "toolrelay-demo-"
+_LINK_S = 3600.0
+"""Seconds for which the demo's link signs somebody in: it may stand on a terminal for a while."""
 _LOCK = "lock"
 
 
@@ -73,16 +89,18 @@ async def demo(port: int) -> None:
         with _own_folder() as folder:
             config = demo_config(sockets[0].getsockname()[1], fixtures, folder)
             start_logging(config, serves=True)
-            app = await create_app(config, overrides=_overrides(fixtures, folder))
-            await run_server(
-                app,
-                sockets,
-                drain_s=config.server.drain_s,
-                announce=lambda: say("\n".join(_greeting(address_of(sockets)))),
-                draining=lambda: say(
-                    f"stopping; the recorded runs stay in {folder} until the next demo starts"
-                ),
-            )
+            address = address_of(sockets)
+            async with mcp_host(config) as mcp_socket:
+                app = await create_app(config, overrides=_overrides(config, fixtures, folder, mcp_socket))
+                await run_server(
+                    app,
+                    sockets,
+                    drain_s=config.server.drain_s,
+                    announce=lambda: say("\n".join([*_ui_line(app, address), *_greeting(config, address)])),
+                    draining=lambda: say(
+                        f"stopping; the recorded runs stay in {folder} until the next demo starts"
+                    ),
+                )
     finally:
         for listener in sockets:
             listener.close()
@@ -126,12 +144,24 @@ def look_line(run_id: str, folder: Path) -> str:
 
 
 def demo_config(port: int, fixtures: Path, folder: Path) -> Config:
-    """The demo's configuration; neither file nor environment has a say in it."""
+    """The demo's configuration; neither file nor environment has a say in it.
+
+    It has an MCP server where the library for that is installed.
+    """
+    servers = {}
+    if importlib.util.find_spec("mcp") is not None:
+        servers["units"] = McpServerConfig(
+            command=sys.executable,
+            args=("-P", "-m", units_server.__name__),
+            effects={"*": "read_only"},
+            redact=RedactConfig(output=("*",)),
+        )
     return Config(
         server=ServerConfig(port=port, drain_s=5),
         # Clients of every dialect ask one and the same recorded model.
         upstreams={"demo": UpstreamConfig(base_url=f"replay:{fixtures}", api_key=None, wires=("chat",))},
-        policy=PolicyConfig(allow=TOOLS),
+        policy=PolicyConfig(allow=(*TOOLS, CONVERT) if servers else TOOLS),
+        mcp=McpConfig(serve=True, servers=servers),
         store=StoreConfig(url=f"sqlite:///{folder / 'demo.db'}"),
         # It reaches nothing, and its commands are to work as pasted.
         auth=AuthConfig(mode="open"),
@@ -139,18 +169,41 @@ def demo_config(port: int, fixtures: Path, folder: Path) -> Config:
     )
 
 
-def _overrides(fixtures: Path, folder: Path) -> Overrides:
+def _overrides(config: Config, fixtures: Path, folder: Path, mcp_socket: Path | None) -> Overrides:
     recorded = RecordedHttpClient(fixtures / "http")
     events = _printing(folder)
-    return Overrides(clock=FixedClock(RECORDED_AT), http=recorded.client, on_run_event=events)
+    return Overrides(
+        clock=FixedClock(RECORDED_AT),
+        http=recorded.client,
+        on_run_event=events,
+        mcp_socket=mcp_socket,
+        pins=GivenPins(_pins(config)),
+        demo={"model": MODEL, "question": QUESTIONS[0][0]},
+    )
 
 
-def _greeting(address: str) -> list[str]:
+def _ui_line(app: App, address: str) -> list[str]:
+    """The web UI comes first: one click asks the first question there."""
+    if app.sessions is None:
+        return []
+    return [f"web UI: {link(address, app.sessions.code(_LINK_S))}", ""]
+
+
+def _pins(config: Config) -> list[Pin]:
+    """What of the MCP server that comes along is allowed: its tool, as this version has it."""
+    found = []
+    for name, server in config.mcp.known().items():
+        (definition,) = read_listing(name, [units_server.TOOL]).definitions
+        found.append(Pin(definition, server.identity, RECORDED_AT.timestamp(), "the demo"))
+    return found
+
+
+def _greeting(config: Config, address: str) -> list[str]:
     return [
         f"toolrelay demo listens on {address}/v1",
         "The model is a recording. It answers only the questions below.",
         f"The clock stands at {RECORDED_AT.isoformat()}, and the weather comes from a recorded response.",
-        f"Tools allowed: {', '.join(TOOLS)}.",
+        f"Tools allowed: {', '.join(config.policy.allow)}.",
         "",
         "Ask the same question in any dialect; the proxy translates it to Chat:",
         "",
@@ -162,6 +215,8 @@ def _greeting(address: str) -> list[str]:
         "",
         "Other questions to ask:",
         *(f"  {question}  ({about})" for question, about in QUESTIONS[1:]),
+        "",
+        *mcp_lines(address, serves=bool(config.mcp.servers)),
         "",
         "Each run below ends with a command that shows its details. The command works in any terminal,",
         "also after this demo has stopped, until the next demo starts.",
@@ -194,6 +249,26 @@ def python_lines(address: str) -> list[str]:
         "    stream=True,",
         ")",
         'print("".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices))',
+    ]
+
+
+def mcp_lines(address: str, *, serves: bool) -> list[str]:
+    """A call of the tool of the MCP server that comes along, ready to be pasted into a shell; or how to get
+    it, where no such server is there (``serves``)."""
+    if not serves:
+        return [f"To see a tool of an MCP server here, too: {how_to_install('mcp')}"]
+    params = {"name": CONVERT, "arguments": _CONVERSION}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+    headers = {
+        "content-type": "application/json",
+        "accept": f"application/json, {MCP.framing.content_type}",
+        "mcp-protocol-version": _MCP_VERSION,
+    }
+    shown = " ".join(f"-H {shlex.quote(f'{name}: {value}')}" for name, value in headers.items())
+    return [
+        f"{CONVERT} belongs to an MCP server that the demo started. Call it as an MCP client does:",
+        "",
+        f"curl {address}{MCP.prefix} {shown} -d {shlex.quote(body)}",
     ]
 
 

@@ -8,19 +8,25 @@ from proxy.records import Meter
 from proxy.relay.body import Body
 from proxy.relay.memory.idempotency import NO_ATTEMPT, Attempt
 from proxy.relay.memory.local import LocalResponses
+from proxy.relay.nested import Nested
 from proxy.relay.offer import Wanted
-from proxy.relay.routing.router import Route
+from proxy.relay.routing.router import Route, Router
 from proxy.tools.access.catalog import Selection
 from proxy.tools.access.policy import Policy
 from proxy.values import value_class
 from proxy.wires.client_port import Trace
 from proxy.wires.wire import Wire
 
-__all__ = ["Access", "Ask", "Identity", "RequestHead", "RequestOptions", "UpstreamPermissions"]
+__all__ = ["Access", "Ask", "Detached", "Identity", "RequestHead", "RequestOptions", "UpstreamPermissions"]
 
 
 class UpstreamPermissions(Protocol):
     """What somebody may use at each upstream, by its name."""
+
+    @property
+    def router(self) -> Router:
+        """The upstreams and models that they may use."""
+        ...
 
     @property
     def policies(self) -> Mapping[str, Policy]:
@@ -62,17 +68,30 @@ class RequestHead:
 
 
 @value_class
+class Detached:
+    """A run that goes on without its client, for ``time_s`` seconds at most.
+
+    ``response_id`` is the id under which its response is kept, in place of the one that it gets.
+    """
+
+    response_id: str
+    time_s: float
+
+
+@value_class
 class RequestOptions:
     """What a request asks of the proxy itself, and what it gets where it asks for nothing.
 
     ``wanted`` are the tools that it chose; ``None`` where it chose none.  ``history`` says whether answers
     are looked up and remembered for it.  ``attempt`` says whether it repeats another request.
+    ``detached`` is set where nobody waits for the answer.
     """
 
     wanted: Wanted | None = None
     trace: Trace = "silent"
     history: bool = True
     attempt: Attempt = NO_ATTEMPT
+    detached: Detached | None = None
 
 
 @value_class
@@ -92,6 +111,7 @@ class Ask:
     """One request of a wire with server tools, whoever sent it and whoever answers it.
 
     ``local`` are responses that only the client's connection knows; ``None`` where it remembers none.
+    ``nested`` says inside of which run an agent's run is; ``None`` for a run of its own.
     """
 
     identity: Identity
@@ -101,3 +121,4 @@ class Ask:
     options: RequestOptions
     access: Access
     local: LocalResponses | None = None
+    nested: Nested | None = None

@@ -88,7 +88,7 @@ class ClientStream(Protocol):
 class RunSettings:
     """Budgets and habits of a run; 0 tokens or cost (in billionths) means no bound.  Times are seconds.
 
-    ``calls_setting`` is who set ``max_calls``.
+    ``budgets`` is the section that set the budgets, and ``calls_setting`` who set ``max_calls``.
     """
 
     max_turns: int = 8
@@ -96,6 +96,7 @@ class RunSettings:
     max_tokens: int = 0
     max_cost: int = 0
     request_timeout_s: float = 300.0
+    budgets: str = "tools"
     calls_setting: str = "tools.max_calls"
     keepalive_s: float = 10.0
     parallel: bool = True

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field, replace
 from proxy.caches import Derived, text_bytes
 from proxy.errors import RequestError
 from proxy.events import ToolDefinition
+from proxy.relay.choosing import Choice, choose
 from proxy.tools.access.catalog import Selection
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
+from proxy.wires.chosen import NOTHING_SHOWN, ShownTools
 from proxy.wires.client_port import ClientRequest
 
 __all__ = [
@@ -38,10 +40,14 @@ _MAX_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a client chose with ``x-toolrelay-tools``: nothing, everything, or names."""
+    """What a client chose with ``x-toolrelay-tools`` or in its body: nothing, everything, or names.
+
+    ``param`` is the field that it chose them with.
+    """
 
     every: bool = False
     names: tuple[str, ...] = ()
+    param: str = HEADER
 
 
 def parse_wanted(header: str | None) -> Wanted | None:
@@ -79,8 +85,8 @@ class Offer:
     ``withheld`` maps the tools that were left out to why.  ``fingerprint`` is a digest of the offered tools,
     their schemas too: it changes when a model would see something else.  ``guarded`` are names, of
     ``added`` and ``replaced``, that a model is not shown for what it has read; a call of one is still
-    ours to refuse.  ``declared`` is every name that the model is offered.  Most requests share an offer,
-    which is equal to itself alone.
+    ours to refuse.  ``shown`` is what the client sees of the tools that it chose in its body.  ``declared``
+    is every name that the model is offered.  Most requests share an offer, which is equal to itself alone.
     """
 
     added: tuple[ToolDefinition, ...] = ()
@@ -91,6 +97,7 @@ class Offer:
     open_names: bool = False
     fingerprint: str = ""
     guarded: frozenset[str] = frozenset()
+    shown: ShownTools = NOTHING_SHOWN
     declared: frozenset[str] = field(init=False, repr=False, compare=False)
     _tool_ids: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
@@ -132,15 +139,15 @@ def decide(
     """
     available = {spec.name: spec for spec in selection.offered}
     withheld = dict(selection.withheld)
-    nothing = Offer(
-        client_names=frozenset(request.declared), withheld=withheld, open_names=request.open_names
-    )
+    wanted, shown = _with_body(request, selection, wanted)
+    named = frozenset(request.declared)
+    nothing = Offer(client_names=named, withheld=withheld, open_names=request.open_names, shown=shown)
     if wanted is not None and not wanted.every and not wanted.names:
         return nothing
     chosen = _chosen(available, rules, wanted)
     replaced = _replaced(request, available, rules)
     by_name = bool(wanted and wanted.names) or bool(replaced)
-    client_names = frozenset(request.declared) - frozenset(replaced)
+    client_names = named - frozenset(replaced)
     obstacle = _obstacle(request, client_names, upstream_takes_tools)
     if obstacle is not None:
         if (by_name or wanted) and request.background:
@@ -154,7 +161,7 @@ def decide(
                 400, "Server tools answer one choice only. Ask for n = 1, or leave them out.", param="n"
             )
         if wanted and wanted.names and not upstream_takes_tools:
-            raise RequestError(400, "The upstream of this model takes no tools.", param=HEADER)
+            raise RequestError(400, "The upstream of this model takes no tools.", param=wanted.param)
         if not replaced or not upstream_takes_tools:
             return replace(nothing, withheld={**withheld, **{spec.name: obstacle for spec in chosen}})
         chosen = []
@@ -174,7 +181,36 @@ def decide(
         withheld=withheld,
         open_names=request.open_names,
         fingerprint=_fingerprint({**{spec.name: spec for spec in added}, **replaced}),
+        shown=shown.renamed({spec.name: name for name, spec in replaced.items()}),
     )
+
+
+def _with_body(
+    request: ClientRequest, selection: Selection, wanted: Wanted | None
+) -> tuple[Wanted | None, ShownTools]:
+    """What a request chose with its header and in its body, and what its client sees of the latter."""
+    if not request.chosen:
+        return wanted, NOTHING_SHOWN
+    choice = choose(request.chosen, selection.offered)
+    return _joined(choice, wanted), choice.shown
+
+
+def _joined(choice: Choice, wanted: Wanted | None) -> Wanted:
+    """The tools that the body chose, and those of the header.
+
+    Raises :class:`RequestError` where the header wants no tool at all.
+    """
+    if wanted is None:
+        return Wanted(names=tuple(sorted(choice.ids)), param="tools")
+    if wanted.every:
+        return wanted
+    if not wanted.names:
+        raise RequestError(
+            400,
+            f"{HEADER} is none, but the body chooses server tools. Leave one of the two out.",
+            param=HEADER,
+        )
+    return Wanted(names=tuple(sorted(choice.ids.union(wanted.names))))
 
 
 def is_reserved(name: str, offer: Offer, request: ClientRequest) -> bool:
@@ -216,7 +252,7 @@ class Offers:
         upstream_takes_tools: bool,
     ) -> Offer:
         """See :func:`decide`."""
-        if request.declared or wanted is not None:
+        if request.declared or wanted is not None or request.chosen:
             return decide(request, selection, self._rules, wanted, upstream_takes_tools=upstream_takes_tools)
         # All of such a request that an offer hangs on.
         obstacle = _obstacle(request, frozenset(), upstream_takes_tools)

@@ -131,7 +131,7 @@ class Planner:
         routes: Sequence[Route],
         request: ClientRequest,
         permissions: UpstreamPermissions,
-        wanted: Wanted,
+        wanted: Wanted | None,
     ) -> Sequence[Route]:
         """The upstreams that offer what a request names; all where none does, so that the first says so."""
 
@@ -145,6 +145,34 @@ class Planner:
             return True
 
         return [route for route in routes if able(route)] or routes
+
+    def with_tools(
+        self, wire: Wire, raw: bytes, request: ClientRequest, permissions: UpstreamPermissions, route: Route
+    ) -> bytes:
+        """The body of a request with the server tools that its model would be offered."""
+        selection = permissions.selections[route.served.upstream.name]
+        offer = self._offers.decide(request, selection, None, upstream_takes_tools=self._takes_tools(route))
+        less, sent = wire.without_chosen(raw, request, offer.shown)
+        editor = wire.editor(less, sent)
+        editor.offer(offer.added, offer.replaced)
+        return editor.render()
+
+    def takes_part(self, ask: Ask) -> bool:
+        """Whether any upstream of a request is offered tools for it, or speaks another dialect.
+
+        Raises :class:`~proxy.errors.RequestError` for a request that cannot be read.
+        """
+        request = ask.wire.parse(ask.body.payload)
+        return any(
+            route.wire
+            or self._offers.decide(
+                request,
+                ask.access.permissions.selections[route.served.upstream.name],
+                ask.options.wanted,
+                upstream_takes_tools=self._takes_tools(route),
+            )
+            for route in ask.access.routes
+        )
 
     @staticmethod
     def begin(ask: Ask) -> Planning:
@@ -227,14 +255,13 @@ class Planner:
         offer = self._offers.decide(request, selection, ask.options.wanted, upstream_takes_tools=takes_tools)
         rules = text_call_rules(route, request, offer)
         port = port_of(route, ask.wire, self._wires, request, rules)
-        raw, state = ask.body.raw, route.served.responses_state
-        make = partial(port.editor, raw, request, state, caller=ask.identity.caller)
-        editor = await in_thread(make) if len(raw) > LARGE_BYTES else make()
+        make = partial(_editor, ask, route, port, request, offer)
+        editor = await in_thread(make) if len(ask.body.raw) > LARGE_BYTES else make()
         if offer:
             request.check_history(lambda name: is_reserved(name, offer, request))
         is_person = ask.identity.is_person or bool(request.people and self._settings.people_in_bodies)
         fingerprint = offer.fingerprint if offer and is_person and ask.options.history else None
-        must_run = bool(route.wire or rules or offer or request.brings_ours)
+        must_run = bool(route.wire or rules or offer or request.chosen or request.brings_ours)
         return _Draft(route, request, port, editor, offer, fingerprint, is_person, must_run)
 
     async def _job(self, planning: Planning, draft: _Draft, restored: Restored) -> Job:
@@ -251,7 +278,7 @@ class Planner:
         meter = ask.access.meter
         return Job(
             ask.identity,
-            ClientSide(ask.wire, request, ask.options.trace),
+            ClientSide(ask, ask.wire, request, ask.options.trace),
             UpstreamSide(
                 route=route,
                 port=draft.port,
@@ -299,7 +326,10 @@ class Planner:
     def _ledger(self, planning: Planning, draft: _Draft) -> RunLedger:
         """What a request has caused: its own, or for a repeat that of the request that it repeats."""
         ask = planning.ask
-        if planning.ledger is None and not (ask.access.permissions.acts and draft.is_person):
+        if ask.nested is not None:
+            # Whatever an agent causes is part of what the client's request causes.
+            planning.ledger = ask.nested.ledger
+        elif planning.ledger is None and not (ask.access.permissions.acts and draft.is_person):
             # There is no effect that a repeat could share, or nobody knows whose repeat it would be.
             planning.ledger = RunLedger()
         elif planning.ledger is None:
@@ -319,6 +349,14 @@ class Planner:
     def _takes_tools(self, route: Route) -> bool:
         served = route.served
         return served.tools and not self._refusals.refuses(served.upstream.name, route.model)
+
+
+def _editor(ask: Ask, route: Route, port: UpstreamPort, request: ClientRequest, offer: Offer) -> BodyEditor:
+    """What edits the body, less what in it chooses tools of ours: no upstream knows that."""
+    raw, sent = ask.body.raw, request
+    if request.chosen:
+        raw, sent = ask.wire.without_chosen(raw, request, offer.shown)
+    return port.editor(raw, sent, route.served.responses_state, caller=ask.identity.caller)
 
 
 def _left_out(editor: BodyEditor) -> Sequence[str]:

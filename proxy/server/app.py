@@ -26,6 +26,7 @@ from proxy.server.compose.endpoint_handlers import make_endpoint_handlers
 from proxy.server.compose.overrides import Overrides
 from proxy.server.compose.runs import create_runs
 from proxy.server.compose.services import Services, built_in_wires, create_services
+from proxy.server.compose.ui import Edge, WebUi, make_sessions, serves_ui
 from proxy.server.config.load import Config
 from proxy.server.config.rules import is_loopback
 from proxy.server.peers import Peers
@@ -33,6 +34,7 @@ from proxy.server.serving.aiohttp_seam import check_http_parser
 from proxy.server.serving.application import ConnectionBounds, Handler
 from proxy.server.serving.draining import Draining
 from proxy.server.serving.target import Targets
+from proxy.server.ui.sessions import Sessions
 from proxy.server.websockets.session import WebSockets
 from proxy.store.base import KeySource
 from proxy.wires.dialects.mcp import ENDPOINTS as MCP_ENDPOINTS
@@ -51,13 +53,17 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class App:
-    """Services with their HTTP surface: what :class:`~proxy.server.serving.runner.EdgeRunner` runs."""
+    """Services with their HTTP surface: what :class:`~proxy.server.serving.runner.EdgeRunner` runs.
+
+    ``sessions`` are those of the web UI, ``None`` where it is not served.
+    """
 
     services: Services
     authentication: Authentication
     draining: Draining
     bounds: ConnectionBounds
     handle: Handler
+    sessions: Sessions | None = None
 
     async def aclose(self) -> None:
         """Close the services; see :meth:`Services.aclose`."""
@@ -74,20 +80,25 @@ async def create_app(
     a key although nobody said so, and for an aiohttp that cannot serve safely.
     """
     check_http_parser()
-    services, authentication, item_key = await _checked_services(config, overrides)
+    services, authentication, hash_key = await _checked_services(config, overrides)
     given = overrides or Overrides()
     authenticator = given.authenticator or authentication.authenticator
     endpoints = given.endpoints.and_also(MCP_ENDPOINTS) if config.mcp.serve else given.endpoints
     targets, draining = Targets(endpoints), Draining()
+    router = services.router()
+    admin, web_ui = make_admin(services, authenticator), None
+    if serves_ui(config, authentication):
+        web_ui = WebUi(services, make_sessions(services, authentication, hash_key), given.demo)
+    edge = Edge(admin, router, authentication.ring, draining, targets)
     own = OwnPaths(
         authenticator=authenticator,
         draining=draining,
         store=services.store,
         snapshot=snapshot_of_all(services.instruments, peers or Peers()),
-        admin=make_admin(services, authenticator),
+        admin=admin,
+        ui=web_ui.open(edge, given.replay) if web_ui is not None else None,
     )
-    router = services.router()
-    stages = make_endpoint_handlers(services, given, router, draining, item_key)
+    stages = make_endpoint_handlers(services, given, router, draining, _item_key(hash_key))
     pipeline = Pipeline(
         targets=targets,
         authenticator=authenticator,
@@ -98,6 +109,8 @@ async def create_app(
         stages=stages,
         sockets=WebSockets(websocket_bounds(config), draining),
     )
+    if web_ui is not None:
+        web_ui.serve_playground(pipeline.serve_as)
     access = make_access(services, targets, draining, pipeline, authenticator, authentication.finder)
     return App(
         services=services,
@@ -105,14 +118,15 @@ async def create_app(
         draining=draining,
         bounds=connection_bounds(config),
         handle=access.handle,
+        sessions=web_ui.sessions if web_ui is not None else None,
     )
 
 
 async def _checked_services(
     config: Config, overrides: Overrides | None
 ) -> tuple[Services, Authentication, bytes]:
-    """What serves, who comes in, and what signs the items that clients are shown; nothing stays open
-    where one of them cannot be had."""
+    """What serves, who comes in, and the record's key for hashes; nothing stays open where one of them
+    cannot be had."""
     services = await create_services(config, overrides=overrides, reap=True)
     try:
         faults = [*services.missing_connections(), *services.misplaced_bounds()]
@@ -124,12 +138,16 @@ async def _checked_services(
             # Their names may be gone from the configuration at the next start; that must open nothing.
             await services.store.note_keys()
         _, hash_key = await services.store.hash_key()
-        item_key = hashlib.blake2b(b"toolrelay shown items", key=hash_key, digest_size=32).digest()
         services.instruments.watch_loop()
-        return services, authentication, item_key
+        return services, authentication, hash_key
     except BaseException:  # A start that is cancelled leaves nothing open either.
         await services.aclose()
         raise
+
+
+def _item_key(hash_key: bytes) -> bytes:
+    """What signs the items that clients are shown."""
+    return hashlib.blake2b(b"toolrelay shown items", key=hash_key, digest_size=32).digest()
 
 
 async def open_authentication(config: Config, store: KeySource) -> Authentication:

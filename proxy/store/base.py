@@ -9,6 +9,7 @@ from proxy.records import (
     ClientKey,
     HiddenTurns,
     InvocationLog,
+    InvocationStatus,
     KeptResults,
     KeySet,
     MessageRecord,
@@ -24,6 +25,8 @@ from proxy.records import (
 
 __all__ = [
     "LOOK_UP_S",
+    "MAX_CALLED",
+    "CalledTool",
     "KeySource",
     "KeyStore",
     "PinStore",
@@ -36,6 +39,9 @@ __all__ = [
     "UsageKey",
     "UsageRow",
 ]
+
+MAX_CALLED: Final = 10_000
+"""Calls that one look at a list of runs reads."""
 
 LOOK_UP_S: Final = 1.0
 """The longest that a request waits for what it looks up in the record."""
@@ -51,6 +57,7 @@ class RunFilter:
 
     ``since`` and ``until`` bound when they started; ``until`` itself is outside.  ``caller`` is a key,
     with all its end users, or one of these (``KEY/PERSON``).  ``begins`` is what their ids begin with.
+    Without ``agents`` runs of agents are left out; ``parent`` is the id of the run that called them.
     """
 
     limit: int = 50
@@ -63,11 +70,14 @@ class RunFilter:
     until: float | None = None
     errors_only: bool = False
     begins: str | None = None
+    agents: bool = True
+    parent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PurgeFilter:
-    """Which runs to delete: the one of exactly this id, or those that started before a time, or all."""
+    """Which runs to delete: those that started before a time, or all; or the one of exactly this id, and
+    those of its agents."""
 
     run_id: str | None = None
     before: float | None = None
@@ -112,13 +122,23 @@ class UsageRow:
 
 @dataclass(frozen=True, slots=True)
 class RunDetail:
-    """One run with everything that hangs on it, each in order."""
+    """One run with everything that hangs on it, each in order; ``children`` are the runs of its agents."""
 
     run: RunRecord
     turns: Sequence[TurnRecord]
     messages: Sequence[MessageRecord]
     invocations: Sequence[ToolInvocationRecord]
     native_calls: Sequence[NativeCall] = ()
+    children: Sequence[RunRecord] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CalledTool:
+    """One call of a run, as a list of runs shows it."""
+
+    tool: str
+    status: InvocationStatus
+    error_code: str | None = None
 
 
 class KeySource(Protocol):
@@ -168,6 +188,17 @@ class KeyStore(KeySource, Protocol):
 
     async def revoke_key(self, key_id: str) -> bool:
         """Revoke a key, durably; whether there was one to revoke.  Raises StoreError."""
+        ...
+
+    async def mark_once(self, name: str, until: float) -> bool:
+        """Leave a mark that lasts until then (epoch seconds); whether this call is the one that left it.
+
+        Of several callers at once, in any process, one is.  Raises StoreError.
+        """
+        ...
+
+    async def is_marked(self, name: str) -> bool:
+        """Whether there is a mark of that name that lasts still; raises StoreError."""
         ...
 
     def put_owner(self, response_id: str, caller: str, settled: Callable[[bool], None] | None = None) -> None:
@@ -315,6 +346,11 @@ class Store(InvocationLog, EffectLog, KeptResults, KeyStore, PinStore, ThreadLog
 
     async def get_run(self, run_id: str) -> RunDetail | None:
         """One run by its id, or by a prefix of it that fits exactly one."""
+        ...
+
+    async def called_tools(self, run_ids: Sequence[str]) -> Mapping[str, Sequence[CalledTool]]:
+        """The calls of some runs in their order, :data:`MAX_CALLED` of all of them at most; runs without
+        calls are left out."""
         ...
 
     async def usage(self, wanted: UsageFilter) -> Sequence[UsageRow]:

@@ -12,9 +12,8 @@ from proxy.records import KeySet
 from proxy.store.base import Store
 from proxy.store.key_file import KeyFile
 from proxy.store.key_mark import KeyMark, path_beside, state_path
-from proxy.store.memory.store import MAX_CONTENT_BYTES, MemoryStore
 from proxy.store.options import DEFAULTS, StoreOptions
-from proxy.store.seal import CONTENT, Seal, parse_seal_key
+from proxy.store.seal import Seal, parse_seal_key
 from proxy.store.sql.migrate import (
     MigrationReport,
     find_migrations,
@@ -23,6 +22,7 @@ from proxy.store.sql.migrate import (
     sqlite_version,
 )
 from proxy.store.sql.store import SqlStore
+from proxy.store.sqlite.memory import MemoryStore
 from proxy.store.sqlite.store import SqliteStore
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def sqlite_path(url: str, base: Path | None = None) -> Path | None:
     if name == url or not name or name == "/":
         raise ConfigError(_SETTING, "it names no file", _EXAMPLE)
     if name == ":memory:":
-        raise ConfigError(_SETTING, "SQLite in memory would be another record for each connection", _EXAMPLE)
+        raise ConfigError(_SETTING, "SQLite in memory is called memory: here", _EXAMPLE)
     if "?" in name or "#" in name or "\0" in name:
         raise ConfigError(_SETTING, "a file name takes no '?', '#' or NUL here", _EXAMPLE)
     return (base or Path.cwd()) / name
@@ -77,25 +77,16 @@ def open_store(
     record and shall not make an empty one, nor a key.  ``seal_key`` is 32 bytes in base64 or hexadecimal;
     with an empty one content is sealed if ``seal`` says so and the record is a file: with a key in a file
     beside it, which a start makes.  ``old_seal_keys``, and a key in that file, only open what they sealed
-    before; all of them take the place of the seals in ``options``.  Memory has a bound of its own, which no
-    option makes larger.  Raises :class:`~proxy.errors.ConfigError` with what to do, before anything is
-    created.
+    before; all of them take the place of the seals in ``options``.  A record in memory has a bound of its
+    own, which no option makes larger, and is not sealed.  Raises :class:`~proxy.errors.ConfigError` with
+    what to do, before anything is created.
     """
     path = sqlite_path(url, base)
     options = _sealing(options, seal_key, old_seal_keys)
     if path is not None:
         options = _with_key_file(options, path, seal=seal, makes=not must_exist)
     if path is None and not url.startswith(_POSTGRES):
-        # Each kind of content has its own shelf, and the same share of the bytes.
-        most = min(options.max_bytes // len(CONTENT), MAX_CONTENT_BYTES)
-        share = {"max_content_bytes": max(1, most)} if options.max_bytes else {}
-        return MemoryStore(
-            content=options.content,
-            keep_days=options.keep_days,
-            clock=options.clock,
-            max_per_caller=options.max_per_caller,
-            **share,
-        )
+        return MemoryStore(options)
     return _open_sql(url, path, options, must_exist=must_exist)
 
 

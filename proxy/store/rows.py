@@ -32,6 +32,7 @@ __all__ = [
     "HAS_ERROR",
     "HIDDEN_COLUMNS",
     "INVOCATION_COLUMNS",
+    "MAX_LISTED",
     "MAX_NAME",
     "MESSAGE_COLUMNS",
     "NATIVE_COLUMNS",
@@ -84,11 +85,12 @@ RUN_COLUMNS: Final = (
     "id", "request_id", "caller", "wire", "model", "upstream", "stream", "status", "started_at",
     "ended_at", "error_code", "finish_reason", "turns", "tool_calls", "input_tokens",
     "output_tokens", "total_tokens", "offered", "withheld", "trace", "shape", "cost",
-    "spent", "unreported", "left_out",
+    "spent", "unreported", "left_out", "agent", "parent_run", "parent_call",
 )  # fmt: skip
 TURN_COLUMNS: Final = (
     "run_id", "number", "upstream_id", "finish_reason", "started_at", "ended_at", "input_tokens",
     "output_tokens", "total_tokens", "tool_calls", "error_code", "cost", "withheld", "unreported",
+    "first_at",
 )  # fmt: skip
 MESSAGE_COLUMNS: Final = (
     "run_id", "turn", "seq", "role", "content", "content_json", "tool_calls", "function_call",
@@ -209,6 +211,9 @@ def run_row(record: RunRecord) -> Row:
         record.spent,
         record.unreported,
         _json(record.left_out) if record.left_out else "[]",
+        record.agent,
+        record.parent_run,
+        record.parent_call,
     )
 
 
@@ -229,6 +234,7 @@ def turn_row(record: TurnRecord) -> Row:
         record.cost,
         _json(dict(record.withheld)) if record.withheld else "{}",
         int(record.total_tokens is None),
+        record.first_at,
     )
 
 
@@ -419,6 +425,12 @@ def runs_query(wanted: RunFilter) -> tuple[str, Row]:
     if wanted.begins is not None:
         clauses.append(f"{id_} >= ? AND {id_} < ?")
         values += [clean_text(wanted.begins), clean_text(wanted.begins) + "\U0010ffff"]
+    if not wanted.agents:
+        clauses.append("parent_run = ''")
+    if wanted.parent is not None:
+        # The index of agents' runs has no others.
+        clauses.append("parent_run = ? AND parent_run <> ''")
+        values.append(clean_text(wanted.parent))
     if wanted.errors_only:
         clauses.append(HAS_ERROR)
     if wanted.before is not None:

@@ -18,6 +18,7 @@ from proxy.events import (
     ToolResult,
     TurnEvent,
 )
+from proxy.wires.chosen import NOTHING_SHOWN, Chosen, ShownTools
 from proxy.wires.dialect import Dialect
 from proxy.wires.past.clock import ToldRule
 from proxy.wires.past.evidence import Evidence
@@ -57,6 +58,11 @@ class ClientRequest(Protocol):
     @property
     def declared(self) -> Sequence[str]:
         """Names of the tools the client declared, in order, each once."""
+        ...
+
+    @property
+    def chosen(self) -> Chosen:
+        """The server tools that the body chooses."""
         ...
 
     @property
@@ -321,6 +327,16 @@ class ClientPort(Protocol):
         """Read a request.  Raises :class:`~proxy.errors.RequestError` naming the field."""
         ...
 
+    def without_chosen(
+        self, raw: bytes, request: ClientRequest, shown: ShownTools
+    ) -> tuple[bytes, ClientRequest]:
+        """The body of a request less what in it chooses server tools, and the request that it is then.
+
+        ``shown`` are the tools that it gets, which a ``tool_choice`` may name by their server.  Raises
+        :class:`~proxy.errors.RequestError` for one that names another.
+        """
+        ...
+
     def writer(
         self,
         request: ClientRequest,
@@ -330,7 +346,10 @@ class ClientPort(Protocol):
         model: str,
         usage_was_added: bool,
         caller: str = "",
-    ) -> StreamWriter: ...
+        shown: ShownTools = NOTHING_SHOWN,
+    ) -> StreamWriter:
+        """``shown`` is what the client sees of the server tools that it chose, whatever the trace."""
+        ...
 
 
 @runtime_checkable

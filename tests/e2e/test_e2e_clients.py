@@ -22,7 +22,7 @@ from waiting import LATE_S
 from proxy.server.app import Overrides
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/how-to/clients.md").read_text("utf-8")
-SECTION = PAGE.partition("\nClients made for Azure")[0]
+SECTION = PAGE.partition("\n## Clients that are made for Azure")[0]
 SNIPPETS = dict(re.findall(r"([A-Z][\w ]+):\n\n```\w+\n(.*?)```$", SECTION, re.MULTILINE | re.DOTALL))
 QUESTIONS = {
     "Claude Code": ("claude", "claude -p 'What time is it?'"),

@@ -52,7 +52,7 @@ def test_the_demo_as_a_newcomer_meets_it(folder: Path, env: dict[str, str]) -> N
     with serving([str(TOOLRELAY), "demo", "--port", "0"], folder, env) as demo:
         demo.read_until("Runs appear here")
         printed = demo.printed
-        lines = [line for line in printed if line.startswith("curl ")]
+        lines = [line for line in printed if line.startswith("curl -N ")]
         for wire, line in zip(built_in_wires().values(), lines, strict=True):
             body = run(["sh", "-c", line], folder, env).encode()
             assert told(read_again(wire, [body]))["TextDelta"] == ANSWER, line
@@ -65,12 +65,15 @@ def test_the_demo_as_a_newcomer_meets_it(folder: Path, env: dict[str, str]) -> N
         # A prompt takes the lines one by one, and would stumble over an indented or a blank one.
         prompt = run([sys.executable, "-q", "-i", "-c", ""], folder, env, stdin=program)
         assert ANSWER in prompt
+        (called,) = [line for line in printed if line.startswith("curl ") and line not in lines]
+        assert '{\\"value\\": 42.1648128, \\"unit\\": \\"km\\"}' in run(["sh", "-c", called], folder, env)
         assert list(Path(env["TMPDIR"]).rglob("*.db"))
         status, out, err = demo.stop()
     assert (status, err) == (0, "")
     shown = [line for line in (*printed, *out.splitlines()) if line.startswith("[")]
     # Each command, the program and the prompt.
     assert len([line for line in shown if "completed: 2 turns, 2 tool calls" in line]) == len(lines) + 2
+    assert any("mcp__units__convert" in line and "42.1648128" in line for line in shown)
     assert len(list(Path(env["TMPDIR"]).iterdir())) == 1
     assert list(folder.iterdir()) == []
     look = next(line.partition(" more: ")[2] for line in shown if " more: " in line)

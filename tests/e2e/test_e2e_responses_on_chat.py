@@ -129,7 +129,7 @@ async def test_every_field_of_a_response_is_there(stream: bool) -> None:
     for response in responses:
         assert response.to_dict().keys() >= REQUIRED
         assert (response.temperature, response.metadata, response.truncation) == (0.5, {"a": "b"}, "auto")
-        assert [tool.to_dict() for tool in response.tools] == [WEATHER]
+        assert [tool.to_dict() for tool in response.tools] == [{**WEATHER, "description": None}]
     last = responses[-1]
     assert last.usage is not None
     assert last.usage.output_tokens_details.reasoning_tokens == 3

@@ -1,7 +1,6 @@
 """OpenAI's own client on the WebSocket of ``/v1/responses``, in front of a provider that knows Chat alone.
 
-What is asked is what the compliance suite of Open Responses asks of a WebSocket, but for the compaction of
-conversations, which only some Responses upstreams have.
+What is asked is what the compliance suite of Open Responses asks of a WebSocket.
 """
 
 from collections.abc import AsyncIterator
@@ -85,6 +84,18 @@ async def test_a_failed_continuation_ends_its_chain() -> None:
         again = await ask(connection, store=False, input="hi", previous_response_id=first)
     assert failed.type == "error"
     assert again.error.code == "previous_response_not_found"
+
+
+async def test_a_compacted_conversation_begins_a_new_chain() -> None:
+    """Its items are the input of the first message, without the id of a response."""
+    async with chatting() as client:
+        said: Any = [{"role": "user", "content": "Remember the code word: slate."}]
+        compacted = await client.responses.compact(model="m", input=said)
+        items = [item.model_dump(exclude_unset=True) for item in compacted.output]
+        asked = {"role": "user", "content": "Which code word?"}
+        async with opened(client) as connection:
+            event = await ask(connection, store=False, input=[*items, asked])
+    assert text_of(event) == "slate"
 
 
 async def test_what_is_stored_is_there_over_http() -> None:

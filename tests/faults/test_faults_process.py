@@ -224,8 +224,12 @@ def _rows(folder: Path) -> list[str]:
 
 
 PATIENT_RECORD = f"""{EFFECT}
+from dataclasses import replace
 from proxy.store.sqlite.store import SqliteStore
-SqliteStore.__init__.__kwdefaults__["lock_timeout_s"] = {LATE_S}
+begin = SqliteStore.__init__
+def patient(self, path, options):
+    begin(self, path, replace(options, lock_timeout_s={LATE_S}))
+SqliteStore.__init__ = patient
 """
 """A module of tools, by which the record waits for a lock for longer than a test for an answer."""
 

@@ -17,7 +17,7 @@ from proxy.http.secrets import Secrets
 from proxy.relay.ask import Access, Ask, Identity, RequestHead, RequestOptions, UpstreamPermissions
 from proxy.relay.body import Body
 from proxy.relay.offer import Wanted
-from proxy.relay.routing.router import Route
+from proxy.relay.routing.router import Route, Router
 from proxy.relay.runs import Runs
 from proxy.server.app import Overrides, Services, create_runs, create_services
 from proxy.toolbox.clock import FixedClock
@@ -85,6 +85,7 @@ class Mine:
     policies: Mapping[str, Policy]
     selections: Mapping[str, Selection]
     acts: bool = False
+    router: Router = field(default_factory=lambda: Router([]))
 
 
 @asynccontextmanager

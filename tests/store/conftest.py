@@ -8,12 +8,12 @@ import pytest
 from store_postgres import need_postgres, new_schema
 from store_records import T0
 
-from proxy.store.memory.store import MemoryStore
 from proxy.store.options import StoreOptions
 from proxy.store.sql.store import SqlStore
+from proxy.store.sqlite.memory import MemoryStore
 from proxy.store.sqlite.store import SqliteStore
 
-Make = Callable[..., "MemoryStore | SqlStore"]
+Make = Callable[..., SqlStore]
 
 
 @pytest.fixture
@@ -57,9 +57,17 @@ async def make_sqlite(tmp_path: Path) -> AsyncIterator[Callable[..., SqliteStore
 
 
 @pytest.fixture
-def make_memory() -> Callable[..., MemoryStore]:
-    """Makes stores in memory."""
-    return lambda **options: MemoryStore(**{"clock": lambda: T0, **options})
+async def make_memory() -> AsyncIterator[Callable[..., MemoryStore]]:
+    """Makes stores in memory, each with a database of its own, and closes them."""
+    made: list[MemoryStore] = []
+
+    def build(**options: Any) -> MemoryStore:
+        made.append(MemoryStore(StoreOptions(**{"clock": lambda: T0, **options})))
+        return made[-1]
+
+    yield build
+    for store in made:
+        await store.aclose()
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -77,7 +85,7 @@ def make_sql(request: pytest.FixtureRequest) -> Make:
 
 
 @pytest.fixture
-async def store(make: Make) -> "MemoryStore | SqlStore":
+async def store(make: Make) -> SqlStore:
     """One started store with the default policy."""
     made = make()
     await made.start()

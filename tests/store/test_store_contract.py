@@ -14,7 +14,6 @@ from waiting import PATIENCE_S
 from proxy.errors import StoreUnavailable
 from proxy.records import RunRecord
 from proxy.store.base import PurgeFilter, RunFilter, Store
-from proxy.store.memory.store import MemoryStore
 from proxy.store.rows import (
     clean_text,
     invocation_row,
@@ -24,11 +23,12 @@ from proxy.store.rows import (
     read_run,
     run_row,
 )
-from proxy.store.sqlite.store import SqliteStore
+from proxy.store.sql.store import SqlStore
+from proxy.store.sqlite.memory import MemoryStore
 
 DAY = 86400.0
 
-Make = Callable[..., "MemoryStore | SqliteStore"]
+Make = Callable[..., SqlStore]
 
 
 async def test_what_has_settled_is_there_for_others(make: Make) -> None:
@@ -401,22 +401,6 @@ def _cleaned(value: Any) -> Any:
     if isinstance(value, dict):
         return {clean_text(key): _cleaned(item) for key, item in value.items()}
     return value
-
-
-async def test_memory_is_bounded_in_runs_and_in_content() -> None:
-    """A memory store drops the oldest run past ``max_runs`` and the oldest messages past its bytes."""
-    store = MemoryStore(max_runs=3, max_content_bytes=4000, clock=lambda: T0)
-    await store.start()
-    for number in range(5):
-        store.put_run(run(f"r{number}"))
-        store.put_messages([message(f"r{number}", content="x" * 900)])
-    assert [found.id for found in await store.list_runs(RunFilter())] == ["r4", "r3", "r2"]
-    kept = [await store.get_run(f"r{number}") for number in (2, 3, 4)]
-    assert [len(detail.messages) for detail in kept if detail] == [0, 1, 1]
-    for number in range(5):
-        store.put_suspended(suspended(f"k{number}", payload=b"x" * 1000))
-    held = [await store.find_suspended(f"k{number}") for number in range(5)]
-    assert [turn is not None for turn in held] == [False, False, False, True, True]
 
 
 async def test_held_turns_are_found_together(store: Store) -> None:

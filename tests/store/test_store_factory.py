@@ -10,8 +10,8 @@ import pytest
 
 from proxy.errors import ConfigError
 from proxy.store.factory import migrate_store, open_store, sqlite_path
-from proxy.store.memory.store import MemoryStore
 from proxy.store.options import StoreOptions
+from proxy.store.sqlite.memory import MemoryStore
 from proxy.store.sqlite.store import SqliteStore
 
 

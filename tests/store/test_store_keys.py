@@ -19,8 +19,8 @@ from proxy.records import ClientKey, KeySet
 from proxy.store.base import Store
 from proxy.store.factory import peek_keys
 from proxy.store.key_mark import KeyMark, state_path
-from proxy.store.memory.store import MemoryStore
 from proxy.store.seal import Seal
+from proxy.store.sqlite.memory import MemoryStore
 from proxy.store.sqlite.store import SqliteStore
 
 Make = Callable[..., Any]

@@ -24,9 +24,9 @@ from store_records import (
 )
 
 from proxy.store.base import PurgeFilter, RunFilter, Store, UsageFilter, UsageRow
-from proxy.store.memory.store import MemoryStore
 from proxy.store.sql.migrate import load_migrations, migrate_sqlite
 from proxy.store.sql.reports import PURGED_AT_ONCE, day_of
+from proxy.store.sql.store import SqlStore
 from proxy.store.sqlite.store import SqliteStore
 
 DAY = 86400.0
@@ -36,7 +36,7 @@ TABLES = (
     *("native_calls", "kept_results", "run_tools"),
 )
 
-Make = Callable[..., "MemoryStore | SqliteStore"]
+Make = Callable[..., SqlStore]
 
 
 def ended(id: str, **changes: Any) -> Any:

@@ -10,14 +10,13 @@ from store_records import T0, response, run, suspended
 from proxy.errors import StoreUnavailable
 from proxy.records import ResponseRecord
 from proxy.store.base import RunFilter, Store
-from proxy.store.memory.store import MemoryStore
 from proxy.store.rows import read_response, response_row
 from proxy.store.shelf import Shelf
-from proxy.store.sqlite.store import SqliteStore
+from proxy.store.sql.store import SqlStore
 
 DAY = 86400.0
 
-Make = Callable[..., "MemoryStore | SqliteStore"]
+Make = Callable[..., SqlStore]
 
 settled = pytest.mark.parametrize("settled", [False, True], ids=["queued", "written"])
 
@@ -219,15 +218,3 @@ def test_a_response_survives_the_way_into_a_row_and_back(name: str, content: byt
     """The three contents are bytes, kept as they are."""
     record = response(name, response=content, input_items=more, continuation=content + more)
     assert read_response(response_row(record)) == record
-
-
-async def test_memory_is_bounded_in_bytes_of_responses() -> None:
-    """A memory store counts all three contents, and drops the oldest response past its bytes."""
-    store = MemoryStore(max_content_bytes=4000, clock=lambda: T0)
-    await store.start()
-    for number in range(5):
-        store.put_response(
-            response(f"r{number}", response=b"x" * 400, input_items=b"x" * 300, continuation=b"x" * 300)
-        )
-    held = [await store.find_response(f"r{number}", "open") for number in range(5)]
-    assert [found is not None for found in held] == [False, False, False, True, True]

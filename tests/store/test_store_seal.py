@@ -31,9 +31,9 @@ from store_records import (
 from proxy.errors import ConfigError, StoreError
 from proxy.store.base import RunFilter
 from proxy.store.factory import open_store
-from proxy.store.memory.store import MemoryStore
 from proxy.store.options import StoreOptions
 from proxy.store.seal import CALLS, CONTENT, MESSAGES, RESPONSES, Seal, parse_seal_key
+from proxy.store.sqlite.memory import MemoryStore
 from proxy.store.sqlite.store import SqliteStore
 
 KEY = bytes(range(32))

@@ -6,12 +6,9 @@ import pytest
 from store_records import T0, suspended
 
 from proxy.caches import cache_sizes
-from proxy.effect_records import EffectClaim, EffectResult
-from proxy.records import ToolEffect, ToolInvocationRecord
-from proxy.store.memory.effects import MemoryEffects
-from proxy.store.memory.store import MemoryStore
 from proxy.store.options import StoreOptions
 from proxy.store.shelf import suspended_shelf
+from proxy.store.sqlite.memory import MemoryStore
 from proxy.store.sqlite.store import SqliteStore
 
 
@@ -57,14 +54,11 @@ def test_what_is_too_large_by_itself_pushes_out_nothing() -> None:
     assert shelf.find("large") is None
 
 
-@pytest.mark.parametrize("where", ["memory", "none"])
+@pytest.mark.parametrize("where", ["memory", "file"])
 async def test_waiting_turns_of_a_store_are_shared_out(where: str, tmp_path: Path) -> None:
-    """With ``memory:`` and with ``content = "none"`` one caller's flood leaves another's turn waiting."""
-    made = (
-        MemoryStore(clock=lambda: T0)
-        if where == "memory"
-        else SqliteStore(tmp_path / "r.db", StoreOptions(content="none", clock=lambda: T0))
-    )
+    """With ``content = "none"`` one caller's flood leaves another's turn waiting, wherever the record is."""
+    options = StoreOptions(content="none", clock=lambda: T0)
+    made = MemoryStore(options) if where == "memory" else SqliteStore(tmp_path / "r.db", options)
     await made.start()
     try:
         made.put_suspended(suspended("ada", caller="ada"))
@@ -76,37 +70,3 @@ async def test_waiting_turns_of_a_store_are_shared_out(where: str, tmp_path: Pat
         assert 0 < size.held <= size.limit
     finally:
         await made.aclose()
-
-
-def _call(number: int) -> ToolInvocationRecord:
-    return ToolInvocationRecord(
-        id=f"inv_{number}",
-        run_id="run_1",
-        turn=1,
-        seq=number,
-        call_id=f"call_{number}",
-        tool="shop__order",
-        provider="shop",
-        spec_digest="d",
-        effect=ToolEffect.EXTERNAL_SIDE_EFFECT,
-        decision="allowed",
-        status="success",
-        started_at=T0,
-        arguments_redacted={"number": number},
-    )
-
-
-def test_effects_lose_what_they_gave_and_not_that_they_happened() -> None:
-    """Rule R5: past its bytes the memory of effects forgets results, the oldest first, and no claim."""
-    effects = MemoryEffects(lambda: T0, lambda: 0.0, max_bytes=400_000)
-    for number in range(50):
-        claim = EffectClaim(f"place:{number}", f"request:{number}", is_repeat=True)
-        assert effects.claim(_call(number), claim) is None
-        effects.keep(f"inv_{number}", EffectResult("x" * 32_000))
-    found = [effects.find(EffectClaim(f"place:{number}")) for number in range(50)]
-    assert all(each is not None and each.status == "success" for each in found)
-    kept = [each.result is not None for each in found if each]
-    assert kept == sorted(kept)
-    assert not kept[0]
-    assert kept[-1]
-    assert effects._cache_size().held <= 400_000

@@ -16,10 +16,10 @@ from store_records import T0, files_below, message, query, run
 
 from proxy.errors import StoreError, StoreUnavailable
 from proxy.store.base import PurgeFilter
-from proxy.store.memory.store import MemoryStore
 from proxy.store.seal import Seal
 from proxy.store.sql.migrate import load_migrations, migrate_sqlite
 from proxy.store.sql.store import SqlStore
+from proxy.store.sqlite.memory import MemoryStore
 from proxy.store.tokens import SealedTokens
 
 KEY = bytes(range(32))

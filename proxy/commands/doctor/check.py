@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Protocol
 
 from proxy.commands.common import console, say, say_error, table, text
+from proxy.commands.credentials.listing import login_lines
 from proxy.commands.doctor.connectivity import find_unreachable, places_of
 from proxy.commands.doctor.dialects import SpokenDialect, find_dialects
 from proxy.commands.doctor.probe import ProbeResult, probe, v1_fault
@@ -40,6 +41,7 @@ if TYPE_CHECKING:  # As in ``common``.
 
 __all__ = [
     "CheckedServices",
+    "agent_lines",
     "allow_line",
     "check",
     "check_composed",
@@ -97,6 +99,7 @@ async def check_composed(config: Config, *, probing: bool, known: Sequence[Confi
             except (ConfigError, StoreError) as error:
                 told.append(str(error))
         order = order_lines(services.router())
+        told += await _missing_logins(config)
         if config.mcp.servers and probing:
             told += await mcp_faults(config)
         unasked = {name for name in config.upstreams if any(map(_is_about(name), faults))}
@@ -111,6 +114,14 @@ async def check_composed(config: Config, *, probing: bool, known: Sequence[Confi
         )
     finally:
         await services.aclose()
+
+
+async def _missing_logins(config: Config) -> list[str]:
+    """The connections that somebody has yet to log in to; a record that cannot be read has said so itself."""
+    try:
+        return await login_lines(config)
+    except (ConfigError, StoreError):
+        return []
 
 
 async def _pins(config: Config, faults: Faults) -> Overrides:
@@ -197,6 +208,7 @@ async def check(
         *token_lines(config),
         *seal_lines(config),
         *bound_lines(services.catalog, services.policy),
+        *agent_lines(config, services),
         *upstream_lines(config, services),
         *untrusted_lines(config, services),
         *withheld_lines(config, services),
@@ -321,6 +333,19 @@ def upstream_lines(config: Config, services: CheckedServices) -> list[str]:
     return lines
 
 
+def agent_lines(config: Config, services: CheckedServices) -> list[str]:
+    """For each agent its model, and what of its tools policy lets it have."""
+    allowed = [
+        spec.name for spec in services.catalog.tools() if services.policy.decide(spec).outcome != "denied"
+    ]
+    lines = []
+    for name, agent in config.agents.items():
+        tools = [tool for tool in allowed if agent.takes(tool)]
+        model = f"model {agent.model}" if agent.model else "the model of the run that calls it"
+        lines.append(f"agent {name}: {model}; tools: {', '.join(tools) or 'none'}")
+    return lines
+
+
 def untrusted_lines(config: Config, services: CheckedServices) -> list[str]:
     """What is allowed, and withheld once a stranger's text was read; nothing where no tool brings one."""
     policy = services.policy
@@ -363,6 +388,8 @@ def _idle_patterns(config: Config, services: CheckedServices) -> list[str]:
     for name, upstream in config.upstreams.items():
         if not isinstance(upstream.tools, bool):
             lines += idle_lines(f"upstreams.{name}.tools", upstream.tools, services.catalog)
+    for name, agent in config.agents.items():
+        lines += idle_lines(f"agents.{name}.tools", agent.tools, services.catalog)
     return lines
 
 

@@ -37,7 +37,7 @@ async def list_servers(config: Config, *, as_json: bool) -> bool:
                 say(f"  {tool.id}: {_what_of(config, look, tool)}")
             for one in look.listing.status.left_out:
                 say(f"  {look.server.name}: cannot use {one.name}: {one.reason}")
-        for line in warnings_of(looks, 0):
+        for line in (*warnings_of(looks, 0), *_lacking(looks)):
             say(f"  {line}")
     return _say_unreachable(looks)
 
@@ -55,7 +55,7 @@ async def test_server(config: Config, name: str) -> bool:
             say(f"  {tool.id}: {_what_of(config, look, tool)}")
         for one in status.left_out:
             say(f"  cannot use {one.name}: {one.reason}")
-        for line in warnings_of([look], 0):
+        for line in (*warnings_of([look], 0), *_lacking([look])):
             say(f"  {line}")
     if look.listing.stderr:
         say("the last lines that the server wrote to standard error:")
@@ -87,7 +87,16 @@ def _details(config: Config, looks: Sequence[ServerLook]) -> list[str]:
             offered += what == _OFFERED
             if tool.state not in ("pinned", "new"):
                 lines.append(f"{tool.id}: {what}")
-    return lines + warnings_of(looks, offered)
+    return [*lines, *warnings_of(looks, offered), *_lacking(looks)]
+
+
+def _lacking(looks: Sequence[ServerLook]) -> list[str]:
+    """The servers that are connected and want more than the login has: a scope for some of their tools."""
+    return [
+        f"{look.server.name}: {plain_text(look.listing.status.reason, MAX_LINE)}"
+        for look in looks
+        if look.is_ready and look.listing.status.reason
+    ]
 
 
 def _unreachable(looks: Sequence[ServerLook]) -> list[str]:

@@ -34,6 +34,7 @@ KeyOption = Annotated[
     typer.Option(metavar="KEY", help="Only runs of this key (name or id); for one end user: KEY/USER."),
 ]
 ErrorsOption = Annotated[bool, typer.Option("--errors", help="Only runs that ended in an error.")]
+AgentsOption = Annotated[bool, typer.Option("--agents", help="Runs of agents, too.")]
 RunArgument = Annotated[str, typer.Argument(metavar="ID", help="The run's id, or the beginning of it.")]
 
 
@@ -53,6 +54,7 @@ def runs_list(
     tool: ToolOption = None,
     key: KeyOption = None,
     errors: ErrorsOption = False,
+    agents: AgentsOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """The newest runs."""
@@ -66,6 +68,7 @@ def runs_list(
         tool=tool,
         key=key,
         errors=errors,
+        agents=agents,
         prefix="--",
     )
     common.run_async(runs.list_runs(_load(config), wanted, limit, as_json=as_json))
@@ -103,6 +106,7 @@ def runs_export(
     tool: ToolOption = None,
     key: KeyOption = None,
     errors: ErrorsOption = False,
+    agents: AgentsOption = False,
 ) -> None:
     """Whole runs as JSON Lines, the newest first."""
     from proxy.commands.runs import runs
@@ -115,6 +119,7 @@ def runs_export(
         tool=tool,
         key=key,
         errors=errors,
+        agents=agents,
         prefix="--",
     )
     common.run_async(runs.export_runs(_logging(config), wanted, limit, out, content=content))

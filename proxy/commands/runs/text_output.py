@@ -150,6 +150,11 @@ def render_detail(console: Console, detail: RunDetail, *, content: bool = False)
     for name, value in (
         ("run", safe_cell(run.id)),
         ("request", safe_cell(run.request_id)),
+        *(
+            (("agent", safe_cell(f"{run.agent}, called in {run.parent_run}", limit=2 * _NAME_LIMIT)),)
+            if run.parent_run
+            else ()
+        ),
         ("caller", safe_cell(run.caller)),
         ("model", safe_cell(run.model or "-")),
         (
@@ -163,6 +168,7 @@ def render_detail(console: Console, detail: RunDetail, *, content: bool = False)
         ("time", Text(_length(run.started_at, run.ended_at))),
         ("tokens", Text(_tokens(run))),
         ("cost", Text(_cost(run))),
+        *((("with agents", Text(_with_agents(detail))),) if detail.children else ()),
         ("shape", safe_cell(run.shape or "not in the store")),
         ("left out", safe_cell(", ".join(run.left_out) or "-")),
     ):
@@ -189,6 +195,16 @@ def _cost(run: RunRecord) -> str:
     if run.cost is None:
         return "no price for this model"
     return costs_text(run) if reported(run) else _tokens(run)
+
+
+def _with_agents(detail: RunDetail) -> str:
+    """What a run and the runs of its agents used together."""
+    runs = (detail.run, *detail.children)
+    words = [counted(sum(run.turns for run in runs), "turn")]
+    words.append(counted(sum(run.tool_calls for run in runs), "tool call"))
+    words.append(f"{sum(run.total_tokens for run in runs)} tokens")
+    costs = [run.cost for run in runs if run.cost is not None]
+    return ", ".join([*words, *([f"cost {cost_text(sum(costs))}"] if costs else ())])
 
 
 def _print_tools(console: Console, detail: RunDetail) -> None:
@@ -251,15 +267,37 @@ def _print_narrow(console: Console, spans: Sequence[_Span], begin: float, end: f
 
 
 def _spans(detail: RunDetail) -> Iterator[_Span]:
-    """Turns in order, each followed by the tools it called; tools of no known turn come last."""
+    """Turns in order, each followed by the tools it called; tools of no known turn come last.
+
+    The call of an agent is followed by the agent's run.
+    """
     left = list(detail.invocations)
     for turn in detail.turns:
         yield _turn_span(turn)
         for row in [row for row in left if row.turn == turn.number]:
             left.remove(row)
-            yield _invocation_span(row)
+            yield from _call_spans(row, detail.children)
     for row in left:
-        yield _invocation_span(row)
+        yield from _call_spans(row, detail.children)
+
+
+def _call_spans(row: ToolInvocationRecord, children: Sequence[RunRecord]) -> Iterator[_Span]:
+    yield _invocation_span(row)
+    yield from (_agent_span(run) for run in children if run.parent_call == row.id)
+
+
+def _agent_span(run: RunRecord) -> _Span:
+    """An agent's run in one line; its own time line is that of its id."""
+    label = Text("    ") + safe_cell(f"{run.id} ({run.model or '-'})", limit=2 * _NAME_LIMIT)
+    used = [counted(run.turns, "turn"), counted(run.tool_calls, "tool call")]
+    used.append(f"{tokens_text(run.total_tokens, run)} tokens")
+    if run.cost is not None:
+        used.append(f"cost {costs_text(run)}")
+    if run.spent:
+        used.append(f"{run.spent} is used up")
+    return _Span(
+        run.started_at, run.ended_at, label, _status(run.status), Text(", ".join(used), style="dim"), "cyan"
+    )
 
 
 def _turn_span(turn: TurnRecord) -> _Span:

@@ -11,6 +11,7 @@ from proxy.commands.mcp.host import mcp_host
 from proxy.commands.mcp.warnings import unallowed_lines
 from proxy.commands.serve.run import run_server
 from proxy.commands.serve.sockets import address_of, bind
+from proxy.commands.ui import ui_lines
 from proxy.plain_text import plain_text
 from proxy.server.app import Overrides, create_app
 from proxy.server.auth.authenticate import Authentication
@@ -26,7 +27,9 @@ async def serve(config: Config, overrides: Overrides | None = None) -> None:
         async with mcp_host(config) as mcp_socket:
             given = replace(overrides or Overrides(), mcp_socket=mcp_socket)
             app = await create_app(config, overrides=given)
-            lines = banner(config, app.services, address_of(sockets), app.authentication)
+            address = address_of(sockets)
+            lines = banner(config, app.services, address, app.authentication)
+            lines += ui_lines(app, config, address)
             await run_server(
                 app,
                 sockets,

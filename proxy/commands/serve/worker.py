@@ -24,6 +24,7 @@ from proxy.commands.serve.run import run_server
 from proxy.commands.serve.serve import banner
 from proxy.commands.serve.signals import STOPPING, Signals
 from proxy.commands.serve.sockets import address_of
+from proxy.commands.ui import ui_lines
 from proxy.errors import ToolRelayError
 from proxy.net.channel import Channel, ChannelBroken
 from proxy.server.app import Overrides, create_app
@@ -119,7 +120,9 @@ class _Worker:
         sockets = [socket.socket(fileno=listener) for listener in self._spec.listeners]
         for listener in sockets:
             listener.setblocking(False)
-        lines = banner(config, app.services, address_of(sockets), app.authentication)
+        address = address_of(sockets)
+        lines = banner(config, app.services, address, app.authentication)
+        lines += ui_lines(app, config, address)
         upstreams = app.services.upstreams
         await run_server(
             app,

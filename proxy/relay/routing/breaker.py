@@ -28,6 +28,18 @@ class Breaker:
         self._until: float | None = None
 
     @property
+    def state(self) -> str:
+        """``closed``, ``open`` or ``half_open``."""
+        if self._until is None:
+            return "closed"
+        return "half_open" if self._clock() >= self._until else "open"
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until a request is let through again; 0 where one is now."""
+        return 0.0 if self._until is None else max(0.0, self._until - self._clock())
+
+    @property
     def ready(self) -> bool:
         """Whether :meth:`admit` would let a request through now."""
         return self._until is None or self._clock() >= self._until

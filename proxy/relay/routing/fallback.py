@@ -16,6 +16,7 @@ import structlog
 from proxy.errors import ToolRelayError, UpstreamError
 from proxy.relay.routing.router import Route, ServedUpstream
 from proxy.upstreams.base import PulledResponse, UpstreamRequest, UpstreamResponse
+from proxy.wires.chosen import chooses
 from proxy.wires.dialects.responses import RESPONSES
 
 __all__ = [
@@ -78,6 +79,8 @@ def fallback_rules_of(payload: Mapping[str, Any]) -> FallbackRules:
         return NO_FALLBACK
     tools = payload.get("tools")
     listed = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    # What chooses tools of ours is run here, and no upstream is sent it.
+    listed = [tool for tool in listed if not chooses(tool)]
     # Messages gives a client's own tool no type.
     kinds = ["function" if "input_schema" in tool else tool.get("type") for tool in listed]
     acts = any(not str(kind).startswith(_HARMLESS) for kind in kinds)

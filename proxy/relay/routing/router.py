@@ -134,6 +134,10 @@ class Router:
         """Whether a model may be served, by the name that clients use."""
         return fits_all(model, self.models)
 
+    def serves(self, model: str) -> bool:
+        """Whether any upstream serves a model, in whatever dialect, by the name that clients use."""
+        return self.permits(model) and any(one.model_name(model) is not None for one in self.served)
+
     def routes(self, model: str, wire: str, others: tuple[str, ...] = (), tag: str = "") -> Sequence[Route]:
         """Everyone who serves a model, the first choice first.
 

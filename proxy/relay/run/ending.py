@@ -64,6 +64,7 @@ class RunEnding:
         writer, reader, keeps = state.output.writer, state.outcome.reader, job.client.request.keeps
         # What is not to be kept is kept by the client's own connection alone, if that goes on from it.
         local = None if keeps else job.conversation.local
+        detached = job.client.ask.options.detached
         is_rewritten = isinstance(reader, RewritingReader) and reader.rewritten
         only_here = (
             writer.composing
@@ -71,10 +72,13 @@ class RunEnding:
             or job.upstream.crossed
             or is_rewritten
             or local is not None
+            or detached is not None
         )
         if not only_here or not (keeps or local is not None) or reader is None:
             return
         if (resource := writer.result()) is not None:
+            if detached is not None:
+                resource = {**resource, "id": detached.response_id, "background": True}
             turn = _last_turn(job, state)
             state.outcome.to_find |= self._history.keep(job.upstream.editor, turn, resource, local=local)
 

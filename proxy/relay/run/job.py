@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 
 from proxy.records import Meter
-from proxy.relay.ask import Identity, RequestHead
+from proxy.relay.ask import Ask, Identity, RequestHead
 from proxy.relay.memory.local import LocalResponses
 from proxy.relay.offer import Offer
 from proxy.relay.routing.fallback import Candidates
@@ -30,8 +30,9 @@ __all__ = [
 
 @value_class
 class ClientSide:
-    """How the client asked, and how it is answered: in the dialect of ``port``."""
+    """What the client asked, as it was planned, and how it is answered: in the dialect of ``port``."""
 
+    ask: Ask
     port: ClientPort
     request: ClientRequest
     trace: Trace

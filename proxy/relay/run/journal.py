@@ -29,7 +29,12 @@ class Journal:
         if kept and len(kept) <= _MAX_REQUEST_BYTES and request.keeps:
             row = MessageRecord(run_id, 0, 0, "request", content_json=kept.decode())
             self._store.put_messages([row])
-        facts = {"run_id": run_id, "model": request.model, "preview": request.preview}
+        facts = {
+            "run_id": run_id,
+            "model": request.model,
+            "preview": request.preview,
+            "agent": _agent(job),
+        }
         self._watch("run_started", facts)
 
     def turn_ended(self, job: Job, state: State, error: str | None = None) -> None:
@@ -55,6 +60,7 @@ class Journal:
                 error_code=failed,
                 cost=turn.cost,
                 withheld=state.tools.withheld,
+                first_at=state.turn.first_chunk_at or None,
             )
         )
         self._tell_turn(job, state, error)
@@ -106,11 +112,12 @@ class Journal:
                 "turns": record.turns,
                 "tool_calls": record.tool_calls,
                 "ms": (state.clock.now() - state.clock.started_at) * 1000,
+                "agent": _agent(job),
             },
         )
 
     def _run(self, job: Job, state: State, status: RunStatus, error: str | None) -> RunRecord:
-        run = state.run
+        run, nested = state.run, job.client.ask.nested
         return RunRecord(
             id=job.identity.run_id,
             request_id=job.identity.request_id,
@@ -137,4 +144,12 @@ class Journal:
             spent=run.spent or None,
             unreported=len(run.silent_turns),
             left_out=tuple(name[:_MOST_NAME] for name in job.upstream.left_out[:_MOST_LEFT_OUT]),
+            agent=_agent(job),
+            parent_run="" if nested is None else nested.parent_run,
+            parent_call="" if nested is None else nested.parent_call,
         )
+
+
+def _agent(job: Job) -> str:
+    """The name of the agent whose run this is, empty for any other run."""
+    return "" if job.client.ask.nested is None else job.client.ask.nested.agent

@@ -7,18 +7,21 @@ the client sees, the editor owns what the upstream gets; nothing here knows a wi
 import asyncio
 import contextlib
 import time
+from dataclasses import replace
 
 from proxy.errors import NotOnRecord, UpstreamError, WireError
 from proxy.records import RunStatus
 from proxy.relay.base import ClientStream, OnBroken, RunEvents, RunSettings, ignore_broken, no_events
 from proxy.relay.headers import LEFT_OUT, RESTORED, restored_header
 from proxy.relay.memory.run_memory import RunMemory
+from proxy.relay.nested import RunEnd
 from proxy.relay.routing.fallback import NextUpstream
 from proxy.relay.run.approver import Approver
 from proxy.relay.run.ending import RunEnding
 from proxy.relay.run.failing import tell_failure
 from proxy.relay.run.job import Job
 from proxy.relay.run.journal import Journal
+from proxy.relay.run.parents import Parents
 from proxy.relay.run.run import AskApproval, CallModel, Finish, Run, RunTools, Suspend
 from proxy.relay.run.state import Output, RunClock, State, ToolState
 from proxy.relay.run.tool_calls import ToolCalls
@@ -47,12 +50,14 @@ class Orchestrator:
         approver: Approver,
         watch: RunEvents = no_events,
         broken: OnBroken = ignore_broken,
+        parents: Parents | None = None,
     ) -> None:
+        """``parents`` are the runs that wait for agents which they called."""
         self._sealed = store.sealed
         self._idempotency = memory.idempotency
         self._settings = settings
         self._turns = ModelTurns(settings, memory.refusals, broken)
-        self._tools = ToolCalls(runner, approver, settings, memory, watch)
+        self._tools = ToolCalls(runner, approver, settings, memory, watch, parents or Parents())
         self._ending = RunEnding(memory, settings)
         self._journal = Journal(store, watch)
 
@@ -86,7 +91,7 @@ class Orchestrator:
             status, error = "cancelled", "client_gone"
         except asyncio.CancelledError:
             if not client.cut_off:
-                status, error = "cancelled", "client_gone"
+                status, error = "cancelled", _cancelled(job)
                 raise
             end = stopped()
             error = end.code
@@ -100,6 +105,8 @@ class Orchestrator:
             if status in ("completed", "suspended"):
                 self._idempotency.answered(repeat_key, ledger)
             self._idempotency.ended(repeat_key, ledger)
+            if job.client.ask.nested is not None:
+                job.client.ask.nested.watch.ended(_end_of(state, status, error))
 
     def _begin(self, job: Job, client: ClientStream, started_at: float) -> State:
         """Make the state of a run, tell the client and the upstream what is known before the first turn."""
@@ -149,15 +156,21 @@ class Orchestrator:
             model=request.model,
             usage_was_added=usage_was_added,
             caller=identity.caller,
+            shown=tools.offer.shown,
         )
+        nested, detached = job.client.ask.nested, job.client.ask.options.detached
+        settings = self._settings.within(request.max_calls) if nested is None else nested.settings
+        if detached is not None:
+            settings = replace(settings, request_timeout_s=detached.time_s)
         run = Run(
-            self._settings.within(request.max_calls),
+            settings,
             is_hidden=now.is_hidden,
             needs_approval=now.needs_approval,
             clock=time.monotonic,
             price=job.accounting.price,
             # A client of another dialect does not know that a turn can pause.
             continues_pauses=bool(job.upstream.route.wire),
+            purse=None if nested is None else nested.purse,
         )
         return State(run, Output(client, writer), now, RunClock(started_at), usage)
 
@@ -193,6 +206,25 @@ class Orchestrator:
                 await output.send(output.writer.turn_ended("final") + output.writer.note(command.note))
             await self._ending.finish(job, state, command.reason)
         return ("failed", code) if error is not None else ("completed", None)
+
+
+def _cancelled(job: Job) -> str:
+    """Why a run was cancelled: its client has left, or where nobody waits for it, it was told to end."""
+    ask = job.client.ask
+    return "client_gone" if ask.nested is None and ask.options.detached is None else "cancelled"
+
+
+def _end_of(state: State, status: RunStatus, error: str | None) -> RunEnd:
+    run, reader = state.run, state.outcome.reader
+    return RunEnd(
+        status=status,
+        error_code=error,
+        text=reader.text if reader is not None else "",
+        finish_reason=run.turn.reason,
+        spent=run.spent,
+        untrusted=state.tools.untrusted_read(),
+        last=run.turn.last,
+    )
 
 
 def _repair(job: Job, state: State) -> None:

@@ -31,11 +31,23 @@ from proxy.events import (
     UsageReported,
 )
 from proxy.relay.base import RunSettings
+from proxy.relay.nested import Purse
 from proxy.relay.routing.prices import Price
 from proxy.relay.run.parallel_tool_use import expand, is_wrapper, join_results
 from proxy.values import value_class
 
-__all__ = ["UNRUN", "AskApproval", "CallModel", "Command", "Finish", "Run", "RunTools", "Suspend", "failure"]
+__all__ = [
+    "UNRUN",
+    "AgentUse",
+    "AskApproval",
+    "CallModel",
+    "Command",
+    "Finish",
+    "Run",
+    "RunTools",
+    "Suspend",
+    "failure",
+]
 
 UNRUN = frozenset({"length", "content_filter"})
 """Why a turn ended whose calls do not run: they may be cut short."""
@@ -121,6 +133,16 @@ class _Turn:
     undecided: RunTools | None = None
 
 
+@dataclass(slots=True)
+class AgentUse:
+    """What the agents that a run called have used of its budgets."""
+
+    turns: int = 0
+    calls: int = 0
+    tokens: int = 0
+    cost: int = 0
+
+
 def _never(call: ToolCall, turn: int) -> bool:
     return False
 
@@ -135,6 +157,10 @@ class Run:
     estimates of what was not reported.  ``spent`` is the setting whose budget is used up, empty while
     all hold; ``silent_turns`` are those whose use the upstream did not report.  With ``continues_pauses`` a
     turn that pauses is gone on with, also where nothing of ours ran.
+
+    An agent's run has a ``purse``, from which it takes what it uses of the budgets of the run that called
+    it; one turn was taken before it begins, for its report.  What agents used of this run's budgets is in
+    ``agents``, by :meth:`settle`.
     """
 
     def __init__(
@@ -146,8 +172,11 @@ class Run:
         clock: Callable[[], float],
         price: Price | None = None,
         continues_pauses: bool = False,
+        purse: Purse | None = None,
     ) -> None:
         self._settings = settings
+        self._purse = purse
+        self.agents = AgentUse()
         self._continues_pauses = continues_pauses
         self._price = price
         self._is_hidden = is_hidden
@@ -188,8 +217,31 @@ class Run:
         return parted
 
     def start(self) -> Command:
-        self.turn.number = 1
-        return CallModel(1)
+        due = self._report_is_due()
+        if due == "tools.max_turns":
+            self.spent = due  # An agent that has one turn by its own settings has all of them.
+        self.turn.number, self.turn.last = 1, bool(due)
+        return CallModel(1, self.turn.last)
+
+    def purse(self) -> Purse:
+        """What agents that this turn calls may use; one turn is left for this run's own answer."""
+        settings, agents = self._settings, self.agents
+        own_cost = (self.cost or 0) + agents.cost
+        return Purse(
+            turns=settings.max_turns - self.turn.number - agents.turns - 1,
+            calls=settings.max_calls - self.calls_run - agents.calls,
+            tokens=settings.max_tokens - self.total_tokens - agents.tokens if settings.max_tokens else None,
+            cost=settings.max_cost - own_cost if settings.max_cost else None,
+            seconds_left=lambda: self.seconds_left,
+        )
+
+    def settle(self, purse: Purse) -> None:
+        """Count what agents took from a purse of :meth:`purse`; once, when all of them have ended."""
+        agents = self.agents
+        agents.turns += purse.used_turns
+        agents.calls += purse.used_calls
+        agents.tokens += purse.used_tokens
+        agents.cost += purse.used_cost
 
     def observe(self, events: Sequence[TurnEvent]) -> None:
         """Take in what a frame says."""
@@ -263,11 +315,11 @@ class Run:
                 if not self._is_hidden(part.name):
                     message = "This function runs on the client. Call it by itself, not inside a wrapper."
                     refused.append(failure(part.call_id, "invalid_arguments", message))
-                elif spent or self.calls_run + len(wanted) >= self._settings.max_calls:
-                    reason = spent or f"no more than {self._settings.max_calls} tool calls in one request"
-                    refused.append(failure(part.call_id, "budget_exhausted", f"Not run: {reason}."))
+                elif spent or (no_call := self._no_call(len(wanted))):
+                    words = f"no more than {self._settings.max_calls} tool calls in one request"
+                    refused.append(failure(part.call_id, "budget_exhausted", f"Not run: {spent or words}."))
                     self._refused_any = True
-                    self.spent = self.spent or setting or self._settings.calls_setting
+                    self.spent = self.spent or setting or no_call
                 else:
                     wanted.append(part)
         self.calls_run += len(wanted)
@@ -304,16 +356,37 @@ class Run:
     def _spent(self) -> tuple[str, str]:
         """The setting whose budget is used up, and the budget in words; both empty while all hold."""
         settings = self._settings
-        if self.turn.number >= settings.max_turns:
-            return "tools.max_turns", f"no more than {settings.max_turns} turns in one request"
+        agents, budgets = self.agents, settings.budgets
+        if self.turn.number + agents.turns >= settings.max_turns:
+            return f"{budgets}.max_turns", f"no more than {settings.max_turns} turns in one request"
         if self.seconds_left <= 0:
             words = f"no more than {settings.request_timeout_s:g} seconds in one request"
-            return "tools.request_timeout_s", words
-        if settings.max_tokens and self.total_tokens >= settings.max_tokens:
-            return "tools.max_tokens", f"no more than {settings.max_tokens} tokens in one request"
-        if settings.max_cost and (self.cost or 0) >= settings.max_cost:
-            return "tools.max_cost", "the cost that one request may have is reached"
+            return f"{budgets}.{'timeout_s' if self._purse else 'request_timeout_s'}", words
+        if settings.max_tokens and self.total_tokens + agents.tokens >= settings.max_tokens:
+            return f"{budgets}.max_tokens", f"no more than {settings.max_tokens} tokens in one request"
+        if settings.max_cost and (self.cost or 0) + agents.cost >= settings.max_cost:
+            return f"{budgets}.max_cost", "the cost that one request may have is reached"
+        if self._purse is not None and (shared := self._purse.spent):
+            return shared, "a budget of the request that called this agent is used up"
         return "", ""
+
+    def _no_call(self, wanted: int) -> str:
+        """The setting that allows no further call beside ``wanted`` ones; empty where one more is taken."""
+        settings = self._settings
+        if self.calls_run + self.agents.calls + wanted >= settings.max_calls:
+            return settings.calls_setting
+        return "tools.max_calls" if self._purse is not None and not self._purse.take_call() else ""
+
+    def _report_is_due(self) -> str:
+        """For an agent's run the setting that makes its next turn the last; else one more turn is taken.
+
+        An agent's last turn, with its report, is one of the turns that it may have.
+        """
+        if self._purse is None:
+            return ""
+        if self.turn.number + 1 >= self._settings.max_turns:
+            return f"{self._settings.budgets}.max_turns"
+        return "" if self._purse.take_turn() else "tools.max_turns"
 
     def tools_ran(self) -> Command:
         """All of the turn's hidden calls have results: what now?"""
@@ -321,7 +394,7 @@ class Run:
         if theirs := self.client_calls:
             return Suspend(theirs)
         # Time may have run out while the tools ran; the model still gets its last word.
-        self.spent = self.spent or self._spent()[0]
+        self.spent = self.spent or self._spent()[0] or self._report_is_due()
         return self._next_turn(last=self._refused_any or bool(self.spent))
 
     def answers(self, results: Sequence[ToolResult]) -> list[tuple[ToolCall, str, tuple[ResultImage, ...]]]:
@@ -363,6 +436,8 @@ class Run:
             turn.cost = self._price.cost(turn.usage)
             self.cost = (self.cost or 0) + turn.cost
             self.spent_cost += turn.cost
+        if self._purse is not None:
+            self._purse.spend(turn.usage.total_tokens, turn.cost or 0)
 
     def estimate_usage(self, least: Callable[[], Usage]) -> None:
         """Count what a turn that is over took at least, if it reported nothing: for limits alone."""

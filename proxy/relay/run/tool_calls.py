@@ -14,6 +14,7 @@ from proxy.relay.offer import Offer, guarded_names, offered_only
 from proxy.relay.run.approver import Approver
 from proxy.relay.run.job import Job
 from proxy.relay.run.keepalive import Notifier, with_keepalive
+from proxy.relay.run.parents import Parents
 from proxy.relay.run.run import AskApproval, CallModel, Command, RunTools
 from proxy.relay.run.state import State
 from proxy.tools.access.policy import Policy
@@ -35,8 +36,10 @@ class ToolCalls:
         settings: RunSettings,
         memory: RunMemory,
         watch: RunEvents,
+        parents: Parents,
     ) -> None:
         self._runner = runner
+        self._parents = parents
         self._approver = approver
         self._settings = settings
         self._idempotency = memory.idempotency
@@ -59,7 +62,7 @@ class ToolCalls:
         """
         run, output = state.run, state.output
         calls = [_to_run(job, state, call) for call in command.calls]
-        shown = _ShownCalls(state, command, partial(self._tell, job.identity.run_id))
+        shown = _ShownCalls(state, command, partial(self._tell, job))
         # What is let through before the tools run: the text and the client's part of this turn.
         await output.send(output.writer.turn_ended("hidden" if not run.client_calls else "suspended"))
         for result in command.refused:
@@ -74,12 +77,15 @@ class ToolCalls:
             policy=self._offered_only(job, state, calls),
             budget_s=run.seconds_left,
             parallel=self._settings.parallel,
-            on_start=shown.started,
+            on_start=shown.started
+            if job.client.ask.nested is None
+            else job.client.ask.nested.watch.call_started,
             on_progress=shown.progressed if job.client.trace == "events" else None,
             on_done=shown.finished,
             approved=command.approved,
         )
-        results = await with_keepalive(work, self._settings.keepalive_s, shown.show, shown.notifier)
+        with self._parents.waiting(job, state, calls):
+            results = await with_keepalive(work, self._settings.keepalive_s, shown.show, shown.notifier)
         await shown.show(False)
         return self._take_results(job, state, [*results, *command.refused])
 
@@ -127,12 +133,14 @@ class ToolCalls:
             state.outcome.to_find = True
         return command
 
-    def _tell(self, run_id: str, call: ToolCall, result: ToolResult) -> None:
+    def _tell(self, job: Job, call: ToolCall, result: ToolResult) -> None:
         """Tell whoever watches what a call came to."""
+        if job.client.ask.nested is not None:
+            job.client.ask.nested.watch.call_finished(call, result)
         self._watch(
             "tool_finished",
             {
-                "run_id": run_id,
+                "run_id": job.identity.run_id,
                 "name": call.name,
                 "ok": result.ok,
                 "ms": result.milliseconds,

@@ -24,7 +24,7 @@ from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Policy
 from proxy.tools.mcp.overview import ServerOverview
 
-__all__ = ["REPORT_S", "Admin"]
+__all__ = ["REPORT_S", "RUN_QUERY", "Admin", "json_answer", "page", "parse_query", "truth"]
 
 REPORT_S: Final = 10.0
 """The longest that an administrator waits for the record."""
@@ -37,7 +37,9 @@ _MOST: Final = 200
 _DEFAULT: Final = 50
 _MOST_PARAMETERS: Final = 20
 _LONGEST_VALUE: Final = 256
-_FILTERS: Final = ("since", "until", "status", "model", "tool", "key")
+RUN_QUERY: Final = ("limit", "before", "errors", "since", "until", "status", "model", "tool", "key", "id")
+"""What a list of runs may be asked for."""
+
 _TRUTH: Final = {"true": True, "false": False}
 
 
@@ -93,15 +95,15 @@ class Admin:
                     code="store_unavailable",
                 ) from None
         if kind in ("tools", "approvals") and not slash:
-            _query(target.query)
-            return _answer(self._tools() if kind == "tools" else _approvals())
+            parse_query(target.query)
+            return json_answer(self.tools() if kind == "tools" else _approvals())
         raise _unknown(target)
 
     async def _record(self, facts: RequestFacts, target: Target, run_id: str | None) -> web.Response:
         if run_id is None:
-            return _answer(await self._runs(_query(target.query, "limit", "before", "errors", *_FILTERS)))
-        content = _truth(_query(target.query, "content"), "content")
-        detail = await self._find(run_id)
+            return json_answer(await self.runs(parse_query(target.query, *RUN_QUERY)))
+        content = truth(parse_query(target.query, "content"), "content")
+        detail = await self.find(run_id)
         if detail is None:
             raise _unknown(target)
         if content:
@@ -115,34 +117,41 @@ class Admin:
                 messages=len(detail.messages),
             )
         # A run may be many megabytes: no stream waits until it is written out.
-        return await asyncio.to_thread(_answer, detail_to_json(detail, content=content))
+        return await asyncio.to_thread(json_answer, detail_to_json(detail, content=content))
 
-    async def _runs(self, query: Mapping[str, str]) -> dict[str, Any]:
-        """A page of runs, the newest first; ``before`` is the last id of the page before it."""
+    async def runs(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """A page of runs, the newest first; ``before`` is the last id of the page before it, and ``id`` what
+        their ids begin with.
+
+        Raises :class:`~proxy.errors.RequestError` (400) and :class:`~proxy.errors.StoreError`.
+        """
         limit = _limit(query.get("limit"))
-        wanted = replace(_filter(query), limit=limit + 1, before=_before(query))
+        wanted = replace(_filter(query), limit=limit + 1, before=_before(query), begins=_begins(query))
         if wanted.caller is not None:
             caller = await recorded_caller(self._store, self._declared, wanted.caller)
             wanted = replace(wanted, caller=caller)
         runs = await self._store.list_runs(wanted)
-        if not runs and wanted.before is not None and await self._find(wanted.before) is None:
+        if not runs and wanted.before is not None and await self.find(wanted.before) is None:
             # Purged meanwhile: an empty page would say that this was the end.
             raise RequestError(400, f"before: there is no run {wanted.before!r}.", param="before")
-        return _page([run_to_json(run) for run in runs[:limit]], more=len(runs) > limit)
+        return page([run_to_json(run) for run in runs[:limit]], more=len(runs) > limit)
 
-    async def _find(self, run_id: str) -> RunDetail | None:
+    async def find(self, run_id: str) -> RunDetail | None:
         """The run of exactly this id; the store would take the beginning of one, too."""
         detail = await self._store.get_run(run_id) if _RUN_ID.match(run_id) else None
         return detail if detail is not None and detail.run.id == run_id else None
 
     async def _mcp(self, target: Target) -> web.Response:
-        """Every MCP server with its tools, as the process that talks to them told last."""
-        _query(target.query)
+        parse_query(target.query)
+        return json_answer(await self.servers())
+
+    async def servers(self) -> dict[str, Any]:
+        """Every MCP server with its tools, as their process told last.  Raises StoreError."""
         catalog = self._registry.current
         rows = [server_to_json(one, catalog, self._policy) for one in await self._servers()]
-        return _answer(_page(rows, more=False))
+        return page(rows, more=False)
 
-    def _tools(self) -> dict[str, Any]:
+    def tools(self) -> dict[str, Any]:
         """Every loaded tool; ``withheld`` says why models are not offered it, ``null`` that they are."""
         rows = []
         for spec in self._registry.current.tools():
@@ -151,17 +160,17 @@ class Admin:
             if not self._tools_enabled:
                 withheld = "tools.enabled is false"
             rows.append(tool_to_json(spec, decision) | {"withheld": withheld})
-        return _page(rows, more=False)
+        return page(rows, more=False)
 
 
 def _approvals() -> dict[str, Any]:
-    return _page([], more=False) | {
+    return page([], more=False) | {
         "note": "This version has no approvals. A tool that needs approval is not offered, and a call "
         "of it is refused."
     }
 
 
-def _page(rows: Sequence[dict[str, Any]], *, more: bool) -> dict[str, Any]:
+def page(rows: Sequence[dict[str, Any]], *, more: bool) -> dict[str, Any]:
     """A list as the API's own lists are; ``last_id`` is what the next page comes after."""
     return {
         "object": "list",
@@ -172,7 +181,7 @@ def _page(rows: Sequence[dict[str, Any]], *, more: bool) -> dict[str, Any]:
     }
 
 
-def _answer(value: dict[str, Any]) -> web.Response:
+def json_answer(value: dict[str, Any]) -> web.Response:
     return web.Response(
         body=_encoded(value).encode("ascii"),
         content_type="application/json",
@@ -194,7 +203,7 @@ def _unknown(target: Target) -> RequestError:
     return RequestError(404, f"There is no endpoint at {target.path[:100]}.", code="not_found")
 
 
-def _query(query: str, *known: str) -> dict[str, str]:
+def parse_query(query: str, *known: str) -> dict[str, str]:
     """The parameters of a query; raises RequestError for one that is unknown, twice there or too long."""
     found: dict[str, str] = {}
     try:
@@ -234,7 +243,14 @@ def _before(query: Mapping[str, str]) -> str | None:
     return before
 
 
-def _truth(query: Mapping[str, str], name: str) -> bool:
+def _begins(query: Mapping[str, str]) -> str | None:
+    begins = query.get("id")
+    if begins is not None and not _RUN_ID.match(begins):
+        raise RequestError(400, "id must be a run's id, or the beginning of one.", param="id")
+    return begins
+
+
+def truth(query: Mapping[str, str], name: str) -> bool:
     value = _TRUTH.get(query.get(name, "false"))
     if value is None:
         raise RequestError(400, f"{name} must be true or false.", param=name)
@@ -250,7 +266,8 @@ def _filter(query: Mapping[str, str]) -> RunFilter:
             model=query.get("model"),
             tool=query.get("tool"),
             key=query.get("key"),
-            errors=_truth(query, "errors"),
+            errors=truth(query, "errors"),
+            agents=truth(query, "agents"),
         )
     except ConfigError as error:
         raise RequestError(400, f"{error}.", param=error.setting) from None

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Mapping, Sequence
 
+import orjson
 import structlog
 from aiohttp import web
 
@@ -21,14 +22,18 @@ from proxy.server.api.request_reader import RequestReader
 from proxy.server.api.routes import check_query, routes_of_model
 from proxy.server.auth.principals import Principal
 from proxy.server.context import Context
+from proxy.server.detached.answers import send_events
+from proxy.server.detached.background import BackgroundRuns
 from proxy.server.serving.body import check_counts
 from proxy.server.serving.request import WebSocketMessage, new_ids
 from proxy.wires.wire import CrossableWire, Wire
 
 __all__ = ["Generate"]
 
-_OURS = (b'"toolrelay"', b"_toolrelay")
-"""What stands in a body that shows an id or an item of ours again."""
+_NAMED = b'"toolrelay'
+"""What stands in a body that shows an item of ours again, or chooses a server tool."""
+_OUR_ID = b"_toolrelay"
+"""What stands in a body that shows an id of ours again."""
 
 
 class Generate:
@@ -44,6 +49,7 @@ class Generate:
         clients: ClientStreams,
         passthrough: EndpointHandler,
         history: bool,
+        background: BackgroundRuns,
     ) -> None:
         """``wires`` are by the names of their dialects, or what endpoints call their ``reader``; what is of
         another is for ``passthrough``.
@@ -65,6 +71,7 @@ class Generate:
         self._passthrough = passthrough
         self._past = runs.memory.history
         self._history = history
+        self._background = background
         self._run_ids = new_ids("run_")
 
     async def answer(self, context: Context) -> web.StreamResponse:
@@ -80,6 +87,11 @@ class Generate:
             await self._request_reader.check_rights(context, body, principal)
         options = request_options_of(context, history=self._history)
         routes = self._routes(context, wire, body, options)
+        if _is_background(context, wire, body):
+            access = Access(context.permissions, routes, context.admission)
+            ask = self._ask(context, wire, body, principal, options, access)
+            if self._background.takes(ask):
+                return await self._begin(context, ask)
         if not _has_to_be_planned(context, body, routes, options):
             candidates = Candidates.of(routes, body.payload)
             return await self._forwarder.send(context, body, candidates, principal.name)
@@ -90,7 +102,8 @@ class Generate:
         """The upstreams that may answer; of those, the ones that offer what the request chose."""
         others = self._others[wire.dialect.name]
         routes = routes_of_model(context, self._prices, body.payload, others)
-        if len(routes) > 1 and options.wanted and options.wanted.names:
+        chooses = (options.wanted and options.wanted.names) or _NAMED in body.raw
+        if len(routes) > 1 and chooses:
             asked = wire.parse(body.payload)
             routes = self._planner.able(routes, asked, context.permissions, options.wanted)
         check_query(context, routes)
@@ -143,6 +156,19 @@ class Generate:
         await warm_up(ask, message.local, self._past, client)
         return client.response
 
+    async def _begin(self, context: Context, ask: Ask) -> web.StreamResponse:
+        """The first answer for a response in the background: what it is now, or its events."""
+        run = await self._background.start(ask)
+        context.facts.run_id = run.run_id
+        if ask.body.payload.get("stream") is not True:
+            body = orjson.dumps(run.stream.resource)
+            headers = {"x-toolrelay-run": run.run_id}
+            return web.Response(body=body, content_type="application/json", headers=headers)
+        client = self._clients.open(context, ask.identity.caller)
+        client.set_header("x-toolrelay-run", run.run_id)
+        await send_events(client, self._background.events(run.id, ask.identity.caller, -1))
+        return client.response
+
     async def _run(self, context: Context, ask: Ask, job: Job) -> web.StreamResponse:
         """The answer that a run composes."""
         run_id = context.facts.run_id = job.identity.run_id
@@ -156,6 +182,16 @@ class Generate:
         if not client.started:
             raise ConnectionResetError("the client left before its response began")
         return client.response
+
+
+def _is_background(context: Context, wire: Wire, body: Body) -> bool:
+    """Whether a request asks for a response in the background."""
+    return (
+        body.payload.get("background") is True
+        and wire.dialect.name == "responses"
+        and context.target.endpoint.kind == "generate"
+        and context.request.websocket is None
+    )
 
 
 def _has_to_be_planned(
@@ -179,4 +215,4 @@ def _has_to_be_planned(
     if options.wanted and options.wanted.names:
         return True
     raw = body.raw
-    return body.payload.get("previous_response_id") is not None or _OURS[0] in raw or _OURS[1] in raw
+    return body.payload.get("previous_response_id") is not None or _NAMED in raw or _OUR_ID in raw

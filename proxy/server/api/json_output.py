@@ -5,15 +5,16 @@ shown only where it is asked for.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from datetime import date, timedelta
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from proxy.records import MessageRecord, NativeCall, RunRecord, ToolInvocationRecord, TurnRecord
 from proxy.relay.routing.prices import cost_number, cost_text
 from proxy.server.api.withheld import withheld
-from proxy.store.base import RunDetail, UsageRow
+from proxy.store.base import RunDetail, UsageKey, UsageRow
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Decision, Policy
 from proxy.tools.contract.spec import ToolSpec
@@ -30,6 +31,7 @@ __all__ = [
     "to_line",
     "tokens_text",
     "tool_to_json",
+    "usage_to_json",
 ]
 
 _WITHHELD: Final[Mapping[str, str]] = {
@@ -39,6 +41,7 @@ _WITHHELD: Final[Mapping[str, str]] = {
     "gone": "its server does not list it any more",
 }
 
+_EPOCH: Final = date(1970, 1, 1)
 _TOKENS = ("input_tokens", "output_tokens", "total_tokens")
 
 
@@ -96,6 +99,7 @@ def detail_to_json(detail: RunDetail, *, content: bool = False) -> dict[str, Any
             _fields(row) | {"effect": row.effect.value, "operation_id": row.operation_id} | _duration(row)
             for row in detail.invocations
         ],
+        "agent_runs": [run_to_json(run) for run in detail.children],
         "kept_from_client": [{"what": what, "why": why} for what, why in withheld(detail)],
         "message_count": len(detail.messages),
     }
@@ -103,6 +107,21 @@ def detail_to_json(detail: RunDetail, *, content: bool = False) -> dict[str, Any
         answer["messages"] = [_fields(message) for message in detail.messages]
         answer["native_calls"] = [_fields(call) for call in detail.native_calls]
     return answer
+
+
+def usage_to_json(by: Sequence[UsageKey], row: UsageRow) -> dict[str, Any]:
+    """A group of a report; a day is a date (UTC), and ``id`` tells groups of one report apart."""
+    group: dict[str, Any] = {
+        key: (_EPOCH + timedelta(days=int(value))).isoformat() if key == "day" else value
+        for key, value in zip(by, row.group, strict=True)
+    }
+    values = _fields(row) | ({} if reported(row) else dict.fromkeys(_TOKENS))
+    return {
+        "id": "/".join(str(value) for value in group.values()) or "all",
+        **values,
+        "group": group,
+        "cost": cost_number(reported_cost(row)),
+    }
 
 
 def tool_to_json(spec: ToolSpec, decision: Decision) -> dict[str, Any]:
@@ -190,6 +209,6 @@ def _duration(record: TurnRecord | ToolInvocationRecord) -> dict[str, float | No
 
 
 def _fields(
-    record: RunRecord | TurnRecord | MessageRecord | ToolInvocationRecord | NativeCall,
+    record: RunRecord | TurnRecord | MessageRecord | ToolInvocationRecord | NativeCall | UsageRow,
 ) -> dict[str, Any]:
     return {field.name: getattr(record, field.name) for field in fields(record)}

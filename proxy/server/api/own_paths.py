@@ -1,6 +1,7 @@
-"""What the proxy answers for itself outside of the API: front page, probes, metrics, administration."""
+"""What the proxy answers for itself outside of the API: front page, probes, metrics, administration, UI."""
 
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from aiohttp import web
 
@@ -14,11 +15,24 @@ from proxy.server.telemetry.hooks import RequestFacts
 from proxy.server.telemetry.metrics import render
 from proxy.store.base import Store
 
-__all__ = ["OwnPaths"]
+__all__ = ["OwnPaths", "Surface"]
+
+
+class Surface(Protocol):
+    """What answers for some paths of its own: the web UI."""
+
+    def serves(self, target: Target) -> bool:
+        """Whether a path is one of them."""
+        ...
+
+    async def answer(self, request: EdgeRequest, facts: RequestFacts, target: Target) -> web.StreamResponse:
+        """The response; raises :class:`~proxy.errors.RequestError`."""
+        ...
 
 
 class OwnPaths:
-    """Answers what is below no prefix of a dialect.  Without a ``snapshot`` there are no metrics."""
+    """Answers what is below no prefix of a dialect.  Without a ``snapshot`` there are no metrics, without
+    ``ui`` no pages."""
 
     def __init__(
         self,
@@ -28,12 +42,14 @@ class OwnPaths:
         store: Store,
         snapshot: Callable[[], Awaitable[bytes]] | None,
         admin: Admin,
+        ui: Surface | None = None,
     ) -> None:
         self._authenticator = authenticator
         self._draining = draining
         self._store = store
         self._snapshot = snapshot
         self._admin = admin
+        self._ui = ui
 
     async def answer(self, request: EdgeRequest, facts: RequestFacts, target: Target) -> web.StreamResponse:
         """The response; raises :class:`~proxy.errors.RequestError` (404) where there is nothing."""
@@ -53,4 +69,7 @@ class OwnPaths:
         if f"{target.path}/".startswith("/admin/"):
             self._draining.check()
             return await self._admin.answer(request, facts, target)
+        if self._ui is not None and self._ui.serves(target):
+            self._draining.check()
+            return await self._ui.answer(request, facts, target)
         raise nothing_here(request, target.path)

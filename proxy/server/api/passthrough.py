@@ -1,5 +1,6 @@
 """What has no server tools: read only as far as it takes to know where it goes, and handed on."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from aiohttp import web
@@ -9,6 +10,7 @@ from proxy.relay.body import Body
 from proxy.relay.metering import counted_by_body
 from proxy.relay.routing.fallback import Candidates
 from proxy.relay.routing.prices import Prices
+from proxy.relay.routing.router import Route
 from proxy.server.api.forwarder import Forwarder
 from proxy.server.api.request_reader import RequestReader
 from proxy.server.api.routes import check_query, default_route, routes_of_model
@@ -42,8 +44,9 @@ class Passthrough:
                     context, body, self._request_reader.principal(context, body)
                 )
             # Limits do not change who answers.
-            candidates = self._candidates(context, body, routed=reads or not counted)
-            return await self._forwarder.send(context, body, candidates)
+            routes = self._routes(context, body, routed=reads or not counted)
+            body = self._prepared(context, body, routes[0])
+            return await self._forwarder.send(context, body, Candidates.of(routes, body.payload))
         if not endpoint.is_inference:
             return await self._forwarder.send_by(context)
         check_query(context, [default_route(context.permissions.router, endpoint.dialect)])
@@ -52,7 +55,11 @@ class Passthrough:
         # Nothing goes up that two readers could take for two things.
         return await self._forwarder.send_by(context, await self._request_reader.read(context))
 
-    def _candidates(self, context: Context, body: Body, *, routed: bool) -> Candidates:
+    def _prepared(self, context: Context, body: Body, route: Route) -> Body:
+        """What an upstream is sent in place of a body that was read."""
+        return body
+
+    def _routes(self, context: Context, body: Body, *, routed: bool) -> Sequence[Route]:
         """Who may answer: where it is ``routed``, those that serve the model."""
         endpoint = context.target.endpoint
         if not routed or (endpoint.model == "optional" and body.payload.get("model") is None):
@@ -63,4 +70,4 @@ class Passthrough:
             # Vectors of two models cannot be compared: better none than some of another.
             routes = [route for route in routes if route.model == routes[0].model]
         check_query(context, routes)
-        return Candidates.of(routes, body.payload)
+        return routes

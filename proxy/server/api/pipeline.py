@@ -2,20 +2,22 @@
 
 import asyncio
 from collections.abc import Awaitable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from aiohttp import hdrs, web
 
 from proxy.server.api.own_paths import OwnPaths
 from proxy.server.auth.authenticate import Authenticator
-from proxy.server.auth.permissions import PermissionSets
+from proxy.server.auth.permissions import TRACES, PermissionSets
 from proxy.server.callers import Caller
 from proxy.server.context import Context
 from proxy.server.middleware.admission import AdmissionControl
 from proxy.server.serving.request import EdgeRequest
-from proxy.server.serving.target import Targets
+from proxy.server.serving.target import Target, Targets
 from proxy.server.telemetry.hooks import RequestFacts
 from proxy.server.websockets.session import WebSockets, no_websocket_here
+from proxy.wires.client_port import Trace
 from proxy.wires.dialect import Kind
 
 __all__ = ["EndpointHandler", "Pipeline"]
@@ -74,12 +76,37 @@ class Pipeline:
         if upgrades:
             # Its messages are admitted one by one.
             return await self._sockets.serve(request, facts, caller)
+        return await self._admitted(request, facts, target, caller)
+
+    async def serve_as(
+        self, request: EdgeRequest, facts: RequestFacts, target: Target, caller: Caller
+    ) -> web.StreamResponse:
+        """Serve a request for a target as that of somebody who may see all of server tools, whoever sent it.
+
+        Raises as :meth:`serve` does.
+        """
+        self._admission.draining.check()
+        facts.operation_asked = target.endpoint.operation
+        return await self._admitted(request, facts, target, caller, TRACES[-1])
+
+    async def _admitted(
+        self,
+        request: EdgeRequest,
+        facts: RequestFacts,
+        target: Target,
+        caller: Caller,
+        trace_max: Trace | None = None,
+    ) -> web.StreamResponse:
+        """Admit a request by its caller's limits, and answer it."""
+        control = self._admission
         control.enter(request)
         try:
             admission = control.limiter.admit_now(caller) or await control.limiter.admit(caller)
             request.limit_headers = admission.headers
             try:
                 permissions = self._permissions.of(caller.rights)
+                if trace_max is not None:
+                    permissions = replace(permissions, trace_max=trace_max)
                 context = Context(request, facts, target, caller, permissions, admission)
                 return await self._stage(context).answer(context)
             finally:

@@ -25,9 +25,10 @@ def parse_filter(
     tool: str | None,
     key: str | None,
     errors: bool,
+    agents: bool = False,
     prefix: str = "",
 ) -> RunFilter:
-    """The filter that these words make; ``None`` does not ask.
+    """The filter that these words make; ``None`` does not ask.  ``agents``: runs of agents, too.
 
     Raises ConfigError for the one that makes no sense, named with ``prefix`` before it (``--``).
     """
@@ -46,6 +47,7 @@ def parse_filter(
         tool=tool,
         caller=key,
         errors_only=errors,
+        agents=agents,
     )
 
 

@@ -1,14 +1,23 @@
 """What is asked of something stored by its id: from the record, or from the upstream that keeps it."""
 
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
 from aiohttp import web
 
+from proxy.errors import RequestError
 from proxy.relay.routing.fallback import FALLBACK_IF_ABSENT, Candidates
 from proxy.relay.routing.router import Route
 from proxy.server.api.forwarder import Forwarder
+from proxy.server.api.owned_stream import ClientStreams
 from proxy.server.api.request_reader import RequestReader
-from proxy.server.api.stored_responses import StoredResponses
+from proxy.server.api.stored_responses import StoredResponses, number_of, values_of
 from proxy.server.auth.body_rights import not_found
 from proxy.server.context import Context
+from proxy.server.detached.answers import send_events
+from proxy.server.detached.background import PREFIX, BackgroundRuns
+from proxy.server.detached.background_stream import ENDED
 
 __all__ = ["Stored"]
 
@@ -17,8 +26,15 @@ class Stored:
     """Answers for responses by their ids."""
 
     def __init__(
-        self, responses: StoredResponses, request_reader: RequestReader, forwarder: Forwarder
+        self,
+        responses: StoredResponses,
+        request_reader: RequestReader,
+        forwarder: Forwarder,
+        clients: ClientStreams,
+        background: BackgroundRuns,
     ) -> None:
+        self._clients = clients
+        self._background = background
         self._responses = responses
         self._request_reader = request_reader
         self._forwarder = forwarder
@@ -27,6 +43,8 @@ class Stored:
         """One of ours, or what an upstream says; see :class:`~proxy.server.api.pipeline.EndpointHandler`."""
         request, target = context.request, context.target
         endpoint = target.endpoint
+        if (answer := await self._of_background(context)) is not None:
+            return answer
         own = await self._responses.own(
             endpoint,
             endpoint.stored_id(target.below or ""),
@@ -37,6 +55,8 @@ class Stored:
         )
         if own is not None:
             return own
+        if endpoint.stored_id(target.below or "").startswith(PREFIX):
+            raise not_found(endpoint.stored_id(target.below or ""))
         # Which upstream has it is not on record: they are asked in turn.
         served = context.permissions.router.served
         routes = [Route(one, "", renamed=False) for one in served if endpoint.dialect.wire in one.wires]
@@ -46,3 +66,38 @@ class Stored:
         if len(routes) > 1 and not request.body_exists:
             return await self._forwarder.send(context, None, Candidates(routes, FALLBACK_IF_ABSENT))
         return await self._forwarder.send_by(context)
+
+    async def _of_background(self, context: Context) -> web.StreamResponse | None:
+        """The answer for a response that runs in the background, or did; ``None`` for any other.
+
+        Raises :class:`~proxy.errors.RequestError` (400) for what cannot be done with one.
+        """
+        endpoint, background = context.target.endpoint, self._background
+        response_id = endpoint.stored_id(context.target.below or "")
+        caller = self._request_reader.principal(context, None).name
+        resource = await background.resource(response_id, caller)
+        if resource is None:
+            return None
+        if endpoint.action == "cancel":
+            return _json(await background.cancel(response_id, caller) or resource)
+        if endpoint.action == "delete" and resource["status"] not in ENDED:
+            raise RequestError(400, "The response has not ended. Cancel it first.", param="response_id")
+        if endpoint.action != "retrieve":
+            return None
+        query = values_of(context.target.query)
+        if query.get("stream") != "true":
+            return _json(resource)
+        after = number_of(query, "starting_after")
+        if not await background.is_streamable(response_id, caller):
+            raise RequestError(
+                400,
+                "The response is too long to be streamed again. Retrieve it without stream.",
+                param="stream",
+            )
+        client = self._clients.open(context, caller)
+        await send_events(client, background.events(response_id, caller, -1 if after is None else after))
+        return client.response
+
+
+def _json(payload: Mapping[str, Any]) -> web.Response:
+    return web.Response(body=orjson.dumps(payload), content_type="application/json")

@@ -19,7 +19,7 @@ from proxy.server.auth.body_rights import not_found
 from proxy.store.base import Store
 from proxy.wires.dialect import Endpoint
 
-__all__ = ["DeleteUpstream", "StoredResponses", "StreamOfStored"]
+__all__ = ["DeleteUpstream", "StoredResponses", "StreamOfStored", "number_of", "values_of"]
 
 StreamOfStored = Callable[[Mapping[str, Any], int | None], bytes]
 """(response, starting_after) → the response's event stream from there on."""
@@ -81,26 +81,26 @@ class StoredResponses:
         if record is None:
             return None
         if endpoint.action == "input_items":
-            return _json(_input_items(record, _query(query)))
+            return _json(_input_items(record, values_of(query)))
         if endpoint.action == "cancel":
             raise RequestError(400, "Only background responses can be cancelled.", param="response_id")
         if endpoint.action == "delete":
             await self._store.delete_response(response_id, caller)
             await self._forget(record, headers)
             return _json({"id": response_id, "object": "response", "deleted": True})
-        return self._retrieved(record, _query(query), endpoint.dialect.framing.content_type)
+        return self._retrieved(record, values_of(query), endpoint.dialect.framing.content_type)
 
     def _retrieved(self, record: ResponseRecord, query: Mapping[str, str], kind: str) -> web.Response:
         if query.get("stream") != "true":
             return web.Response(body=record.response, content_type="application/json")
-        after = _number(query, "starting_after")
+        after = number_of(query, "starting_after")
         return web.Response(
             body=self._stream_of_stored(orjson.loads(record.response), after),
             headers={"Content-Type": kind, "Cache-Control": "no-cache"},
         )
 
 
-def _query(query: str) -> dict[str, str]:
+def values_of(query: str) -> dict[str, str]:
     """The last value of each parameter."""
     return {key: values[-1] for key, values in parse_qs(query).items()}
 
@@ -109,7 +109,8 @@ def _json(payload: Mapping[str, Any]) -> web.Response:
     return web.Response(body=orjson.dumps(payload), content_type="application/json")
 
 
-def _number(query: Mapping[str, str], name: str) -> int | None:
+def number_of(query: Mapping[str, str], name: str) -> int | None:
+    """A number in a query, ``None`` where it is not there; raises RequestError (400) for anything else."""
     text = query.get(name)
     if text is None:
         return None
@@ -120,7 +121,7 @@ def _number(query: Mapping[str, str], name: str) -> int | None:
 
 def _input_items(record: ResponseRecord, query: Mapping[str, str]) -> dict[str, Any]:
     """A page of the input, newest first as the API has it unless ``order`` is ``asc``."""
-    limit = _number(query, "limit") or _DEFAULT
+    limit = number_of(query, "limit") or _DEFAULT
     if limit > _MOST:
         raise RequestError(400, f"limit must be {_MOST} or less.", param="limit")
     items = [

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from proxy.caches import Derived
@@ -9,6 +10,7 @@ from proxy.relay.routing.router import Router
 from proxy.server.callers import Rights
 from proxy.tools.access.catalog import Catalog, Registry, Selection
 from proxy.tools.access.policy import Policy
+from proxy.tools.agents.agent import Agent, is_agent
 from proxy.tools.contract.bounds import ArgumentBound
 from proxy.tools.contract.spec import ToolEffect
 from proxy.wires.client_port import Trace
@@ -83,7 +85,10 @@ class PermissionSets:
         trace: Trace,
         trace_max: Trace,
         direct: bool = False,
+        agents: Mapping[str, Agent] = MappingProxyType({}),
     ) -> None:
+        """``agents`` are by the ids of their tools."""
+        self._agents = agents
         self._router = router
         self._registry = registry
         self._policy = policy
@@ -106,7 +111,10 @@ class PermissionSets:
         narrowed = rights.models or rights.upstreams is not None
         router = self._router.narrowed(rights.upstreams, rights.models) if narrowed else self._router
         policies = {served.upstream.name: served.policy(policy) for served in router.served}
-        selections = {name: catalog.select(here) for name, here in policies.items()}
+        selections = {
+            name: _less(catalog.select(here), self._forbidden_agents(router))
+            for name, here in policies.items()
+        }
         if not self._tools_enabled:
             selections = {
                 name: replace(found, offered=(), withheld={}, guards=False)
@@ -117,7 +125,7 @@ class PermissionSets:
             policy=policy,
             policies=policies,
             selections=selections,
-            direct=catalog.select(policy) if self._direct else Selection(catalog),
+            direct=self._direct_tools(policy, catalog),
             offers=any(selection.offered for selection in selections.values()),
             acts=any(
                 spec.effect is not ToolEffect.READ_ONLY
@@ -127,6 +135,31 @@ class PermissionSets:
             trace=TRACES[min(self._trace, most)],
             trace_max=TRACES[most],
         )
+
+    def _forbidden_agents(self, router: Router) -> Mapping[str, str]:
+        """The agents whose models somebody may not use, each with the rule."""
+        return {
+            tool: f"agents.{agent.name}.model is a model that this caller may not use"
+            for tool, agent in self._agents.items()
+            if agent.model and not router.serves(agent.model)
+        }
+
+    def _direct_tools(self, policy: Policy, catalog: Catalog) -> Selection:
+        """The tools where no upstream takes part: no agents, which need a run that asks a model."""
+        if not self._direct:
+            return Selection(catalog)
+        rule = "an agent runs only inside of a request that asks a model"
+        selection = catalog.select(policy)
+        return _less(selection, {spec.name: rule for spec in selection.offered if is_agent(spec.name)})
+
+
+def _less(selection: Selection, rules: Mapping[str, str]) -> Selection:
+    """A selection without the tools of some rules."""
+    withheld = {spec.name: rules[spec.name] for spec in selection.offered if spec.name in rules}
+    if not withheld:
+        return selection
+    offered = tuple(spec for spec in selection.offered if spec.name not in withheld)
+    return replace(selection, offered=offered, withheld={**selection.withheld, **withheld})
 
 
 def _permissions_bytes(_: Rights, permissions: Permissions) -> int:

@@ -89,6 +89,7 @@ def make_permissions(services: Services, router: Router) -> PermissionSets:
         trace=tools.trace,
         trace_max=tools.trace_max,
         direct=services.config.mcp.serve,
+        agents={tool: agent for one in services.agents for tool, agent in one.agents.items()},
     )
 
 

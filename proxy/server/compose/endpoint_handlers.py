@@ -4,6 +4,7 @@ from proxy.relay.direct_calls import DirectCalls
 from proxy.relay.memory.commit_waiter import CommitWaiter
 from proxy.relay.memory.deletion import UpstreamDeletion
 from proxy.relay.routing.router import Router
+from proxy.server.api.counting import Counting
 from proxy.server.api.forwarder import Forwarder
 from proxy.server.api.generate import Generate
 from proxy.server.api.managed import Managed
@@ -19,6 +20,7 @@ from proxy.server.compose.overrides import Overrides
 from proxy.server.compose.runs import create_runs
 from proxy.server.compose.services import Services, built_in_wires, completion_wires
 from proxy.server.config.load import Config
+from proxy.server.detached.background import BackgroundRuns, BackgroundSettings
 from proxy.server.mcp.endpoint import McpHandler
 from proxy.server.mcp.sessions import McpSessions
 from proxy.server.serving.body import BodyBounds
@@ -44,16 +46,25 @@ def make_endpoint_handlers(
     )
     forwarder = Forwarder(request_reader, clients, runs.prices, services.instruments.hooks, wires)
     passthrough = Passthrough(request_reader, forwarder, runs.prices)
+    background = BackgroundRuns(runs, store, _background_settings(config), services.instruments.hooks.apart)
+    services.detached.append(background.drain)
     generate = Generate(
-        {**wires, **completion_wires()},
+        {**wires, **completion_wires(item_key)},
         runs,
         request_reader=request_reader,
         forwarder=forwarder,
         clients=clients,
         passthrough=passthrough,
         history=config.store.history,
+        background=background,
     )
-    stored = Stored(_stored_responses(services, runs.memory.commits, router), request_reader, forwarder)
+    stored = Stored(
+        _stored_responses(services, runs.memory.commits, router),
+        request_reader,
+        forwarder,
+        clients,
+        background,
+    )
     calls = DirectCalls(
         services.runner,
         store,
@@ -71,6 +82,7 @@ def make_endpoint_handlers(
     return {
         "generate": generate,
         "complete": generate,
+        "count": Counting(request_reader, forwarder, runs.prices, wires=wires, planner=runs.planner),
         "stored": stored,
         "models": Models(forwarder, request_reader, runs.prices),
         "manage": Managed(passthrough),
@@ -82,6 +94,16 @@ def make_endpoint_handlers(
 def _stored_responses(services: Services, commits: CommitWaiter, router: Router) -> StoredResponses:
     forget = UpstreamDeletion(services.store, router, upstream_ids, DELETE)
     return StoredResponses(services.store, commits, stream_of_stored, forget)
+
+
+def _background_settings(config: Config) -> BackgroundSettings:
+    return BackgroundSettings(
+        per_caller=config.limits.background,
+        total=config.limits.background_total,
+        time_s=config.tools.background_s,
+        keepalive_s=config.tools.keepalive_s,
+        keeps=config.store.content != "none",
+    )
 
 
 def _body_bounds(config: Config) -> BodyBounds:

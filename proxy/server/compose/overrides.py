@@ -10,6 +10,7 @@ from proxy.server.auth.authenticate import (
     Authenticator,
 )
 from proxy.server.serving.tee import Listen
+from proxy.server.ui.runs import Replay
 from proxy.tools.contract.capabilities import Clock, HttpSource
 from proxy.tools.contract.provider import ToolProvider
 from proxy.tools.mcp.pins import PinSource
@@ -34,6 +35,7 @@ class Overrides:
     tools in place of the record's.
     ``approver`` decides about calls that need an approval.
     ``endpoints`` are what is served, ``wires`` dialects beside those that are built in, by their names.
+    ``replay`` runs a recorded run again for the web UI, and ``demo`` is what its pages offer to ask.
     """
 
     clock: Clock | None = None
@@ -50,3 +52,5 @@ class Overrides:
     approver: Approver = field(default_factory=NobodyApproves)
     endpoints: EndpointTable = SERVED
     wires: Mapping[str, Wire] = field(default_factory=dict)
+    replay: Replay | None = None
+    demo: Mapping[str, str] | None = None

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 
+from proxy.relay.agents import AgentRuns
 from proxy.relay.base import RunSettings
 from proxy.relay.memory.commit_waiter import CommitWaiter
 from proxy.relay.memory.history import History
@@ -15,11 +16,13 @@ from proxy.relay.offer import OfferRules
 from proxy.relay.planning import Planner, PlanSettings
 from proxy.relay.routing.prices import Price, Prices, to_nanos
 from proxy.relay.run.orchestrator import Orchestrator
+from proxy.relay.run.parents import Parents
 from proxy.relay.runs import Runs
 from proxy.server.compose.overrides import Overrides
 from proxy.server.compose.services import Services
 from proxy.server.config.load import Config
-from proxy.wires.wire import Wire
+from proxy.server.serving.request import new_ids
+from proxy.wires.wire import CrossableWire, Wire
 
 __all__ = ["create_runs"]
 
@@ -46,6 +49,7 @@ def create_runs(services: Services, given: Overrides, wires: Mapping[str, Wire])
         ),
         wires=wires,
     )
+    parents = Parents()
     orchestrator = Orchestrator(
         runner=services.runner,
         store=store,
@@ -54,8 +58,32 @@ def create_runs(services: Services, given: Overrides, wires: Mapping[str, Wire])
         approver=given.approver,
         watch=services.instruments.run_events(given.on_run_event),
         broken=services.instruments.hooks.broken,
+        parents=parents,
     )
+    for provider in services.agents:
+        provider.bind(_agent_runs(services, planner, orchestrator, parents, wires))
     return Runs(planner, orchestrator, prices, memory)
+
+
+def _agent_runs(
+    services: Services,
+    planner: Planner,
+    orchestrator: Orchestrator,
+    parents: Parents,
+    wires: Mapping[str, Wire],
+) -> AgentRuns:
+    """What runs agents.  Their models are asked on the Chat API, or in what their upstreams speak."""
+    ids = new_ids("run_")
+    return AgentRuns(
+        planner,
+        orchestrator,
+        parents,
+        wire=wires["chat"],
+        others=[wire.dialect.wire for wire in wires.values() if isinstance(wire, CrossableWire)],
+        settings=_run_settings(services.config),
+        run_ids=lambda: next(ids),
+        apart=services.instruments.hooks.apart,
+    )
 
 
 def _commits(services: Services) -> CommitWaiter:

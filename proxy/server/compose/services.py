@@ -1,9 +1,9 @@
 """Everything that serves requests but the HTTP surface."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from proxy import __version__
 from proxy.errors import ConfigError, Guard
@@ -11,6 +11,7 @@ from proxy.relay.routing.router import Router
 from proxy.server.compose.credentials import OpenCredentials
 from proxy.server.compose.overrides import Overrides
 from proxy.server.compose.tools import (
+    agent_provider,
     argument_bounds,
     load_registry,
     mcp_provider,
@@ -34,6 +35,7 @@ from proxy.toolbox.clock import SystemClock
 from proxy.tools.access.catalog import Catalog, Registry
 from proxy.tools.access.egress import EgressPool
 from proxy.tools.access.policy import Policy
+from proxy.tools.agents.provider import AgentProvider
 from proxy.tools.contract.paging import ResultShelf
 from proxy.tools.mcp.overview import ServerOverview
 from proxy.tools.mcp.provider import McpProvider
@@ -45,6 +47,7 @@ from proxy.wires.dialect import EndpointTable
 from proxy.wires.ollama import OllamaWire
 from proxy.wires.ollama.completions import OllamaCompletionWire
 from proxy.wires.responses import ResponsesWire
+from proxy.wires.responses.compaction import ResponsesCompactionWire
 from proxy.wires.wire import Wire
 
 __all__ = ["Services", "built_in_wires", "completion_wires", "create_services"]
@@ -65,6 +68,9 @@ class Services:
     credentials: OpenCredentials | None
     instruments: Instruments
     mcp: Sequence[McpProvider] = ()
+    agents: Sequence[AgentProvider] = ()
+    detached: list[Callable[[float], Awaitable[None]]] = field(default_factory=list)
+    """What waits, so many seconds at most, for runs that go on without their clients."""
 
     async def mcp_overview(self) -> Sequence[ServerOverview]:
         """How each MCP server is, and what of its tools is allowed.  Raises StoreError."""
@@ -116,6 +122,8 @@ class Services:
 
     async def aclose(self, hurried: asyncio.Event | None = None) -> None:
         """Let effects end, unless somebody is in a hurry; then close everything, the record last."""
+        for drain in self.detached:
+            await drain(0.0 if hurried is not None and hurried.is_set() else self.config.server.drain_s)
         if not await ends_unhurried(self.runner.drain(self.config.server.drain_s), hurried):
             await self.runner.drain(0.0)
         await self.registry.aclose()
@@ -139,9 +147,10 @@ def built_in_wires(item_key: bytes | None = None) -> dict[str, Wire]:
     }
 
 
-def completion_wires() -> dict[str, Wire]:
-    """What reads requests without server tools, by the names that endpoints have for it."""
-    return {"ollama_generate": OllamaCompletionWire()}
+def completion_wires(item_key: bytes | None = None) -> dict[str, Wire]:
+    """What reads requests without server tools, by the names that endpoints have for it; ``item_key`` is that
+    of :func:`built_in_wires`."""
+    return {"ollama_generate": OllamaCompletionWire(), "responses_compact": ResponsesCompactionWire(item_key)}
 
 
 async def create_services(
@@ -162,11 +171,9 @@ async def create_services(
     broker = credentials.broker if credentials is not None else None
     providers = tool_providers(config, capabilities, clock, shelf, guard)
     mcp = mcp_provider(config, given, store, credentials, guard)
-    registry = await load_registry([*providers, *mcp], given, guard)
-    policy = Policy(
-        **{**dict(config.policy), "arguments": argument_bounds(config)},
-        connections=broker.names if broker is not None else None,
-    )
+    policy = _policy(config, credentials)
+    agents = agent_provider(config, given, [*providers, *mcp], policy)
+    registry = await load_registry([*providers, *mcp, *agents], given, guard)
     instruments = _instruments(config, registry, given.endpoints)
     instruments.watch_store(store)
     limiter = _limiter(config, instruments)
@@ -200,9 +207,18 @@ async def create_services(
         credentials=credentials,
         instruments=instruments,
         mcp=mcp,
+        agents=agents,
     )
     await _start(services)
     return services
+
+
+def _policy(config: Config, credentials: OpenCredentials | None) -> Policy:
+    """What the operator lets tools do."""
+    return Policy(
+        **{**dict(config.policy), "arguments": argument_bounds(config)},
+        connections=credentials.broker.names if credentials is not None else None,
+    )
 
 
 async def _start(services: Services) -> None:
@@ -227,7 +243,13 @@ def _instruments(config: Config, registry: Registry, endpoints: EndpointTable) -
         count=config.telemetry.metrics,
         otlp_endpoint=config.telemetry.otlp_endpoint,
         upstreams={name: upstream.base_url for name, upstream in config.upstreams.items()},
-        models=known_models((upstream.models for upstream in config.upstreams.values()), config.prices),
+        models=known_models(
+            (
+                *(upstream.models for upstream in config.upstreams.values()),
+                [agent.model for agent in config.agents.values() if agent.model],
+            ),
+            config.prices,
+        ),
         tools=registry,
         keys=RefusedKeys(config.key_settings()),
         endpoints=endpoints,

@@ -7,6 +7,7 @@ from proxy.errors import Guard
 from proxy.net.aiohttp_resolver import AiohttpResolver
 from proxy.net.resolver import Resolver
 from proxy.records import TokenVault
+from proxy.relay.routing.prices import to_nanos
 from proxy.server.compose.credentials import OpenCredentials, open_credentials
 from proxy.server.compose.overrides import Overrides
 from proxy.server.config.load import Config
@@ -18,6 +19,9 @@ from proxy.toolbox.weather import FORECAST_URL, GEOCODING_URL
 from proxy.toolbox.web import web_provider
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.egress import EgressPool
+from proxy.tools.access.policy import Policy
+from proxy.tools.agents.agent import Agent
+from proxy.tools.agents.provider import AgentProvider
 from proxy.tools.contract.bounds import ArgumentBound
 from proxy.tools.contract.capabilities import Capabilities, Clock, HttpSource
 from proxy.tools.contract.paging import ResultShelf
@@ -29,6 +33,7 @@ from proxy.tools.mcp.provider import McpProvider
 from proxy.tools.providers.modules import load_module
 
 __all__ = [
+    "agent_provider",
     "argument_bounds",
     "load_registry",
     "mcp_provider",
@@ -65,6 +70,32 @@ def mcp_provider(
         authorize = ServerAuthorizer(credentials.broker, servers) if credentials is not None else None
         host = HostClient(given.mcp_socket, authorize)
     return (McpProvider(servers, pins, host, timeout_s=config.tools.timeout_s),)
+
+
+def agent_provider(
+    config: Config, given: Overrides, others: Sequence[ToolProvider], policy: Policy
+) -> Sequence[AgentProvider]:
+    """The one that has the agents; none where no agent is configured.  ``others`` have their tools."""
+    if not config.agents:
+        return ()
+    agents = [
+        Agent(
+            name=name,
+            description=agent.description,
+            instructions=agent.instructions,
+            model=agent.model,
+            tools=agent.tools,
+            max_turns=agent.max_turns,
+            max_calls=agent.max_calls,
+            max_tokens=agent.max_tokens,
+            max_cost=to_nanos(agent.max_cost),
+            timeout_s=agent.timeout_s,
+            max_result_bytes=agent.max_result_bytes,
+            output_schema=agent.output_schema if isinstance(agent.output_schema, dict) else None,
+        )
+        for name, agent in config.agents.items()
+    ]
+    return (AgentProvider(agents, others, policy),)
 
 
 def tool_providers(

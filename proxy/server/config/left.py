@@ -16,7 +16,9 @@ from proxy.server.config.settings import Config, StoreConfig
 
 __all__ = ["TOGETHER", "what_is_left", "without_secrets"]
 
-TOGETHER: Final = frozenset({"auth", "keys", "limits", "prices", "server", "store", "tools", "upstreams"})
+TOGETHER: Final = frozenset(
+    {"agents", "auth", "keys", "limits", "prices", "server", "store", "tools", "upstreams"}
+)
 """Sections whose settings are compared with those of others: a default in one would accuse the other."""
 
 

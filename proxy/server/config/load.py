@@ -15,6 +15,7 @@ from typing import Any, get_args, get_origin
 from pydantic import TypeAdapter, ValidationError
 
 from proxy.errors import ConfigError, Faults
+from proxy.server.config.agents import read_agent_files
 from proxy.server.config.faults import explain, fields_of, model_of, unknown_setting
 from proxy.server.config.left import TOGETHER, what_is_left, without_secrets
 from proxy.server.config.mcp_import import merge_imports
@@ -135,6 +136,11 @@ def find_faults(
     if faults and not go_on:
         return None, faults
     config = resolve_paths(config, draft.folder)
+    agents, unread = read_agent_files(config.agents, draft.folder)
+    config = config.model_copy(update={"agents": agents})
+    faults += unread
+    if faults and not go_on:
+        return None, faults
     whole, missing = resolve_secrets(config, env, draft.folder, need=need_secrets)
     if whole is None and go_on:
         whole = without_secrets(config, env, draft.folder)

@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from proxy.errors import ConfigError
 from proxy.server.config.addresses import check_storage_url
+from proxy.server.config.agents import find_agent_conflicts
 from proxy.server.config.credentials import find_credential_conflicts
 from proxy.server.config.mcp import find_mcp_conflicts, resolve_mcp, resolve_mcp_paths
 from proxy.server.config.secret import Secret
@@ -39,6 +40,8 @@ def find_conflicts(config: Config) -> Iterator[ConfigError]:
     if config.server.workers > 1:
         yield from _not_shared(config)
     yield from find_mcp_conflicts(config.mcp)
+    serves = {name: upstream.models for name, upstream in config.upstreams.items()}
+    yield from find_agent_conflicts(config.agents, serves)
     yield from find_credential_conflicts(config.credentials, config.mcp, seals=config.store.seals)
     if config.store.seal_key is not None and not config.store.seal:
         yield ConfigError(
@@ -56,6 +59,7 @@ def find_conflicts(config: Config) -> Iterator[ConfigError]:
     for setting, asked in (
         ("limits.cost", config.limits.cost),
         ("tools.max_cost", config.tools.max_cost),
+        *((f"agents.{name}.max_cost", agent.max_cost) for name, agent in config.agents.items()),
         *((f"keys.{name}.limits", key.limits.get("cost")) for name, key in config.keys.items()),
     ):
         if asked and not config.prices:

@@ -29,6 +29,7 @@ from proxy.server.config.addresses import (
     passwords_in,
     read_storage,
 )
+from proxy.server.config.agents import AgentConfig, check_agent_names
 from proxy.server.config.credentials import CredentialConfig
 from proxy.server.config.key_grants import KeyGrants
 from proxy.server.config.mcp import McpConfig, secrets_of
@@ -61,6 +62,7 @@ from proxy.server.config.types import (
     read_optional,
     setting_fault,
 )
+from proxy.server.config.ui import UiConfig
 
 __all__ = [
     "DEFAULT_BASE_URL",
@@ -77,6 +79,7 @@ __all__ = [
     "StoreConfig",
     "TelemetryConfig",
     "ToolsConfig",
+    "UiConfig",
     "UpstreamConfig",
     "Wire",
 ]
@@ -384,6 +387,9 @@ class ToolsConfig(Section):
         default=10, description="Seconds that a tool call may take, unless the tool sets its own time."
     )
     request_timeout_s: Seconds = Field(default=300, description="Seconds that a run may take.")
+    background_s: Seconds = Field(
+        default=3600, description="Seconds that a response in the background may take."
+    )
     keepalive_s: Seconds = Field(
         default=10, description="Send the client a keep-alive comment every so many seconds while tools run."
     )
@@ -473,7 +479,7 @@ class StoreConfig(Section):
         default=8 * 2**30,
         ge=0,
         description="Largest size of the store; the oldest content is deleted first. 0: no limit. `memory:` "
-        "keeps at most 64 MiB of each kind of content.",
+        "keeps at most 128 MiB; there whoever has the most loses the oldest.",
     )
     max_per_caller: int = Field(
         default=10_000,
@@ -564,6 +570,19 @@ class LimitsConfig(Section):
     )
     concurrent_streams: int = Field(
         default=256, ge=1, le=1_000_000, description="Number of requests that are served at the same time."
+    )
+    background: int = Field(
+        default=8,
+        ge=0,
+        le=100_000,
+        description="Number of responses with server tools that may run in the background for one caller, in "
+        "each process; 0: none.",
+    )
+    background_total: int = Field(
+        default=64,
+        ge=0,
+        le=100_000,
+        description="Number of responses that may run in the background of one process.",
     )
     websockets: int = Field(
         default=200,
@@ -659,6 +678,15 @@ class Config(Section):
     )
     tools: ToolsConfig = ToolsConfig()
     policy: PolicyConfig = PolicyConfig()
+    agents: Annotated[dict[str, AgentConfig], AfterValidator(check_agent_names)] = Field(
+        default={},
+        json_schema_extra={
+            "shown_as": "researcher",
+            "example": 'description = "Finds out about a topic and reports with sources."\n'
+            'instructions = "Search the web and report in five sentences, with the addresses."\n'
+            'tools = ["web__*"]',
+        },
+    )
     mcp: McpConfig = McpConfig()
     credentials: Annotated[dict[str, CredentialConfig], AfterValidator(check_names)] = Field(
         default={}, json_schema_extra={"shown_as": "duffel", "example": 'token = "env:DUFFEL_TOKEN"'}
@@ -679,6 +707,7 @@ class Config(Section):
     )
     log: LogConfig = LogConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
+    ui: UiConfig = UiConfig()
 
     # No setting: whoever serves makes it, for all processes of this start.
     _start_token: str = PrivateAttr(default="")

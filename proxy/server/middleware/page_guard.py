@@ -21,11 +21,14 @@ from proxy.server.serving.client_address import TrustedProxies
 from proxy.server.serving.request import EdgeRequest
 from proxy.server.serving.target import Target, Targets
 
-__all__ = ["HostRule", "PageGuard", "host_name"]
+__all__ = ["HostRule", "PageGuard", "host_name", "is_loopback_name", "is_own_origin"]
 
 _METHODS: Final = frozenset({*METHODS, "OPTIONS"})
 _HOST: Final = re.compile(r"(?:\[([0-9a-f:.]{2,45})\]|([a-z0-9_.-]{1,253}))(?::[0-9]{1,5})?\Z")
 _SEC_FETCH_SITE: Final = istr("Sec-Fetch-Site")
+_NAVIGATION: Final = ((istr("Sec-Fetch-Mode"), "navigate"), (istr("Sec-Fetch-Dest"), "document"))
+"""What a browser says of a link that its reader follows, and of nothing that a page loads or frames."""
+
 _UNASKED: Final = frozenset({"GET", "HEAD"})
 """What a page may send to another site with nobody being asked, and without a body that tells it."""
 
@@ -152,7 +155,7 @@ class PageGuard:
                     "Web pages of this origin may not call the proxy; server.cors_origins does not list it"
                 )
         elif _SEC_FETCH_SITE in headers:
-            if not _is_own_site(request):
+            if not _is_own_site(request) and not self._is_link_to_page(request):
                 # Images, scripts and links of other sites: browsers name no origin there.
                 raise _not_allowed(
                     "Web pages of another site may not call the proxy without an Origin header"
@@ -176,6 +179,15 @@ class PageGuard:
         if self._by_head:
             request.head[self] = None
         return None
+
+    def _is_link_to_page(self, request: EdgeRequest) -> bool:
+        """Whether a reader follows a link of another site to a page of ours.
+
+        The page is the same for everybody and holds nothing; what it then reads, it reads as our own origin.
+        """
+        if request.method not in _UNASKED or not request.head[self._targets].is_page:
+            return False
+        return all(request.head.listed(name) == [value] for name, value in _NAVIGATION)
 
     def _check_media_type(self, request: EdgeRequest, from_page: bool) -> None:
         """Refuse the bodies that a form can send: for them a browser does not ask beforehand.
@@ -223,7 +235,7 @@ def _may_call(cors: Cors, request: EdgeRequest) -> bool:
         return False
     if cors.allows(said[0]):
         return True
-    return _is_own_site(request) and _is_own(said[0], request.headers.get("Host", "").lower())
+    return _is_own_site(request) and is_own_origin(said[0], request.headers.get("Host", "").lower())
 
 
 def _is_own_site(request: EdgeRequest) -> bool:
@@ -231,7 +243,7 @@ def _is_own_site(request: EdgeRequest) -> bool:
     return _OWN_SITES.issuperset(request.head.listed(_SEC_FETCH_SITE))
 
 
-def _is_own(origin: str, host: str) -> bool:
+def is_own_origin(origin: str, host: str) -> bool:
     """Whether a page's origin is the server that it calls, under whatever name it calls that."""
     scheme, _, authority = origin.partition("://")
     port = {"http": ":80", "https": ":443"}.get(scheme)
@@ -282,10 +294,10 @@ def _check_unmarked(request: EdgeRequest, target: Target) -> None:
     if target.below is None or _is_program(request):
         return
     said = request.headers.getall(hdrs.HOST, ())
-    if len(said) == 1 and _is_loopback_name(said[0]):
+    if len(said) == 1 and is_loopback_name(said[0]):
         return
     referers = request.headers.getall(hdrs.REFERER, ())
-    if len(referers) == 1 and _is_own("/".join(referers[0].split("/")[:3]), "".join(said).lower()):
+    if len(referers) == 1 and is_own_origin("/".join(referers[0].split("/")[:3]), "".join(said).lower()):
         return
     raise _not_allowed(
         "Without client keys, a web page of another site could have sent this GET. Send any key, as in "
@@ -299,7 +311,7 @@ def host_name(host: str) -> str:
     return (matched[1] or matched[2]) if matched else ""
 
 
-def _is_loopback_name(host: str) -> bool:
+def is_loopback_name(host: str) -> bool:
     name = host_name(host)
     if name == "localhost":
         return True

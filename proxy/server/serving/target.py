@@ -24,7 +24,11 @@ _NOT_NORMAL = (
 _SHORT: Final = 64
 _TARGET_BYTES: Final = 1000 + 12 * _SHORT
 _MOST_TARGETS: Final = 256
+_UI: Final = "/ui/"
+_UI_DATA: Final = f"{_UI}api/"
+_NO_PAGES: Final = (_UI_DATA, f"{_UI}static/")
 _OWN_FAMILIES: Final = frozenset({"admin", "toolrelay"})
+_OWN_ROOTS: Final = ("/admin/", _UI_DATA, _UI)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,12 @@ class Target:
     endpoint: Endpoint
     label: str
     deployment: str = ""
+
+    @property
+    def is_page(self) -> bool:
+        """Whether it is a page for people: below ``/ui``, and no file or data of the pages."""
+        path = f"{self.path}/"
+        return path.startswith(_UI) and not path.startswith(_NO_PAGES) and "." not in path.split("/")[-2]
 
     @property
     def shown(self) -> str:
@@ -113,7 +123,8 @@ class Targets:
         if below is None:
             if path in OWN_PATHS:
                 return path
-            return "/admin/*" if f"{path}/".startswith("/admin/") else "other"
+            family = next((own for own in _OWN_ROOTS if f"{path}/".startswith(own)), "")
+            return f"{family}*" if family else "other"
         shown = endpoint.dialect.shown
         if below in self._endpoints.labels:
             return shown(below)

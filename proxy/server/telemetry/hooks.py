@@ -6,7 +6,8 @@ With nobody who counts, only the access line reads the facts.
 """
 
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from functools import partial
@@ -127,6 +128,8 @@ class Observer:
 
     def run_ended(self, status: str) -> None: ...
 
+    def agent_ended(self, agent: str, status: str) -> None: ...
+
     def limited(self, limit: str) -> None: ...
 
     def late(self, what: str) -> None: ...
@@ -163,6 +166,7 @@ class Hooks:
         self._invocation_ended: list[Callable[[ToolInvocationRecord, float, RequestFacts | None], None]]
         self._invocation_ended = told("invocation_ended")
         self._run_ended: list[Callable[[str], None]] = told("run_ended")
+        self._agent_ended: list[Callable[[str, str], None]] = told("agent_ended")
         self._limited: list[Callable[[str], None]] = told("limited")
         self._late: list[Callable[[str], None]] = told("late")
         self._facts: ContextVar[RequestFacts | None] = ContextVar("request-facts", default=None)
@@ -196,6 +200,22 @@ class Hooks:
             self._end_operation(facts, operation, now)
         for tell in self._request_ended:
             tell(facts)
+
+    @contextmanager
+    def apart(self, run_id: str, model: str) -> Iterator[None]:
+        """In this block a run is served that is no request's own: an agent's, or one in the background."""
+        outer = self._facts.get()
+        facts = RequestFacts("", "", "", time.monotonic(), model=model, run_id=run_id)
+        if outer is not None:
+            facts.request_id, facts.caller, facts.span = outer.request_id, outer.caller, outer.span
+        token = self._facts.set(facts)
+        try:
+            yield
+        finally:
+            self._facts.reset(token)
+            if (operation := facts.operation) is not None:
+                operation.error_type = operation.error_type or "cancelled"
+                self._end_operation(facts, operation, time.monotonic())
 
     def limited(self, limit: str) -> None:
         """A limit of that kind refused something."""
@@ -232,6 +252,10 @@ class Hooks:
             self._turn_finished(facts)
         elif kind == "run_finished":
             self._note_error(facts["error_code"])
+            if agent := facts.get("agent"):
+                for tell_agent in self._agent_ended:
+                    tell_agent(str(agent), str(facts["status"]))
+                return
             for tell in self._run_ended:
                 tell(str(facts["status"]))
 

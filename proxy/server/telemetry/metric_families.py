@@ -67,6 +67,12 @@ FAMILIES = (
     Family("toolrelay_rate_limit_hits_total", "counter", "Requests that a limit refused.", ("limit",)),
     Family("toolrelay_runs_total", "counter", "Runs that have ended, by status.", ("status",)),
     Family(
+        "toolrelay_agent_runs_total",
+        "counter",
+        "Runs of agents that have ended, by agent and status.",
+        ("agent", "status"),
+    ),
+    Family(
         "toolrelay_turns_total",
         "counter",
         "Model responses in runs, by finish reason; empty if the upstream gave none.",

@@ -302,6 +302,10 @@ class Metrics(Observer):
         label = status if status in _RUN_STATUSES else OTHER
         self._counters["toolrelay_runs_total"].add((label,))
 
+    def agent_ended(self, agent: str, status: str) -> None:
+        label = status if status in _RUN_STATUSES else OTHER
+        self._counters["toolrelay_agent_runs_total"].add((agent, label))
+
     def limited(self, limit: str) -> None:
         self._counters["toolrelay_rate_limit_hits_total"].add((limit if limit in _LIMITS else OTHER,))
 

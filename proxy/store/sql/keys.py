@@ -47,6 +47,14 @@ _NOTE: Final = (
 _PUT_OWNER: Final = rows.upsert(OWNERS, ("id", "caller", "created_at"), ("id", "caller"))
 
 
+_MARK: Final = (
+    "INSERT INTO ui_marks (name, holder, until) VALUES (?, ?, ?) "
+    "ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until = excluded.until "
+    "WHERE ui_marks.until <= ?"
+)
+_FORGET_MARKS: Final = "DELETE FROM ui_marks WHERE until <= ?"
+
+
 class SqlKeys(SqlBase):
     """The part of a store in SQL that :class:`~proxy.store.base.KeyStore` asks for.
 
@@ -128,6 +136,27 @@ class SqlKeys(SqlBase):
         await self._writer.commit(_REVOKE, [(self._clock(), key_id)], in_order=True)
         await self._announce()
         return True
+
+    async def mark_once(self, name: str, until: float) -> bool:
+        """Leave a mark; whether this call is the one that left it."""
+        holder, now = secrets.token_hex(16), self._clock()
+        await self._writer.commit(
+            _MARK, [(rows.clean_name(name), holder, until, now)], also=[(_FORGET_MARKS, [(now,)])]
+        )
+        # A statement may be executed twice, so who left it is read and not counted.
+        async with self._snapshot() as db:
+            found = await db.execute_fetchall(
+                "SELECT holder FROM ui_marks WHERE name = ?", (rows.clean_name(name),)
+            )
+        return [row[0] for row in found] == [holder]
+
+    async def is_marked(self, name: str) -> bool:
+        """Whether there is that mark."""
+        async with self._snapshot() as db:
+            found = await db.execute_fetchall(
+                "SELECT 1 FROM ui_marks WHERE name = ? AND until > ?", (rows.clean_name(name), self._clock())
+            )
+        return bool(list(found))
 
     def put_owner(self, response_id: str, caller: str, settled: Callable[[bool], None] | None = None) -> None:
         """Queue whose a response is."""

@@ -26,6 +26,7 @@ __all__ = [
     "create_private",
     "find_migrations",
     "load_migrations",
+    "make_schema",
     "migrate_sqlite",
     "migration_copies",
     "sqlite_version",
@@ -132,8 +133,7 @@ def migrate_sqlite(
     :class:`~proxy.errors.StoreUnavailable` where another process holds the write lock for longer
     than ``lock_timeout_s``, and :class:`~proxy.errors.StoreError` for a file that is no record.
     """
-    if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
-        raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old: 3.37 or later is needed")
+    _check_sqlite()
     steps = tuple(migrations) if migrations is not None else load_migrations()
     real = Path(os.path.realpath(path))
     try:
@@ -153,6 +153,20 @@ def migrate_sqlite(
             return _migrate(connection, real, steps, lock_timeout_s, clock)
     except sqlite3.Error as error:
         raise store_error(error, path) from error
+
+
+def make_schema(connection: sqlite3.Connection) -> None:
+    """Apply every migration to a database that is new and nobody else's; raises StoreError."""
+    _check_sqlite()
+    for step in load_migrations():
+        connection.execute("BEGIN")
+        _apply(connection, step)
+        connection.execute("COMMIT")
+
+
+def _check_sqlite() -> None:
+    if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+        raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old: 3.37 or later is needed")
 
 
 def store_error(error: sqlite3.Error, path: Path) -> StoreError:

@@ -155,8 +155,8 @@ def purge_query(wanted: PurgeFilter) -> tuple[str, Row]:
     ]
     values: list[Any] = []
     if wanted.run_id is not None:
-        clauses.append("id = ?")
-        values.append(clean_text(wanted.run_id))
+        clauses.append("(id = ? OR parent_run = ?)")
+        values += [clean_text(wanted.run_id)] * 2
     if wanted.before is not None:
         clauses.append("started_at < ?")
         values.append(wanted.before)

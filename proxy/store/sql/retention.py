@@ -14,7 +14,16 @@ from proxy.store.rows import Row, clean_name
 from proxy.store.seal import CONTENT, MESSAGES, NATIVE_CALLS, ContentTable
 from proxy.store.sql.reports import DELETE_RUN, purge_query
 
-__all__ = ["AT_ONCE", "SIZE_EVERY_S", "CallerCap", "Keeper", "content_size", "make_room"]
+__all__ = [
+    "AT_ONCE",
+    "OF_RUNS",
+    "SIZE_EVERY_S",
+    "CallerCap",
+    "Keeper",
+    "content_size",
+    "make_room",
+    "row_size",
+]
 
 AT_ONCE: Final = 100
 """Rows of one kind that go in one step: few enough that writes hardly wait, and not too much is cut."""
@@ -158,7 +167,7 @@ def _whose(table: ContentTable) -> str:
 
 def _past_bytes(table: ContentTable, length: str) -> str:
     """The query for when the newest was written that a caller has no room for, behind those newer than it."""
-    size = _row_size(table, length)
+    size = row_size(table, length)
     return (
         f"SELECT created_at FROM (SELECT created_at, sum({size}) OVER (ORDER BY created_at DESC) AS total "
         f"FROM {table.name} WHERE {_whose(table)}) AS sized WHERE total > ? "
@@ -166,7 +175,8 @@ def _past_bytes(table: ContentTable, length: str) -> str:
     )
 
 
-def _row_size(table: ContentTable, length: str) -> str:
+def row_size(table: ContentTable, length: str) -> str:
+    """The expression for the bytes of a row; ``length`` is how those of a column are given."""
     return " + ".join(["100", *(f"coalesce({length.format(column)}, 0)" for column in table.sealed)])
 
 
@@ -194,6 +204,6 @@ def content_size() -> str:
     """The query for the bytes of all content; its texts and payloads are measured, not read."""
     sums = []
     for table in CONTENT:
-        size = _row_size(table, "octet_length({})")
+        size = row_size(table, "octet_length({})")
         sums.append(f"SELECT coalesce(sum({size}), 0) AS bytes FROM {table.name}")
     return f"SELECT sum(bytes) FROM ({' UNION ALL '.join(sums)}) AS kinds"

@@ -22,7 +22,7 @@ from proxy.records import (
     TurnRecord,
 )
 from proxy.store import rows
-from proxy.store.base import PurgeFilter, RunDetail, RunFilter, UsageFilter, UsageRow
+from proxy.store.base import MAX_CALLED, CalledTool, PurgeFilter, RunDetail, RunFilter, UsageFilter, UsageRow
 from proxy.store.key_mark import KeyMark
 from proxy.store.options import StoreOptions
 from proxy.store.seal import (
@@ -66,7 +66,10 @@ from proxy.store.tokens import SealedTokens
 __all__ = ["END_OWNER", "INTERRUPT", "SqlStore"]
 
 _PUT_RUN: Final = rows.upsert(
-    "runs", ("owner_id", *rows.RUN_COLUMNS), ("id",), fixed=("request_id", "caller", "model", "started_at")
+    "runs",
+    ("owner_id", *rows.RUN_COLUMNS),
+    ("id",),
+    fixed=("request_id", "caller", "model", "started_at", "agent", "parent_run", "parent_call"),
 )
 _PUT_TURN: Final = rows.upsert("turns", rows.TURN_COLUMNS, ("run_id", "number"))
 _DELETE_RESPONSE: Final = "DELETE FROM responses WHERE id = ? AND caller = ?"
@@ -325,13 +328,38 @@ class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlPins, SqlThreads):
                 run.id,
                 self._oldest_kept(),
             )
+            of_agents = await select(
+                db,
+                "runs",
+                rows.RUN_COLUMNS,
+                f"parent_run = ? AND parent_run <> '' ORDER BY started_at, id LIMIT {rows.MAX_LISTED}",
+                run.id,
+            )
         return RunDetail(
             run,
             [rows.read_turn(row) for row in turns],
             [rows.read_message(row) for row in messages],
             calls,
             [rows.read_native(row) for row in native_calls],
+            [rows.read_run(row) for row in of_agents],
         )
+
+    async def called_tools(self, run_ids: Sequence[str]) -> Mapping[str, Sequence[CalledTool]]:
+        """The calls of some runs in their order; raises like :meth:`list_runs`."""
+        if not run_ids:
+            return {}
+        await self._writer.flush()
+        places = ", ".join("?" * len(run_ids))
+        async with self._snapshot() as db:
+            read = await db.execute_fetchall(
+                "SELECT run_id, tool, status, error_code FROM tool_invocations "
+                f"WHERE run_id IN ({places}) ORDER BY run_id, turn, seq, started_at, id LIMIT {MAX_CALLED}",
+                tuple(map(rows.clean_text, run_ids)),
+            )
+        found: dict[str, list[CalledTool]] = {}
+        for run_id, tool, status, error_code in read:
+            found.setdefault(run_id, []).append(CalledTool(tool, status, error_code))
+        return found
 
     async def usage(self, wanted: UsageFilter) -> Sequence[UsageRow]:
         """What was used, a row for each group, sorted by group; raises like :meth:`list_runs`."""

@@ -1,1 +1,1 @@
-"""The record in a file of SQLite."""
+"""The record in SQLite: in a file, or in memory."""

@@ -5,8 +5,9 @@ function that runs there from its beginning to its commit.
 """
 
 import asyncio
+import contextlib
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -16,7 +17,16 @@ from proxy.store.rows import Insert, Row
 from proxy.store.sql.writer import WriteError
 from proxy.store.sql.writes import Batch
 
-__all__ = ["SqliteConnection", "SqliteWriting", "connect", "failure_of"]
+__all__ = [
+    "PUT_OWNER",
+    "SqliteConnection",
+    "SqliteWriting",
+    "commit",
+    "connect",
+    "failure_of",
+    "prepare",
+    "writing",
+]
 
 T = TypeVar("T")
 
@@ -35,6 +45,13 @@ _FAILURES: Final = {
     sqlite3.SQLITE_NOTADB: "damaged",
     sqlite3.SQLITE_NOMEM: "out of memory",
 }
+
+
+PUT_OWNER: Final = (
+    "INSERT INTO owners (id, pid, host, lock_file, started_at, seen_at) VALUES (?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at"
+)
+"""Says who writes."""
 
 
 def failure_of(error: sqlite3.Error) -> str | None:
@@ -57,23 +74,35 @@ class SqliteConnection(aiosqlite.Connection):
         """
         given_up: list[bool] = []
 
-        def whole(db: sqlite3.Connection) -> T:
-            try:
-                db.execute("BEGIN IMMEDIATE")
-                result = work(db)
-                if given_up:
-                    raise asyncio.CancelledError
-                db.execute("COMMIT")
-            except BaseException:  # Work that fails, or that nobody waits for, leaves nothing behind.
-                db.rollback()  # Does nothing where no transaction is open.
-                raise
+        def waited_for(db: sqlite3.Connection) -> T:
+            result = work(db)
+            if given_up:
+                raise asyncio.CancelledError
             return result
 
         try:
-            return await self.run(whole)
+            return await self.run(lambda db: commit(db, waited_for))
         except asyncio.CancelledError:
             given_up.append(True)
             raise
+
+
+def commit(db: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:
+    """What ``work`` comes to, in a transaction of its own; raises what ``work`` and SQLite raise.  Blocks."""
+    try:
+        db.execute("BEGIN IMMEDIATE")
+        result = work(db)
+        db.execute("COMMIT")
+    except BaseException:  # Work that fails, or that nobody waits for, leaves nothing behind.
+        db.rollback()  # Does nothing where no transaction is open.
+        raise
+    return result
+
+
+def prepare(db: sqlite3.Connection) -> None:
+    """What every connection of a record is told first."""
+    db.execute("PRAGMA foreign_keys = ON")
+    db.execute("PRAGMA trusted_schema = OFF")
 
 
 async def connect(path: Path) -> SqliteConnection:
@@ -87,8 +116,7 @@ async def connect(path: Path) -> SqliteConnection:
     db._thread.daemon = True
     await db
     try:
-        await db.execute("PRAGMA foreign_keys = ON")
-        await db.execute("PRAGMA trusted_schema = OFF")
+        await db.run(prepare)
         await db.execute("PRAGMA secure_delete = ON")  # what is deleted leaves the file
     except BaseException:  # Its thread would outlive whoever gave up.
         await db.close()
@@ -105,16 +133,24 @@ class SqliteWriting:
     async def write(self, batches: Sequence[Batch]) -> None:
         """Commit in one transaction, which takes the write lock even where it has nothing to write."""
 
-        def work(db: sqlite3.Connection) -> None:
-            for statement, values in batches:
-                _execute(db, statement, values)
-
-        try:
+        with writing(batches) as work:
             await self._db.transaction(work)
-        except sqlite3.Error as error:
-            raise WriteError(failure_of(error), str(error)) from error
-        except (OverflowError, ValueError) as error:  # a value that cannot be bound
-            raise WriteError(None, type(error).__name__) from error
+
+
+@contextlib.contextmanager
+def writing(batches: Sequence[Batch]) -> Iterator[Callable[[sqlite3.Connection], None]]:
+    """What executes a group of writes; errors of SQLite's become :class:`WriteError`."""
+
+    def work(db: sqlite3.Connection) -> None:
+        for statement, values in batches:
+            _execute(db, statement, values)
+
+    try:
+        yield work
+    except sqlite3.Error as error:
+        raise WriteError(failure_of(error), str(error)) from error
+    except (OverflowError, ValueError) as error:  # a value that cannot be bound
+        raise WriteError(None, type(error).__name__) from error
 
 
 def _execute(db: sqlite3.Connection, statement: str, values: Sequence[Row]) -> None:

@@ -23,28 +23,21 @@ from proxy.hard_timeout import HardTimeout
 from proxy.store import rows
 from proxy.store.key_mark import KeyMark, path_beside
 from proxy.store.options import DEFAULTS, StoreOptions
-from proxy.store.sql.effects import FORGET_RESULTS
 from proxy.store.sql.migrate import migrate_sqlite, store_error
 from proxy.store.sql.retention import make_room
 from proxy.store.sql.store import END_OWNER, INTERRUPT, SqlStore
-from proxy.store.sqlite.db import SqliteConnection, SqliteWriting, connect, failure_of
+from proxy.store.sqlite.db import PUT_OWNER, SqliteConnection, SqliteWriting, connect, failure_of
 from proxy.store.sqlite.owners import OwnerLock, lock_folder, proven_dead
+from proxy.store.sqlite.tidying import TIDY_RETRY_S, TIDY_ROWS, SqliteKeeper, expire
 from proxy.store.tokens import file_lock
 
 __all__ = ["SqliteStore"]
 
 _log = logging.getLogger(__name__)
 
-_TIDY_ROWS: Final = 500
-_TIDY_RETRY_S: Final = 5.0
 _SCRUB_PAUSE_S: Final = 0.1
 _CLOSE_S: Final = 2.0
 """For closing a file of which nothing is left to be written."""
-
-_PUT_OWNER: Final = (
-    "INSERT INTO owners (id, pid, host, lock_file, started_at, seen_at) VALUES (?, ?, ?, ?, ?, ?) "
-    "ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at"
-)
 
 
 class SqliteStore(SqlStore):
@@ -185,7 +178,7 @@ class SqliteStore(SqlStore):
         await asyncio.to_thread(self._owner.acquire)
         owner = self._owner
         row = (owner.id, owner.pid, owner.host, owner.name, self._started_at, self._clock())
-        return [(_PUT_OWNER, row)]
+        return [(PUT_OWNER, row)]
 
     async def _tidy(self) -> float:
         """Reap and expire one batch; the seconds after which to do so again."""
@@ -195,19 +188,20 @@ class SqliteStore(SqlStore):
         try:
             await self._reap_owners(db)
             before = await _changes(db)
-            more = await self._expire(db) or await self._cap.trim(_TidiedFile(db))
+            more = await db.run(lambda each: expire(each, self._expiring(), self._oldest_kept()))
+            more = more or await self._cap.trim(SqliteKeeper(db))
             if not more and self._max_bytes:
-                more = await make_room(_TidiedFile(db), self._max_bytes, self._clock())
+                more = await make_room(SqliteKeeper(db), self._max_bytes, self._clock())
             self._left = self._left or await _changes(db) != before
             if not more:
-                await db.execute_fetchall(f"PRAGMA incremental_vacuum({_TIDY_ROWS})")
+                await db.execute_fetchall(f"PRAGMA incremental_vacuum({TIDY_ROWS})")
                 # What was deleted is in the log still; where somebody reads, the next time will do.
                 self._left = self._left and not await _empty_log(db)
         except sqlite3.Error as error:
             if failure_of(error) is None:
                 raise
             _log.warning("the record could not be tidied: %s", store_error(error, self.path))
-            return min(_TIDY_RETRY_S, self._tidy_every_s)
+            return min(TIDY_RETRY_S, self._tidy_every_s)
         return 0.0 if more else self._tidy_every_s
 
     async def _reap_owners(self, db: SqliteConnection) -> None:
@@ -227,46 +221,6 @@ class SqliteStore(SqlStore):
         now = self._clock()
         db.execute(END_OWNER, (now, owner_id))
         return sum(db.execute(statement, (now,)).rowcount for statement in INTERRUPT)
-
-    async def _expire(self, db: SqliteConnection) -> bool:
-        """Delete one batch of what is past its time; whether a batch was full."""
-        full = False
-        for table, oldest in self._expiring():
-            gone = await db.execute(
-                f"DELETE FROM {table} WHERE rowid IN "
-                f"(SELECT rowid FROM {table} WHERE created_at < ? LIMIT {_TIDY_ROWS})",
-                (oldest,),
-            )
-            full = full or gone.rowcount >= _TIDY_ROWS
-        await db.execute(FORGET_RESULTS, (self._oldest_kept(),))
-        return full
-
-
-class _TidiedFile:
-    """The file as it is tidied; pages that are free for other rows do not count."""
-
-    counts_runs = True
-    length = "length(CAST({} AS BLOB))"
-
-    def __init__(self, db: SqliteConnection) -> None:
-        self._db = db
-
-    async def used(self) -> int:
-        """The bytes of the pages in use."""
-        pages, free, size = [
-            int(row[0])
-            for pragma in ("page_count", "freelist_count", "page_size")
-            for row in await self._db.execute_fetchall(f"PRAGMA {pragma}")
-        ]
-        return (pages - free) * size
-
-    async def fetch(self, sql: str, values: rows.Row) -> Iterable[Any]:
-        """The rows of a query."""
-        return await self._db.execute_fetchall(sql, values)
-
-    async def change(self, sql: str, values: Iterable[rows.Row]) -> int:
-        """How many rows a statement changed."""
-        return await self._db.transaction(lambda db: db.executemany(sql, values).rowcount)
 
 
 async def _empty_log(db: SqliteConnection) -> bool:

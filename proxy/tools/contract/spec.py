@@ -73,7 +73,8 @@ class ToolSpec:
     tell the two apart: such calls are the same call.  ``loose_parameters`` is the schema as it was
     before strict mode took its defaults away, where that is another.  ``url_arguments`` names the
     arguments that are addresses (:data:`~proxy.tools.contract.url_argument.Url`).  ``origin`` says of a tool
-    of an MCP server which one that is.
+    of an MCP server which one that is.  ``together`` says that calls of one turn that stand side by side may
+    run at once though it has effects: only for agents, each of which causes its own in order.
     """
 
     name: str
@@ -100,6 +101,7 @@ class ToolSpec:
     loose_parameters: Mapping[str, Any] | None = None
     url_arguments: tuple[str, ...] = ()
     origin: ToolOrigin | None = None
+    together: bool = False
     _definition: ToolDefinition = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

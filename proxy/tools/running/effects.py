@@ -107,6 +107,15 @@ class SharedEffects:
 
         What is in the way is answered for from then on: the next different call finds the next one.
         """
+        # Agents that run at once number their effects one after the other.
+        if (lock := invocation.context.ledger.claiming) is None:
+            return await self._claim_alone(invocation, claim)
+        async with lock:
+            return await self._claim_alone(invocation, claim)
+
+    async def _claim_alone(
+        self, invocation: Invocation, claim: EffectClaim
+    ) -> tuple[EarlierEffect | None, EffectClaim]:
         ledger = invocation.context.ledger
         number = ledger.next_number(claim.tool)
         if not number and await self._is_unsaid_repeat(ledger, claim):

@@ -79,6 +79,8 @@ class RunLedger:
         self.caused: set[str] = set()
         self._numbers: dict[str, int] = {}
         self._untrusted: tuple[int, str] | None = None
+        self.claiming: asyncio.Lock | None = None
+        """Whoever claims an effect holds it, where several runs share the effects."""
 
     def mark_untrusted(self, tool: str, turn: int = 0) -> None:
         """A stranger's text came into the conversation by ``tool`` in ``turn``; 0 is before the run."""
@@ -97,6 +99,16 @@ class RunLedger:
         other = RunLedger(self._max_calls, request=request)
         other._effects = self._effects
         other.caused = self.caused
+        return other
+
+    def inner(self) -> "RunLedger":
+        """The ledger of an agent's run inside of this one: places of its own, the same effects."""
+        other = self.again(self.request)
+        if self.claiming is None:
+            self.claiming = asyncio.Lock()
+        other.claiming = self.claiming
+        other._answered = self._answered
+        other._numbers = self._numbers
         return other
 
     def repeats(self) -> None:

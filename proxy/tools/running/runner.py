@@ -11,7 +11,7 @@ cancellation.
 import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC
 
@@ -19,7 +19,7 @@ from proxy.effect_records import EarlierEffect, EffectClaim, EffectLog
 from proxy.errors import StoreError, ToolFailure
 from proxy.events import ToolCall, ToolResult
 from proxy.records import InvocationLog, Limiter, ToolEffect
-from proxy.tools.access.catalog import Registry
+from proxy.tools.access.catalog import Catalog, Registry
 from proxy.tools.access.policy import Intersections, Policy
 from proxy.tools.contract.capabilities import Clock, Credentials
 from proxy.tools.contract.paging import ResultShelf
@@ -210,7 +210,8 @@ class Runner:
         """Run the calls of one turn; results stand in the order of the calls.
 
         Read-only calls run first and together, so many at once as a run may have, then the others
-        one after the other in the order called.  Without ``parallel`` all of them run in order.
+        one after the other in the order called; agents that stand side by side run together.  Without
+        ``parallel`` all of them run in order.
         ``approved`` are the indices of calls that somebody approved.
         """
         results: dict[int, ToolResult] = {}
@@ -241,11 +242,16 @@ class Runner:
             catalog = context.catalog or self._registry.current
             together = [at for at in alone if _is_read_only(catalog.get(calls[at].name))]
             alone = [at for at in alone if at not in together]
-            async with asyncio.TaskGroup() as group:
-                for at in together:
-                    group.create_task(one_of_many(at))
-        for at in alone:
-            await one(at)
+            for side_by_side in (together, *_side_by_side(alone, calls, catalog)):
+                if len(side_by_side) == 1:
+                    await one(side_by_side[0])
+                    continue
+                async with asyncio.TaskGroup() as group:
+                    for at in side_by_side:
+                        group.create_task(one_of_many(at))
+        else:
+            for at in alone:
+                await one(at)
         return [results[at] for at in range(len(calls))]
 
     async def drain(self, timeout_s: float = 25.0) -> int:
@@ -460,6 +466,24 @@ class Runner:
 def _is_read_only(spec: ToolSpec | None) -> bool:
     """Whether a call of this tool may run beside others; one of no tool does nothing."""
     return spec is None or spec.effect is ToolEffect.READ_ONLY
+
+
+def _side_by_side(
+    alone: Sequence[int], calls: Sequence[ToolCall], catalog: Catalog
+) -> Iterator[Sequence[int]]:
+    """Calls with effects in their order, each alone but for neighbours that may run together."""
+    group: list[int] = []
+    for at in alone:
+        spec = catalog.get(calls[at].name)
+        if spec is not None and spec.together:
+            group.append(at)
+            continue
+        if group:
+            yield group
+            group = []
+        yield (at,)
+    if group:
+        yield group
 
 
 def _cancelled(call: ToolCall) -> ToolResult:

@@ -14,8 +14,10 @@ from proxy.wires.anthropic.reader import AnthropicTurnReader
 from proxy.wires.anthropic.reply import AnthropicReplyWriter
 from proxy.wires.anthropic.request import AnthropicRequest, parse_anthropic_request
 from proxy.wires.anthropic.writer import AnthropicStreamWriter
+from proxy.wires.chosen import NOTHING_SHOWN, ShownTools
 from proxy.wires.client_port import ClientRequest, StreamWriter, Trace, TurnEncoder
 from proxy.wires.dialects.anthropic import ANTHROPIC
+from proxy.wires.turn.chosen import without_elements
 from proxy.wires.upstream_port import BodyEditor, Mask, StateHabit, TurnReader
 
 __all__ = ["AnthropicWire"]
@@ -29,6 +31,14 @@ class AnthropicWire:
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         return parse_anthropic_request(payload)
+
+    def without_chosen(
+        self, raw: bytes, request: ClientRequest, shown: ShownTools
+    ) -> tuple[bytes, ClientRequest]:
+        """See :meth:`proxy.wires.client_port.ClientPort.without_chosen`."""
+        alone = ("tool_choice",) if request.tools_forbidden else ()
+        less = without_elements(raw, request.chosen, only_with_tools=alone)
+        return less, self.parse(orjson.loads(less))
 
     def encoder(self, request: ClientRequest) -> TurnEncoder:
         return AnthropicTurnEncoder(request.model, cast(AnthropicRequest, request).eager)
@@ -62,6 +72,7 @@ class AnthropicWire:
         model: str,
         usage_was_added: bool,
         caller: str = "",
+        shown: ShownTools = NOTHING_SHOWN,
     ) -> StreamWriter:
         asked = cast(AnthropicRequest, request)
         if not asked.stream:
@@ -71,6 +82,7 @@ class AnthropicWire:
                 trace=trace,
                 last_text_only=asked.wants_json,
                 used_ids=asked.used_ids(),
+                shown=shown,
             )
         return AnthropicStreamWriter(
             model=model,
@@ -78,4 +90,5 @@ class AnthropicWire:
             trace=trace,
             hold_text=asked.wants_json,
             used_ids=asked.used_ids(),
+            shown=shown,
         )

@@ -11,6 +11,7 @@ import orjson
 from proxy.events import Frame, ToolCall, ToolCallFinished, ToolProgress, ToolResult, UsageReported
 from proxy.wires.anthropic.blocks import Block, blocks_text, stop_reason
 from proxy.wires.anthropic.shown import mint, new_message, text_block, thought_block
+from proxy.wires.chosen import NOTHING_SHOWN, ShownTools, ran
 from proxy.wires.client_port import Trace, TurnEnd
 from proxy.wires.dialects.anthropic import error_body
 from proxy.wires.turn.trace import reasoning_line, status_line, trace_call, trace_result
@@ -30,10 +31,12 @@ class AnthropicReplyWriter:
         trace: Trace = "silent",
         last_text_only: bool = False,
         used_ids: frozenset[str] = frozenset(),
+        shown: ShownTools = NOTHING_SHOWN,
     ) -> None:
         self._model = model
         self._is_hidden = is_hidden
         self._trace = trace
+        self._chosen = shown
         self._last_text_only = last_text_only
         self._used_ids = used_ids
         self._composing = False
@@ -99,6 +102,7 @@ class AnthropicReplyWriter:
         return b""
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
+        self._usage = add_usage(self._usage, ran(self._chosen, result))
         if self._trace == "events":
             self._told.append(trace_result(call, result))
         elif self._trace == "reasoning":

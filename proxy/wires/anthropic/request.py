@@ -13,6 +13,8 @@ import orjson
 from proxy.errors import ModelMissing, RequestError
 from proxy.values import value_class
 from proxy.wires.anthropic.blocks import Block, blocks_of, blocks_text, called_blocks, is_ours
+from proxy.wires.anthropic.mcp_servers import chosen_tools
+from proxy.wires.chosen import NOTHING_CHOSEN, Chosen
 from proxy.wires.client_port import Answer, ReturnedCalls
 from proxy.wires.past.clock import ToldRule, without_clock
 from proxy.wires.past.evidence import Evidence, Speaker
@@ -59,6 +61,7 @@ class AnthropicRequest:
     keeps: bool = True
     max_calls: int | None = None
     open_names: bool = False
+    chosen: Chosen = NOTHING_CHOSEN
     _beginnings: PrefixDigests = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -293,6 +296,7 @@ def parse_anthropic_request(payload: Mapping[str, Any]) -> AnthropicRequest:
                 if (name := declared_name(tool)) and tool.get("eager_input_streaming") is True
             ]
         ),
+        chosen=chosen_tools(payload, tools) if tools or "mcp_servers" in payload else NOTHING_CHOSEN,
     )
 
 

@@ -20,6 +20,7 @@ from proxy.events import (
 )
 from proxy.wires.anthropic.blocks import Block, stop_reason
 from proxy.wires.anthropic.shown import block_events, encode, mint, new_message, text_block, thought_block
+from proxy.wires.chosen import NOTHING_SHOWN, ShownTools, ran
 from proxy.wires.client_port import Trace, TurnEnd
 from proxy.wires.dialects.anthropic import PING, STOP, error_event, ping_event
 from proxy.wires.stream.fast_path import FastWriter
@@ -47,10 +48,12 @@ class AnthropicStreamWriter(FastWriter):
         trace: Trace = "silent",
         hold_text: bool = False,
         used_ids: frozenset[str] = frozenset(),
+        shown: ShownTools = NOTHING_SHOWN,
     ) -> None:
         self._model = model
         self._is_hidden = is_hidden
         self._trace = trace
+        self._chosen = shown
         self._hold_text = hold_text
         self._used_ids = used_ids
         self._phase = HOLDING if hold_text else PASSING
@@ -247,6 +250,7 @@ class AnthropicStreamWriter(FastWriter):
         return ping_event(x_toolrelay=trace_progress(call, progress)) if self._trace == "events" else b""
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
+        self._usage = add_usage(self._usage, ran(self._chosen, result))
         if self._trace == "events":
             return ping_event(x_toolrelay=trace_result(call, result))
         if self._trace == "reasoning":

@@ -13,8 +13,10 @@ from proxy.wires.chat.reader import ChatTurnReader
 from proxy.wires.chat.reply import ChatReplyWriter
 from proxy.wires.chat.request import ChatRequest, parse_chat_request
 from proxy.wires.chat.writer import ChatStreamWriter
+from proxy.wires.chosen import NOTHING_SHOWN, ShownTools
 from proxy.wires.client_port import ClientRequest, StreamWriter, Trace, TurnEncoder
 from proxy.wires.dialects.chat import CHAT
+from proxy.wires.turn.chosen import rewrite_choice, without_elements
 from proxy.wires.upstream_port import BodyEditor, Mask, StateHabit, TurnReader
 
 __all__ = ["ChatWire"]
@@ -28,6 +30,18 @@ class ChatWire:
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         return parse_chat_request(payload)
+
+    def without_chosen(
+        self, raw: bytes, request: ClientRequest, shown: ShownTools
+    ) -> tuple[bytes, ClientRequest]:
+        """See :meth:`proxy.wires.client_port.ClientPort.without_chosen`."""
+
+        def rewrite(parts: dict[str, bytes]) -> None:
+            rewrite_choice(parts, shown, request.chosen, named=_named, allowed=_allowed)
+
+        alone = ("tool_choice", "parallel_tool_calls") if request.tools_forbidden else ()
+        less = without_elements(raw, request.chosen, rewrite, only_with_tools=alone)
+        return less, self.parse(orjson.loads(less))
 
     def encoder(self, request: ClientRequest) -> TurnEncoder:
         chat = cast(ChatRequest, request)
@@ -61,6 +75,7 @@ class ChatWire:
         model: str,
         usage_was_added: bool,
         caller: str = "",
+        shown: ShownTools = NOTHING_SHOWN,
     ) -> StreamWriter:
         chat = cast(ChatRequest, request)
         if not chat.stream:
@@ -70,6 +85,7 @@ class ChatWire:
                 trace=trace,
                 last_text_only=chat.wants_json,
                 used_ids=chat.used_ids(),
+                shown=shown,
             )
         return ChatStreamWriter(
             model=model,
@@ -80,4 +96,15 @@ class ChatWire:
             hold_text=chat.wants_json,
             used_ids=chat.used_ids(),
             forces_call=chat.forced is not None,
+            shown=shown,
         )
+
+
+def _named(name: str) -> dict[str, Any]:
+    """The choice of one function."""
+    return {"type": "function", "function": {"name": name}}
+
+
+def _allowed(mode: str, tools: list[Any]) -> dict[str, Any]:
+    """The choice of some functions."""
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}

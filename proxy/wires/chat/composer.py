@@ -111,6 +111,11 @@ class ChatComposer:
                 if frame.payload is not None and not frame.payload.get("choices"):
                     self._usage_chunk = frame.payload
 
+    def add_usage(self, told: Mapping[str, Any]) -> None:
+        """Tell this with the usage of all turns, if the client asked for usage."""
+        if self._wants_usage:
+            self._usage = add_usage(self._usage, told)
+
     def pass_over(self, frame: Frame) -> None:
         """A frame goes out in no way; its head and its usage count."""
         if frame.payload is not None:

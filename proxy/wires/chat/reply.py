@@ -18,6 +18,7 @@ from proxy.events import (
     UsageReported,
 )
 from proxy.wires.chat.message import call_object, part_text
+from proxy.wires.chosen import NOTHING_SHOWN, ShownTools, ran
 from proxy.wires.client_port import Trace, TurnEnd
 from proxy.wires.dialects.openai import error_body
 from proxy.wires.turn.assembler import mint_call_id
@@ -40,10 +41,12 @@ class ChatReplyWriter:
         trace: Trace = "silent",
         last_text_only: bool = False,
         used_ids: frozenset[str] = frozenset(),
+        shown: ShownTools = NOTHING_SHOWN,
     ) -> None:
         self._model = model
         self._is_hidden = is_hidden
         self._trace = trace
+        self._chosen = shown
         self._last_text_only = last_text_only
         self._used_ids = used_ids
         self._composing = False
@@ -113,6 +116,8 @@ class ChatReplyWriter:
         return b""
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
+        if self._chosen:
+            self._usages.append(ran(self._chosen, result))
         if self._trace == "events":
             self._shown.append(trace_result(call, result))
         elif self._trace == "reasoning":

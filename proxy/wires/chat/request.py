@@ -13,6 +13,7 @@ import orjson
 
 from proxy.errors import ModelMissing, RequestError
 from proxy.values import value_class
+from proxy.wires.chosen import NOTHING_CHOSEN, Chosen, read_chosen
 from proxy.wires.client_port import Answer, ReturnedCalls
 from proxy.wires.past.clock import ToldRule
 from proxy.wires.past.evidence import Evidence, Speaker
@@ -70,6 +71,7 @@ class ChatRequest:
     open_names: bool = False
     brings_ours: bool = False
     people: str = ""
+    chosen: Chosen = NOTHING_CHOSEN
     _beginnings: PrefixDigests = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -351,6 +353,7 @@ def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:
         legacy=legacy,
         preview=_preview(messages),
         people=people_named(payload),
+        chosen=read_chosen(tools) if tools else NOTHING_CHOSEN,
     )
 
 

@@ -21,6 +21,7 @@ from proxy.events import (
 )
 from proxy.wires.chat.composer import ChatComposer
 from proxy.wires.chat.defects import SIGN, CallDefects
+from proxy.wires.chosen import NOTHING_SHOWN, ShownTools, ran
 from proxy.wires.client_port import Trace, TurnEnd
 from proxy.wires.dialects.openai import error_event
 from proxy.wires.repairing import CUT_OFF, RepairingWriter, failure_of
@@ -50,7 +51,8 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
 
     ``hold_text`` keeps the text of a turn back until the turn's end: of several turns only the
     last may give JSON output.  ``filter_usage`` takes out the usage that only we asked for.
-    ``used_ids`` and ``forces_call`` are those of the :class:`ChatComposer`.
+    ``used_ids`` and ``forces_call`` are those of the :class:`ChatComposer`; ``shown`` says whether usage
+    tells of server tools.
     """
 
     def __init__(
@@ -64,9 +66,11 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
         hold_text: bool = False,
         used_ids: frozenset[str] = frozenset(),
         forces_call: bool = False,
+        shown: ShownTools = NOTHING_SHOWN,
     ) -> None:
         self._is_hidden = is_hidden
         self._trace = trace
+        self._chosen = shown
         self._filter_usage = filter_usage
         self._hold_text = hold_text
         self._phase = HOLDING if hold_text else PASSING
@@ -236,6 +240,8 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
         return self._composer.chunk({}, rest={"x_toolrelay": trace_progress(call, progress)})
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
+        if self._chosen:
+            self._composer.add_usage(ran(self._chosen, result))
         if self._trace == "events":
             return self._composer.chunk({}, rest={"x_toolrelay": trace_result(call, result)})
         if self._trace == "reasoning":

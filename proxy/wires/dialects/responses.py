@@ -64,7 +64,8 @@ ENDPOINTS: Final = (
     ),
     Endpoint(RESPONSES, "GET", "/responses", "socket", usage="none"),
     Endpoint(
-        RESPONSES, "POST", "/responses/compact", "infer", body="routed", model="named", refers=True
+        RESPONSES, "POST", "/responses/compact", "complete",
+        body="routed", model="named", refers=True, reader="responses_compact",
     ),
     Endpoint(
         RESPONSES, "POST", "/responses/input_tokens", "count",

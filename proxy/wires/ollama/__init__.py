@@ -6,6 +6,7 @@ from typing import Any, cast
 import orjson
 
 from proxy.conversation import Message
+from proxy.wires.chosen import NOTHING_SHOWN, ShownTools
 from proxy.wires.client_port import ClientRequest, StreamWriter, Trace, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.dialects.ollama import OLLAMA
@@ -19,6 +20,7 @@ from proxy.wires.ollama.reader import OllamaTurnReader
 from proxy.wires.ollama.reply import OllamaReplyWriter
 from proxy.wires.ollama.request import OllamaRequest, parse_ollama_request
 from proxy.wires.ollama.writer import OllamaStreamWriter
+from proxy.wires.turn.chosen import without_elements
 from proxy.wires.upstream_port import BodyEditor, Mask, StateHabit, TurnReader
 
 __all__ = ["OllamaWire"]
@@ -32,6 +34,13 @@ class OllamaWire:
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         return parse_ollama_request(payload)
+
+    def without_chosen(
+        self, raw: bytes, request: ClientRequest, shown: ShownTools
+    ) -> tuple[bytes, ClientRequest]:
+        """See :meth:`proxy.wires.client_port.ClientPort.without_chosen`."""
+        less = without_elements(raw, request.chosen)
+        return less, self.parse(orjson.loads(less))
 
     def load_answer(self, payload: Mapping[str, Any]) -> bytes | None:
         """See :meth:`proxy.wires.client_port.LoadsModels.load_answer`."""
@@ -71,6 +80,7 @@ class OllamaWire:
         model: str,
         usage_was_added: bool,
         caller: str = "",
+        shown: ShownTools = NOTHING_SHOWN,
     ) -> StreamWriter:
         asked = cast(OllamaRequest, request)
         kind = OllamaStreamWriter if asked.stream else OllamaReplyWriter
@@ -79,6 +89,7 @@ class OllamaWire:
             "is_hidden": is_hidden,
             "trace": trace,
             "used_ids": asked.used_ids(),
+            "shown": shown,
             ("hold_text" if asked.stream else "last_text_only"): asked.wants_json,
         }
         return kind(**options)

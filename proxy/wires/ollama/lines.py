@@ -72,7 +72,7 @@ def last_line(maker: LineMaker, reason: str, usage: Mapping[str, Any], **said: A
         "done_reason": reason,
         "total_duration": time.monotonic_ns() - maker.began_ns,
         "load_duration": usage.get("load_duration", 0),
-        **{name: usage[name] for name in _COUNTS if name in usage},
+        **{name: usage[name] for name in (*_COUNTS, "server_tool_use_details") if name in usage},
     }
 
 

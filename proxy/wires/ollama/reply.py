@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from proxy.events import Frame, ToolCall, ToolCallFinished, ToolProgress, ToolResult, UsageReported
+from proxy.wires.chosen import NOTHING_SHOWN, ShownTools, ran
 from proxy.wires.client_port import Trace, TurnEnd
 from proxy.wires.dialects.ollama import error_body
 from proxy.wires.ollama.calls import Call, keys_of
@@ -32,10 +33,12 @@ class OllamaReplyWriter:
         last_text_only: bool = False,
         used_ids: frozenset[str] = frozenset(),
         lines: type[LineMaker] = LineMaker,
+        shown: ShownTools = NOTHING_SHOWN,
     ) -> None:
         self._lines = lines(model)
         self._is_hidden = is_hidden
         self._trace = trace
+        self._chosen = shown
         self._last_text_only = last_text_only
         self._used_ids = used_ids
         self._composing = False
@@ -102,6 +105,7 @@ class OllamaReplyWriter:
         return b""
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
+        self._usage = add_usage(self._usage, ran(self._chosen, result))
         if self._trace == "events":
             self._told.append(trace_result(call, result))
         elif self._trace == "reasoning":

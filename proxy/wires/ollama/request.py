@@ -12,6 +12,7 @@ import orjson
 
 from proxy.errors import ModelMissing, RequestError
 from proxy.values import value_class
+from proxy.wires.chosen import NOTHING_CHOSEN, Chosen, read_chosen
 from proxy.wires.client_port import Answer, ReturnedCalls
 from proxy.wires.ollama.calls import calls_of, keys_of, pair, role_of
 from proxy.wires.past.clock import ToldRule
@@ -47,6 +48,7 @@ class OllamaRequest:
     keeps: bool = True
     max_calls: int | None = None
     open_names: bool = False
+    chosen: Chosen = NOTHING_CHOSEN
     _beginnings: PrefixDigests = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -199,11 +201,12 @@ def parse_ollama_request(payload: Mapping[str, Any]) -> OllamaRequest:
         model=model,
         stream=payload.get("stream") is not False,
         messages=messages,
-        declared=_declared(listed_tools(payload)),
+        declared=_declared(tools := listed_tools(payload)),
         wants_json=bool(payload.get("format")),
         preview=_preview(messages),
         # A request to load the model asks it nothing.
         tools_forbidden=not messages,
+        chosen=read_chosen(tools) if tools else NOTHING_CHOSEN,
     )
 
 

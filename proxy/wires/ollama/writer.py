@@ -20,6 +20,7 @@ from proxy.events import (
     UsageReported,
     pauses,
 )
+from proxy.wires.chosen import NOTHING_SHOWN, ShownTools, ran
 from proxy.wires.client_port import Trace, TurnEnd
 from proxy.wires.dialects.ollama import error_line, line
 from proxy.wires.ollama.calls import Call, keys_of
@@ -57,10 +58,12 @@ class OllamaStreamWriter(FastWriter):
         hold_text: bool = False,
         used_ids: frozenset[str] = frozenset(),
         lines: type[LineMaker] = LineMaker,
+        shown: ShownTools = NOTHING_SHOWN,
     ) -> None:
         self._lines = lines(model)
         self._is_hidden = is_hidden
         self._trace = trace
+        self._chosen = shown
         self._hold_text = hold_text
         self._used_ids = used_ids
         self._phase = HOLDING if hold_text else PASSING
@@ -196,6 +199,7 @@ class OllamaStreamWriter(FastWriter):
         return self._told(trace_progress(call, progress))
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
+        self._usage = add_usage(self._usage, ran(self._chosen, result))
         if self._trace == "reasoning":
             return self._show(thinking=reasoning_line(call, result))
         if self._trace == "status" and not self._hold_text:

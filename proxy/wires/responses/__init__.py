@@ -2,24 +2,29 @@
 
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import orjson
 
 from proxy.conversation import Message
+from proxy.wires.chosen import NOTHING_SHOWN, ShownTools
 from proxy.wires.client_port import ClientRequest, StreamWriter, Trace, TurnEncoder
+from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.dialects.responses import RESPONSES
 from proxy.wires.responses.body import ResponsesBody, masked_item
 from proxy.wires.responses.client_tools import ClientTools
 from proxy.wires.responses.conversation import ResponsesCodec
 from proxy.wires.responses.encoder import ResponsesTurnEncoder, turn_items
 from proxy.wires.responses.items import response_of
+from proxy.wires.responses.own_items.signing import ItemSigner
+from proxy.wires.responses.own_items.summaries import SealedSummaries
 from proxy.wires.responses.reader import ResponsesTurnReader
 from proxy.wires.responses.references import with_items
 from proxy.wires.responses.reply import ResponsesReplyWriter
 from proxy.wires.responses.request import ResponsesRequest, parse_responses_request
-from proxy.wires.responses.signing import ItemSigner
 from proxy.wires.responses.writer import ResponsesStreamWriter
+from proxy.wires.turn.chosen import rewrite_choice, without_elements
 from proxy.wires.upstream_port import BodyEditor, Mask, StateHabit, TurnReader
 
 __all__ = ["ResponsesWire"]
@@ -30,13 +35,28 @@ class ResponsesWire:
     knows them again."""
 
     dialect = RESPONSES
-    codec = ResponsesCodec()
+    codec: ConversationCodec = ResponsesCodec()
 
     def __init__(self, key: bytes | None = None) -> None:
         self._key = key or secrets.token_bytes(32)
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         return parse_responses_request(payload)
+
+    def without_chosen(
+        self, raw: bytes, request: ClientRequest, shown: ShownTools
+    ) -> tuple[bytes, ClientRequest]:
+        """See :meth:`proxy.wires.client_port.ClientPort.without_chosen`.
+
+        The request still knows the servers by their labels, for items that show calls of their tools.
+        """
+
+        def rewrite(parts: dict[str, bytes]) -> None:
+            rewrite_choice(parts, shown, request.chosen, named=_named, allowed=_allowed)
+
+        alone = ("tool_choice", "parallel_tool_calls") if request.tools_forbidden else ()
+        less = without_elements(raw, request.chosen, rewrite, only_with_tools=alone)
+        return less, replace(parse_responses_request(orjson.loads(less)), chosen=request.chosen)
 
     def encoder(self, request: ClientRequest) -> TurnEncoder:
         asked = cast(ResponsesRequest, request)
@@ -66,7 +86,12 @@ class ResponsesWire:
     def editor(
         self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
     ) -> BodyEditor:
-        return ResponsesBody(raw, cast(ResponsesRequest, request), state, ItemSigner(self._key, caller))
+        asked = cast(ResponsesRequest, request)
+        return ResponsesBody(raw, asked, state, ItemSigner(self._key, caller), self.summaries(caller))
+
+    def summaries(self, caller: str) -> SealedSummaries:
+        """What writes and reads the compaction items of a caller."""
+        return SealedSummaries(self._key, caller)
 
     def reader(
         self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
@@ -82,11 +107,18 @@ class ResponsesWire:
         model: str,
         usage_was_added: bool,
         caller: str = "",
+        shown: ShownTools = NOTHING_SHOWN,
     ) -> StreamWriter:
         asked = cast(ResponsesRequest, request)
         echo = _echo(asked)
         tools = ClientTools(asked.asked, is_hidden, open_names=asked.open_names)
         signer = ItemSigner(self._key, caller)
+        if shown.servers:
+            # A client that has the list of a server already is not given it again.
+            known = asked.lists
+            lists = [server for server in shown.servers if server.label not in known]
+        else:
+            lists = []
         if not asked.stream:
             return ResponsesReplyWriter(
                 model=model,
@@ -97,6 +129,8 @@ class ResponsesWire:
                 is_hidden=is_hidden,
                 trace=trace,
                 last_text_only=asked.wants_json,
+                shown=shown,
+                lists=lists,
             )
         return ResponsesStreamWriter(
             model=model,
@@ -107,7 +141,19 @@ class ResponsesWire:
             is_hidden=is_hidden,
             trace=trace,
             hold_text=asked.wants_json,
+            shown=shown,
+            lists=lists,
         )
+
+
+def _named(name: str) -> dict[str, Any]:
+    """The choice of one function."""
+    return {"type": "function", "name": name}
+
+
+def _allowed(mode: str, tools: list[Any]) -> dict[str, Any]:
+    """The choice of some functions."""
+    return {"type": "allowed_tools", "mode": mode, "tools": tools}
 
 
 def _echo(asked: ResponsesRequest) -> dict[str, bytes]:

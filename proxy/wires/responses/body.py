@@ -20,14 +20,15 @@ from proxy.wires.json.splice import elements, join_array, join_object, members, 
 from proxy.wires.responses.items import (
     SERVER_LABEL,
     as_upstream_items,
+    called_name,
     is_model_item,
     is_ours,
-    item_text,
     unique_calls,
 )
-from proxy.wires.responses.outputs import image_bytes, output_item, recorded_output, without_images
+from proxy.wires.responses.outputs import image_bytes, output_item, recorded_item, without_images
+from proxy.wires.responses.own_items.signing import ItemSigner
+from proxy.wires.responses.own_items.summaries import SealedSummaries, is_own_compaction
 from proxy.wires.responses.request import ResponsesRequest
-from proxy.wires.responses.signing import ItemSigner
 from proxy.wires.turn.choice import forces_own, own_and_offered, relaxed
 from proxy.wires.turn.message_list import tokens_left
 from proxy.wires.turn.narrowed import without_tools
@@ -58,7 +59,15 @@ _NOT_RUN = orjson.dumps(
 class ResponsesBody:
     """The body of one run's upstream requests."""
 
-    def __init__(self, raw: bytes, request: ResponsesRequest, state: StateHabit, signer: ItemSigner) -> None:
+    def __init__(
+        self,
+        raw: bytes,
+        request: ResponsesRequest,
+        state: StateHabit,
+        signer: ItemSigner,
+        summaries: SealedSummaries,
+    ) -> None:
+        """Raises :class:`~proxy.errors.RequestError` for a compaction of ours that cannot be read."""
         self._signer = signer
         self._members, items = members_and_elements(raw, "input")
         self._request = request
@@ -67,6 +76,8 @@ class ResponsesBody:
         given = self._members.get("input", b"[]")
         self._text_input = given if given[:1] == b'"' else None
         self._input = [orjson.dumps(item) for item in request.items] if items is None else items
+        if request.brings_ours:
+            self._open_compactions(summaries)
         self._declared = self._members.get("tools")
         self._before: list[bytes] = []
         self._restored: dict[int, RestoredMessages] = {}
@@ -88,6 +99,12 @@ class ResponsesBody:
         self._withheld: frozenset[str] = frozenset()
         self._own: Collection[str] = request.declared
         self._offered: frozenset[str] = frozenset()
+
+    def _open_compactions(self, summaries: SealedSummaries) -> None:
+        """Put the summaries of our own compaction items in their places."""
+        for position, item in enumerate(self._request.items):
+            if is_own_compaction(item):
+                self._input[position] = orjson.dumps(summaries.message(item, f"input[{position}]"))
 
     def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
         self._own, self._offered = own_and_offered(self._own, added, replaced)
@@ -377,9 +394,13 @@ class ResponsesBody:
 
     def _as_upstream(self, raw: bytes) -> list[bytes]:
         """An item as it came, or what the upstream gets in place of one of ours."""
-        if _OURS not in raw or not is_ours(item := orjson.loads(raw)):
+        labels = self._request.chosen.labels
+        if not (labels or _OURS in raw) or not is_ours(item := orjson.loads(raw), labels):
             return [raw]
-        return [orjson.dumps(one) for one in as_upstream_items(item, signed=self._signer.made(item))]
+        made = self._signer.made(item)
+        called = called_name(item, self._request.chosen.servers, self._offered)
+        said = as_upstream_items(item, signed=made, labels=labels, called=called)
+        return [orjson.dumps(one) for one in said]
 
     def _kept(self, items: Sequence[bytes]) -> list[bytes]:
         """The items less what the upstream could not read, or what has lost what it belongs to."""
@@ -408,7 +429,7 @@ class ResponsesBody:
             is_output = item.get("type") == "function_call_output"
             turn += answered and not is_output
             answered = is_output
-            rows.append(_record(run_id, turn, seq, item))
+            rows.append(recorded_item(run_id, turn, seq, item))
         return rows
 
 
@@ -473,24 +494,3 @@ def masked_item(raw: bytes, mask: Mask) -> bytes:
     if masked == item.get("arguments"):
         return raw
     return join_object({**members(raw), "arguments": orjson.dumps(masked)})
-
-
-def _record(run_id: str, turn: int, seq: int, item: Mapping[str, Any]) -> MessageRecord:
-    """An item as a row, in the terms that all wires share."""
-    kind = item.get("type") or "message"
-    if kind == "function_call_output":
-        return MessageRecord(
-            run_id,
-            turn,
-            seq,
-            "tool",
-            content=recorded_output(item.get("output")),
-            tool_call_id=str(item.get("call_id")),
-        )
-    if kind == "function_call":
-        function = {"name": item.get("name"), "arguments": item.get("arguments")}
-        calls = [{"id": item.get("call_id"), "type": "function", "function": function}]
-        return MessageRecord(run_id, turn, seq, "assistant", tool_calls=orjson.dumps(calls).decode())
-    if kind == "message":
-        return MessageRecord(run_id, turn, seq, "assistant", content=item_text(item))
-    return MessageRecord(run_id, turn, seq, "assistant", content_json=orjson.dumps(item).decode())

@@ -12,7 +12,7 @@ import orjson
 
 from proxy.wires.json.splice import elements, join_array
 
-__all__ = ["ClientTools"]
+__all__ = ["ClientTools", "with_all_fields"]
 
 T = TypeVar("T")
 
@@ -43,8 +43,7 @@ class ClientTools:
 
     def completed(self, response: Mapping[str, Any]) -> list[Any]:
         """The same, each function with every field of its schema."""
-        told = self.of(response)
-        return [{**tool, **_FUNCTION, **tool} if _kind(tool) == "function" else tool for tool in told]
+        return with_all_fields(self.of(response))
 
     def raw(self, response: Mapping[str, Any], listed: bytes) -> bytes:
         """The same as bytes; what the upstream said keeps its own.  ``listed`` are those of its list."""
@@ -74,6 +73,11 @@ class ClientTools:
             else:
                 told.append(hosted.pop(0) if hosted else form)
         return [*told, *named.values(), *hosted] if self._open_names else told
+
+
+def with_all_fields(tools: Iterable[Any]) -> list[Any]:
+    """Tools, each function with every field of its schema."""
+    return [{**tool, **_FUNCTION, **tool} if _kind(tool) == "function" else tool for tool in tools]
 
 
 def _kind(tool: Any) -> Any:

@@ -28,6 +28,7 @@ from proxy.events import (
     Usage,
     UsageReported,
 )
+from proxy.wires.responses.client_tools import with_all_fields
 from proxy.wires.responses.items import message_item, mint_item_id, reasoning_item, text_part
 from proxy.wires.responses.resource import complete_resource
 from proxy.wires.stream.sse import KEEP_ALIVE, encode_event
@@ -426,7 +427,7 @@ class ResponsesTurnEncoder:
             model=self._model,
             output=list(self._output),
             usage=self._usage,
-            tools=tools if isinstance(tools, Sequence) else [],
+            tools=with_all_fields(tools if isinstance(tools, list) else ()),
         )
 
     def _frame(self, event: Event, undecided: int = 0) -> Frame:

@@ -124,7 +124,9 @@ _ITEMS: Final = {
         for kind in ("mcp_approval_request", "mcp_approval_response")
     },
     **{
-        f"input[type={kind}]": refused("Only the provider that shortened the conversation can read it.")
+        f"input[type={kind}]": refused(
+            "Only the provider that made it can read it. The proxy reads compactions of its own."
+        )
         for kind in ("compaction", "compaction_trigger")
     },
 }

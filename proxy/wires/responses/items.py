@@ -6,25 +6,29 @@ Source: OpenAI's API reference, "The response object" and "Input items".
 import hashlib
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import orjson
 
+from proxy.wires.chosen import ChosenServer, ServedTool
 from proxy.wires.json.splice import join_object, members
 
 __all__ = [
     "SERVER_LABEL",
     "as_upstream_items",
+    "called_name",
     "is_model_item",
     "is_ours",
     "is_reference",
     "is_shown_call",
     "item_text",
     "mcp_call",
+    "mcp_list",
     "message_item",
     "mint_item_id",
     "own_item_id",
+    "own_mark",
     "reasoning_item",
     "response_of",
     "text_part",
@@ -70,6 +74,8 @@ _PREFIXES = {
 }
 """What ids begin with; providers refuse a call whose id begins otherwise."""
 
+_NOT_OF_NAMES = re.compile(r"[^A-Za-z0-9_-]")
+_LONGEST_NAME = 64
 _OUR_RESPONSE = re.compile(r"resp_([0-9a-f]{48})")
 _ITEM_OF = re.compile(r"[a-z]+_([0-9a-f]{48})[0-9a-f]{8}")
 
@@ -103,7 +109,12 @@ def is_reference(item: Mapping[str, Any]) -> bool:
 
 def own_item_id(prefix: str) -> str:
     """An id for an item of the proxy's own making: it must be known again when a client sends it back."""
-    return f"{prefix}_{SERVER_LABEL}{secrets.token_hex(20)}"
+    return own_mark(prefix) + secrets.token_hex(20)
+
+
+def own_mark(prefix: str) -> str:
+    """What the id of an item of the proxy's own making begins with."""
+    return f"{prefix}_{SERVER_LABEL}"
 
 
 def _is_own_id(value: object) -> bool:
@@ -133,12 +144,17 @@ def item_text(item: Mapping[str, Any]) -> str:
     return "".join(text for text in texts if isinstance(text, str))
 
 
-def mcp_call(item_id: str, name: str, arguments: str, *, status: str) -> dict[str, Any]:
-    """A server call as a hosted MCP call, the one form that every client shows and none runs."""
+def mcp_call(
+    item_id: str, name: str, arguments: str, *, status: str, label: str = SERVER_LABEL
+) -> dict[str, Any]:
+    """A server call as a hosted MCP call, the one form that every client shows and none runs.
+
+    ``label`` is what the client calls the server.
+    """
     return {
         "id": item_id,
         "type": "mcp_call",
-        "server_label": SERVER_LABEL,
+        "server_label": label,
         "name": name,
         "arguments": arguments,
         "output": None,
@@ -146,6 +162,20 @@ def mcp_call(item_id: str, name: str, arguments: str, *, status: str) -> dict[st
         "status": status,
         "approval_request_id": None,
     }
+
+
+def mcp_list(item_id: str, label: str, tools: Sequence[ServedTool]) -> dict[str, Any]:
+    """The tools of a server as a hosted MCP server's list of them."""
+    listed = [
+        {
+            "name": tool.name,
+            "description": tool.description,
+            "input_schema": tool.schema,
+            "annotations": {"read_only": tool.reads},
+        }
+        for tool in tools
+    ]
+    return {"id": item_id, "type": "mcp_list_tools", "server_label": label, "tools": listed}
 
 
 def message_item(item_id: str, text: str | None, *, status: str) -> dict[str, Any]:
@@ -164,26 +194,46 @@ def reasoning_item(item_id: str, text: str | None) -> dict[str, Any]:
     return {"id": item_id, "type": "reasoning", "summary": summary}
 
 
-def is_ours(item: Mapping[str, Any]) -> bool:
-    """Whether an item is one of those that we make, or says that it is."""
-    if item.get("server_label") == SERVER_LABEL:
+def is_ours(item: Mapping[str, Any], labels: Collection[str] = ()) -> bool:
+    """Whether an item is one of those that we make, or says that it is.
+
+    ``labels`` are what the client calls servers of ours in this request.
+    """
+    label = item.get("server_label")
+    if label == SERVER_LABEL or (labels and isinstance(label, str) and label in labels):
         return True
     return _is_own_id(item.get("id")) or _is_own_id(item.get("approval_request_id"))
 
 
-def is_shown_call(item: Mapping[str, Any]) -> bool:
-    """Whether an item shows a server call, or says that it does."""
-    return item.get("server_label") == SERVER_LABEL and item.get("type") == "mcp_call"
+def is_shown_call(item: Mapping[str, Any], labels: Collection[str] = ()) -> bool:
+    """Whether an item shows a server call of ours, or says that it does."""
+    return item.get("type") == "mcp_call" and is_ours(item, labels)
 
 
-def as_upstream_items(item: Mapping[str, Any], *, signed: bool) -> list[dict[str, Any]]:
+def called_name(item: Mapping[str, Any], servers: Sequence[ChosenServer], offered: Collection[str]) -> str:
+    """What models call the tool of a call that we showed, as far as that is known.
+
+    ``servers`` are those that the request chooses, and ``offered`` the names of its server tools.
+    """
+    label, name = item.get("server_label"), str(item.get("name") or "")
+    for server in (one.name for one in servers if one.label == label and name not in offered):
+        known = (f"mcp__{server}__{name}", f"{server}__{name}")
+        name = next((one for one in known if one in offered), known[0] if server else name)
+    return _NOT_OF_NAMES.sub("_", name)[:_LONGEST_NAME]
+
+
+def as_upstream_items(
+    item: Mapping[str, Any], *, signed: bool, labels: Collection[str] = (), called: str = ""
+) -> list[dict[str, Any]]:
     """What an upstream is sent for one of our items that a client sends back.
+
+    ``called`` is what models call the tool; ``labels`` are those of :func:`is_ours`.
 
     A call that we showed becomes the call and its output.  One that is not ``signed`` is the client's
     word, and goes as the client's text.  What else we made says nothing to an upstream: lines about
-    calls, approvals.
+    calls, lists of tools, approvals.
     """
-    if not is_shown_call(item):
+    if not is_shown_call(item, labels):
         return []
     output = item.get("output")
     if not isinstance(output, str):
@@ -197,7 +247,7 @@ def as_upstream_items(item: Mapping[str, Any], *, signed: bool) -> list[dict[str
         return [{"type": "message", "role": "user", "content": said}]
     call_id = f"call_{str(item.get('id'))[-40:]}"
     return [
-        {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments},
+        {"type": "function_call", "call_id": call_id, "name": called or name, "arguments": arguments},
         {"type": "function_call_output", "call_id": call_id, "output": output},
     ]
 

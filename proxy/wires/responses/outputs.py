@@ -5,15 +5,17 @@ known among a client's, also in what an earlier request left; so they can be tak
 for a file that no image may be in.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
 
 from proxy.events import ResultImage, left_out
+from proxy.records import MessageRecord
 from proxy.wires.json.splice import join_object, members
+from proxy.wires.responses.items import item_text
 
-__all__ = ["image_bytes", "output_item", "recorded_output", "without_images"]
+__all__ = ["image_bytes", "output_item", "recorded_item", "recorded_output", "without_images"]
 
 _LABEL = "[toolrelay: image "
 _SIGN = orjson.dumps(_LABEL)[:-1]
@@ -84,3 +86,24 @@ def _placeholder(url: str) -> str:
         return f"[image {url}]"
     size = len(data) * 3 // 4 - data[-2:].count("=")
     return f"[image {head[5:].removesuffix(';base64')} {size} bytes]"
+
+
+def recorded_item(run_id: str, turn: int, seq: int, item: Mapping[str, Any]) -> MessageRecord:
+    """An item as a row, in the terms that all wires share."""
+    kind = item.get("type") or "message"
+    if kind == "function_call_output":
+        return MessageRecord(
+            run_id,
+            turn,
+            seq,
+            "tool",
+            content=recorded_output(item.get("output")),
+            tool_call_id=str(item.get("call_id")),
+        )
+    if kind == "function_call":
+        function = {"name": item.get("name"), "arguments": item.get("arguments")}
+        calls = [{"id": item.get("call_id"), "type": "function", "function": function}]
+        return MessageRecord(run_id, turn, seq, "assistant", tool_calls=orjson.dumps(calls).decode())
+    if kind == "message":
+        return MessageRecord(run_id, turn, seq, "assistant", content=item_text(item))
+    return MessageRecord(run_id, turn, seq, "assistant", content_json=orjson.dumps(item).decode())

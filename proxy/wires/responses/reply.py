@@ -4,22 +4,22 @@ As on a stream, the upstream's bytes are handed on unless a server tool was call
 fields that repeat our own changes to the request.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
 
 from proxy.events import Frame, ToolCall, ToolCallFinished, ToolProgress, ToolResult
+from proxy.wires.chosen import NOTHING_SHOWN, ShownServer, ShownTools, ran
 from proxy.wires.client_port import Trace, TurnEnd
 from proxy.wires.dialects.openai import error_body
 from proxy.wires.json.splice import replace_values, value_at
 from proxy.wires.responses.client_tools import ClientTools
 from proxy.wires.responses.items import mint_item_id
+from proxy.wires.responses.own_items.shown import Event, list_events, message_events, traced_events
+from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.request import answer_text
 from proxy.wires.responses.resource import complete_resource
-from proxy.wires.responses.shown import Event, call_events, message_events, reasoning_events
-from proxy.wires.responses.signing import ItemSigner
-from proxy.wires.turn.trace import reasoning_line, status_line
 from proxy.wires.turn.usage import add_usage
 
 __all__ = ["ResponsesReplyWriter"]
@@ -39,6 +39,8 @@ class ResponsesReplyWriter:
         is_hidden: Callable[[str], bool],
         trace: Trace = "silent",
         last_text_only: bool = False,
+        shown: ShownTools = NOTHING_SHOWN,
+        lists: Sequence[ShownServer] = (),
     ) -> None:
         self._model = model
         self._asked = asked
@@ -48,7 +50,8 @@ class ResponsesReplyWriter:
         self._is_hidden = is_hidden
         self._trace = trace
         self._last_text_only = last_text_only
-        self._composing = False
+        self._shown = shown
+        self._composing = bool(lists)
         self._public_id = ""
         self._created_at = 0
         self._last = Frame(b"")
@@ -56,6 +59,8 @@ class ResponsesReplyWriter:
         self._usage: dict[str, Any] | None = None
         self._client_ids: dict[str, str] = {}
         self._result: dict[str, Any] | None = None
+        for server in lists:
+            self._show(list_events(server))
 
     @property
     def composing(self) -> bool:
@@ -70,6 +75,11 @@ class ResponsesReplyWriter:
 
     def result(self) -> dict[str, Any] | None:
         return self._result
+
+    @property
+    def answer(self) -> Mapping[str, Any]:
+        """The whole response once it is finished; empty before."""
+        return self._result or {}
 
     def write(self, frame: Frame) -> bytes:
         """Take a whole reply; nothing leaves before :meth:`finish`."""
@@ -107,12 +117,10 @@ class ResponsesReplyWriter:
         return b""
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
-        if self._trace == "events":
-            self._show(call_events(call, result, self._signer))
-        elif self._trace == "reasoning":
-            self._show(reasoning_events(reasoning_line(call, result)))
-        elif self._trace == "status" and not self._last_text_only:
-            self._show(message_events(status_line(call, result) + "\n\n"))
+        if told := ran(self._shown, result):
+            self._usage = add_usage(self._usage or {}, told)
+        served, texts = self._shown.called(call.name), not self._last_text_only
+        self._show(traced_events(self._trace, call, result, self._signer, served=served, texts=texts))
         return b""
 
     def _show(self, events: Iterable[Event]) -> None:

@@ -13,10 +13,18 @@ import orjson
 
 from proxy.errors import ModelMissing, RequestError
 from proxy.values import value_class
+from proxy.wires.chosen import NOTHING_CHOSEN, Chosen, read_chosen
 from proxy.wires.client_port import Answer, ReturnedCalls
 from proxy.wires.past.clock import ToldRule, without_clock
 from proxy.wires.past.evidence import Evidence, Speaker
-from proxy.wires.responses.items import is_model_item, is_ours, is_reference, item_text, mint_item_id
+from proxy.wires.responses.items import (
+    is_model_item,
+    is_ours,
+    is_reference,
+    item_text,
+    mint_item_id,
+    own_mark,
+)
 from proxy.wires.turn.declared import listed_tools
 from proxy.wires.turn.digest import (
     PrefixDigests,
@@ -63,6 +71,7 @@ class ResponsesRequest:
     people: str = ""
     instructions: Any = None
     prompt: str = ""
+    chosen: Chosen = NOTHING_CHOSEN
 
     _beginnings: PrefixDigests = field(init=False, repr=False, compare=False)
     _response_id: str = field(default="", init=False, repr=False, compare=False)
@@ -74,7 +83,16 @@ class ResponsesRequest:
 
     @property
     def brings_ours(self) -> bool:
-        return any(map(is_ours, self.items))
+        labels = self.chosen.labels
+        return any(is_ours(item, labels) for item in self.items)
+
+    @property
+    def lists(self) -> Collection[str]:
+        """The labels of our servers whose list of tools the client sends back."""
+        listed = [item for item in self.items if str(item.get("id")).startswith(own_mark("mcpl"))]
+        if any(map(is_reference, listed)):
+            return self.chosen.labels
+        return frozenset([str(item.get("server_label")) for item in listed])
 
     @property
     def references(self) -> Sequence[str]:
@@ -203,10 +221,12 @@ class ResponsesRequest:
         if text and not referred and not is_shown(text) and _joined(stretch) != _joined(made):
             return False
         # What does not come back is hidden, or was dropped on the way.  Nothing may be new, or moved.
-        known = iter(_told_apart(made))
+        labels = self.chosen.labels
+        known = iter(_told_apart(made, labels))
         ids = [item.get("id") for item in made]
         return all(
-            one[1] in ids if one[0] == "item_reference" else one in known for one in _told_apart(stretch)
+            one[1] in ids if one[0] == "item_reference" else one in known
+            for one in _told_apart(stretch, labels)
         )
 
     def answer_key(
@@ -318,7 +338,7 @@ def _is_text(spoken: Sequence[Any]) -> bool:
     return bool(spoken) and all(isinstance(part, str) for part in spoken)
 
 
-def _told_apart(items: Iterable[Mapping[str, Any]]) -> list[Any]:
+def _told_apart(items: Iterable[Mapping[str, Any]], labels: Collection[str]) -> list[Any]:
     """What of a model's items must be found again among those that it made.
 
     Nothing of texts, which are compared as a whole, of reasoning, and of what we made.
@@ -326,7 +346,7 @@ def _told_apart(items: Iterable[Mapping[str, Any]]) -> list[Any]:
     found: list[Any] = []
     for item in items:
         kind = item.get("type") or "message"
-        if is_ours(item) or kind == "reasoning":
+        if is_ours(item, labels) or kind == "reasoning":
             # Also what only refers to it: some libraries send back no call that was shown, but its id.
             continue
         if is_reference(item):
@@ -369,7 +389,7 @@ def parse_responses_request(payload: Mapping[str, Any]) -> ResponsesRequest:
         model=model,
         stream=payload.get("stream") is True,
         items=_items(payload.get("input")),
-        declared=_declared(listed_tools(payload)),
+        declared=_declared(tools := listed_tools(payload)),
         tools_forbidden=choice == "none",
         forced=_forced(choice),
         continues=continues if isinstance(continues, str) and continues else None,
@@ -383,6 +403,7 @@ def parse_responses_request(payload: Mapping[str, Any]) -> ResponsesRequest:
         people=people_named(payload),
         instructions=payload.get("instructions"),
         prompt=_written(payload.get("prompt")),
+        chosen=read_chosen(tools) if tools else NOTHING_CHOSEN,
     )
 
 

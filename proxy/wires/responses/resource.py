@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["complete_resource"]
+__all__ = ["complete_resource", "whole_usage"]
 
 _ECHOED = (
     "instructions",
@@ -95,7 +95,7 @@ def complete_resource(
         "model": model,
         "output": list(output),
         "tools": list(tools),
-        "usage": None if usage is None else _whole_usage(usage),
+        "usage": None if usage is None else whole_usage(usage),
     }
     if whole["status"] == "completed":
         whole["completed_at"] = int(time.time())
@@ -104,7 +104,7 @@ def complete_resource(
     return whole
 
 
-def _whole_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
+def whole_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     """Usage with the counts that every client reads, 0 where the upstream says nothing of them."""
     whole = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0, **usage}
     for name, count in (

@@ -7,7 +7,7 @@ event that repeats exactly what was emitted, one end mark.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -22,6 +22,7 @@ from proxy.events import (
     TurnStarted,
     pauses,
 )
+from proxy.wires.chosen import NOTHING_SHOWN, ShownServer, ShownTools, ran
 from proxy.wires.client_port import Trace, TurnEnd
 from proxy.wires.dialects.responses import error_event
 from proxy.wires.json.splice import replace_values, value_at
@@ -29,17 +30,16 @@ from proxy.wires.repairing import CUT_OFF, RepairingWriter, failure_of
 from proxy.wires.responses.client_tools import ClientTools
 from proxy.wires.responses.items import mint_item_id
 from proxy.wires.responses.open_item import OpenItem
+from proxy.wires.responses.own_items.shown import Event, list_events, message_events, traced_events
+from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.reader import CLOSING, OPENING, ItemKeys
 from proxy.wires.responses.request import answer_text
 from proxy.wires.responses.resource import complete_resource
-from proxy.wires.responses.shown import Event, call_events, message_events, reasoning_events
-from proxy.wires.responses.signing import ItemSigner
 from proxy.wires.responses.stored_stream import item_events
 from proxy.wires.stream.fast_path import FastWriter
 from proxy.wires.stream.held import HeldFrames, unchanged
 from proxy.wires.stream.phases import CERTAIN, COMPOSING, HIDDEN, NEXT, OPEN, PASSING, TURN_ENDED, UNCERTAIN
 from proxy.wires.stream.sse import END_MARK, KEEP_ALIVE, encode_event, is_comment
-from proxy.wires.turn.trace import reasoning_line, status_line
 from proxy.wires.turn.usage import add_usage
 
 __all__ = ["ResponsesStreamWriter"]
@@ -51,7 +51,8 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
     ``asked`` is the client's request, ``echo`` the raw values of the fields that the resource
     repeats and that we changed on the way upstream; ``tools`` says
     which tools it has.  With ``hold_text`` the messages of a turn wait for its end: of several turns
-    only the last may give JSON output.
+    only the last may give JSON output.  Calls of ``shown`` are shown whatever the trace; ``lists`` are the
+    servers whose tools are listed before all else.
     """
 
     def __init__(
@@ -65,6 +66,8 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         is_hidden: Callable[[str], bool],
         trace: Trace = "silent",
         hold_text: bool = False,
+        shown: ShownTools = NOTHING_SHOWN,
+        lists: Sequence[ShownServer] = (),
     ) -> None:
         self._model = model
         self._asked = asked
@@ -75,7 +78,9 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         self._is_hidden = is_hidden
         self._trace = trace
         self._hold_text = hold_text
-        self._phase = PASSING
+        self._shown = shown
+        self._lists = lists
+        self._phase = COMPOSING if lists else PASSING
         self._held = HeldFrames()
         self._done_seen = False
         self._public_id = ""
@@ -272,14 +277,23 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         kind = payload.get("type")
         if kind in CLOSING:
             self._note_lifecycle(str(kind), payload)
-            return self._compose_closing()
+            return self._show_lists() + self._compose_closing()
         if kind in OPENING:
             return self._compose_opening(str(kind), payload)
         if not kind or kind == "error" or payload.get("error"):
             return b""
+        return self._show_lists() + self._compose_next(str(kind), payload)
+
+    def _compose_next(self, kind: str, payload: dict[str, Any]) -> bytes:
+        """Whatever comes after the opening and before the end."""
         if "output_index" in payload or "item_id" in payload or "item" in payload:
-            return self._compose_item(str(kind), payload)
+            return self._compose_item(kind, payload)
         return self._emit(payload)
+
+    def _show_lists(self) -> bytes:
+        """The tools of the servers that the client chose, once."""
+        lists, self._lists = self._lists, ()
+        return b"".join([self._show(list_events(server)) for server in lists])
 
     def _compose_opening(self, kind: str, payload: dict[str, Any]) -> bytes:
         """Only the first turn opens the response."""
@@ -418,13 +432,11 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         return b""
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
-        if self._trace == "events":
-            return self._show(call_events(call, result, self._signer))
-        if self._trace == "reasoning":
-            return self._show(reasoning_events(reasoning_line(call, result)))
-        if self._trace == "status" and not self._hold_text:
-            return self._show(message_events(status_line(call, result) + "\n\n"))
-        return b""
+        if told := ran(self._shown, result):
+            self._usage = add_usage(self._usage or {}, told)
+        served, texts = self._shown.called(call.name), not self._hold_text
+        events = traced_events(self._trace, call, result, self._signer, served=served, texts=texts)
+        return self._show(events) if events else b""
 
     def note(self, text: str) -> bytes:
         return b"" if self._hold_text else self._show(message_events(text))

@@ -24,7 +24,17 @@ def trace_call(call: ToolCall, arguments: Any) -> dict[str, Any]:
 
 
 def trace_progress(call: ToolCall, progress: ToolProgress) -> dict[str, Any]:
-    """``x_toolrelay`` of a call that goes on, without the tool's own words: they may be of its result."""
+    """``x_toolrelay`` of a call that goes on, without the tool's own words: they may be of its result.
+
+    A call that an agent has made is shown as any other, with the agent's as its ``parent``.
+    """
+    if (inner := progress.inner) is not None:
+        shown = (
+            trace_call(inner.call, inner.arguments)
+            if inner.result is None
+            else trace_result(inner.call, inner.result)
+        )
+        return {**shown, "parent": call.call_id}
     return {
         "type": "tool_progress",
         "call_id": call.call_id,

@@ -131,6 +131,17 @@ def test_a_login_is_kept_sealed(here: Here, tmp_path: Path, server: OAuthServer)
 
 
 @pytest.mark.usefixtures("browser")
+def test_check_names_what_nobody_has_logged_in_to(here: Here, tmp_path: Path, server: OAuthServer) -> None:
+    """With the command to run, until somebody has; it asks no server for that."""
+    configure(tmp_path, server)
+    line = "credentials.issues: nobody has logged in; run: toolrelay credentials login issues"
+    assert line in here("check").stderr
+    assert server.asked == []
+    assert here("credentials", "login", "issues").returncode == 0
+    assert "nobody has logged in" not in here("check").stderr
+
+
+@pytest.mark.usefixtures("browser")
 def test_a_logout_ends_it_at_both_ends(here: Here, tmp_path: Path, server: OAuthServer) -> None:
     """The record forgets the login, and the server revokes it (RFC 7009)."""
     configure(tmp_path, server)

@@ -14,7 +14,7 @@ from remembering import DIALECTS, Chat, Exchange, Habit, Line, Memory, Sent
 
 from proxy.relay.memory.history import History
 from proxy.relay.memory.variants import variant_of
-from proxy.store.memory.store import MemoryStore
+from proxy.store.sqlite.memory import MemoryStore
 from proxy.wires.past.clock import ToldRule
 
 ROUNDS = 12

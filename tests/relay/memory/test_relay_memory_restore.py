@@ -18,7 +18,7 @@ from responses_script import stream as response_stream
 
 from proxy.errors import StoreError
 from proxy.relay.memory.history import History, LastTurn
-from proxy.store.memory.store import MemoryStore
+from proxy.store.sqlite.memory import MemoryStore
 from proxy.wires.chat import ChatWire
 from proxy.wires.json.splice import elements, members
 

@@ -22,7 +22,7 @@ from proxy.errors import StoreError
 from proxy.events import ToolCall
 from proxy.records import SuspendedTurn
 from proxy.relay.memory.history import History, LastTurn
-from proxy.store.memory.store import MemoryStore
+from proxy.store.sqlite.memory import MemoryStore
 from proxy.wires.chat import ChatWire
 from proxy.wires.json.splice import elements, members
 from proxy.wires.upstream_port import SuspendedCall

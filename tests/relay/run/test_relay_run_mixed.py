@@ -12,7 +12,7 @@ from raw_upstream import RawUpstream
 from running_proxy import make_config, running
 
 from proxy.relay.memory.history import History, LastTurn
-from proxy.store.memory.store import MemoryStore
+from proxy.store.sqlite.memory import MemoryStore
 from proxy.wires.chat import ChatWire
 from proxy.wires.upstream_port import SuspendedCall
 

@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 from chat_script import DONE, call, content, finish, role
 from edge_requests import edge_request
+from listed_runs import T0, fill, run
 from probe_tools import WATCH
 from raw_upstream import RawUpstream, chunked
 from running_proxy import Answer, Proxy, make_config, running
@@ -19,13 +20,12 @@ from waiting import PATIENCE_S
 
 from proxy.commands.runs.runs import list_runs, show_run
 from proxy.errors import RequestError, StoreError
-from proxy.records import ClientKey, MessageRecord, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
+from proxy.records import ClientKey
 from proxy.server.api.json_output import to_line
 from proxy.server.app import Overrides, create_app
 from proxy.server.callers import Caller
 from proxy.store.base import RunFilter, Store
 
-T0 = 1_760_000_000.0
 ADMIN = {"Authorization": "Bearer admin"}
 
 
@@ -66,56 +66,6 @@ async def administered(**config: Any) -> AsyncIterator[tuple[Proxy, RawUpstream]
 async def look(proxy: Proxy, path: str, headers: Mapping[str, str] = ADMIN, method: str = "GET") -> Answer:
     """One request below ``/admin``."""
     return await proxy.ask(None, headers, method=method, path=f"/admin{path}")
-
-
-def run(number: int, **more: Any) -> RunRecord:
-    """The run of that number; each started a second after the one before."""
-    fields: dict[str, Any] = {
-        "id": f"run_{number:032x}",
-        "request_id": f"req_{number}",
-        "caller": "key_a",
-        "wire": "chat",
-        "model": "m",
-        "upstream": "default",
-        "stream": True,
-        "status": "completed",
-        "started_at": T0 + number,
-        "ended_at": T0 + number + 0.5,
-        **more,
-    }
-    return RunRecord(**fields)
-
-
-def fill(store: Store) -> None:
-    """Put seven runs on record that differ in all that can be asked for."""
-    store.put_run(run(1))
-    store.put_run(run(2, status="failed", error_code="upstream_error", ended_at=None))
-    store.put_run(run(3, model="other"))
-    store.put_run(run(4, caller="key_b"))
-    store.put_run(run(5, status="cancelled"))
-    store.put_run(run(6, offered=("core__a",), withheld={"core__b": "policy.allow lacks it"}, tool_calls=1))
-    store.put_run(run(7))
-    of_6 = run(6).id
-    store.put_turn(TurnRecord(of_6, 1, "up_1", "stop", T0 + 6, T0 + 6.5))
-    store.close_invocation(
-        ToolInvocationRecord(
-            id="inv_1",
-            run_id=of_6,
-            turn=1,
-            seq=0,
-            call_id="c1",
-            tool="core__a",
-            provider="core",
-            spec_digest="d",
-            effect=ToolEffect.READ_ONLY,
-            decision="allowed",
-            status="success",
-            started_at=T0 + 6,
-            ended_at=T0 + 6.1,
-            arguments_redacted={"city": "Wien", "huge": 1 << 80, "odd": "\ud800"},
-        )
-    )
-    store.put_messages([MessageRecord(of_6, 1, 0, "tool", content="what only the model heard")])
 
 
 def numbers(answer: Answer) -> list[int]:
@@ -270,7 +220,9 @@ async def test_a_run_is_shown_as_on_the_command_line() -> None:
             answer = await look(proxy, f"/runs/{run(6).id}")
         assert answer.status == 200
         shown = answer.json
-        assert set(shown) == {"run", "turns", "invocations", "kept_from_client", "message_count"}
+        assert set(shown) == {
+            *("run", "turns", "invocations", "agent_runs", "kept_from_client", "message_count"),
+        }
         kept = {part["what"]: part["why"] for part in shown["kept_from_client"]}
         assert "the proxy ran these tools" in kept["1 tool call, arguments and results"]
         assert shown["run"]["withheld"] == {"core__b": "policy.allow lacks it"}

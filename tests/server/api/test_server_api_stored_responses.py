@@ -17,7 +17,8 @@ from proxy.relay.memory.commit_waiter import CommitWaiter
 from proxy.relay.memory.deletion import UpstreamDeletion
 from proxy.relay.routing.router import Router, ServedUpstream
 from proxy.server.api.stored_responses import StoredResponses
-from proxy.store.memory.store import MemoryStore
+from proxy.store.options import StoreOptions
+from proxy.store.sqlite.memory import MemoryStore
 from proxy.upstreams.base import UpstreamRequest
 from proxy.wires.dialect import Endpoint
 from proxy.wires.dialects.responses import DELETE
@@ -43,7 +44,7 @@ def body_of(answer: web.Response | None) -> dict[str, Any]:
 
 async def stored(*records: ResponseRecord) -> tuple[StoredResponses, list[ResponseRecord]]:
     """The store behind HTTP, and what was asked to be forgotten upstream."""
-    store = MemoryStore(keep_days=36500)
+    store = MemoryStore(StoreOptions(keep_days=36500))
     await store.start()
     for record in records:
         store.put_response(record)
@@ -162,7 +163,7 @@ def run_of(upstream: str) -> RunRecord:
 
 async def forget(*fakes: Fake, ran_at: str | None, chain: Sequence[str]) -> None:
     """Forget a response of a run that one of these upstreams served."""
-    store = MemoryStore(keep_days=36500)
+    store = MemoryStore(StoreOptions(keep_days=36500))
     await store.start()
     if ran_at is not None:
         store.put_run(run_of(ran_at))

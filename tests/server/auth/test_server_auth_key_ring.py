@@ -1,6 +1,7 @@
 """Which keys are valid now: read when told, checked now and then, and not for ever without the store."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from proxy.errors import RequestError, StoreUnavailable
 from proxy.records import ClientKey, KeySet
 from proxy.server.auth.key_ring import KeyRing, new_key, new_secret, signer
 from proxy.server.config.key_grants import KeyGrants
-from proxy.store.memory.store import MemoryStore
+from proxy.store.sqlite.memory import MemoryStore
 
 
 class Shaky(MemoryStore):
@@ -59,15 +60,17 @@ class Clock:
 async def ring_over(store: Shaky, clock: Clock, **declared: tuple[str, KeyGrants]) -> KeyRing:
     """A ring that has read the store once."""
     ring = KeyRing(store, declared, now=clock, monotonic=clock)
-    await store.start()
     await ring.load()
     store.asked.clear()
     return ring
 
 
 @pytest.fixture
-def store() -> Shaky:
-    return Shaky()
+async def store() -> AsyncIterator[Shaky]:
+    made = Shaky()
+    await made.start()
+    yield made
+    await made.aclose()
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from proxy.server.callers import Caller
 from proxy.server.compose.edge import make_permissions
 from proxy.server.config.key_grants import KeyGrants
 from proxy.server.limits.rules import KeyLimits, parse_limits
-from proxy.store.memory.store import MemoryStore
+from proxy.store.sqlite.memory import MemoryStore
 from proxy.tools.contract.bounds import ArgumentBound
 
 NOW = 1_700_000_000.0
@@ -43,7 +43,9 @@ async def mint_for(clock: Clock, **grants: Any) -> Minting:
         "alice": (ALICE, KeyGrants.model_validate({"mint": True, **grants})),
         "bob": (BOB, KeyGrants()),
     }
-    ring = KeyRing(MemoryStore(), declared_keys, now=clock)
+    store = MemoryStore()
+    await store.start()
+    ring = KeyRing(store, declared_keys, now=clock)
     await ring.load()
     return Minting(ring, now=clock)
 

@@ -18,7 +18,7 @@ from proxy.server.auth import key_ring
 from proxy.server.auth.key_ring import Key, KeyRing, new_key, new_secret, signer
 from proxy.server.auth.minting import Minting, _encode
 from proxy.server.config.key_grants import KeyGrants
-from proxy.store.memory.store import MemoryStore
+from proxy.store.sqlite.memory import MemoryStore
 
 NOW = 1_700_000_000.0
 

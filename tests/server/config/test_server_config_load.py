@@ -112,6 +112,7 @@ def test_every_key_of_the_contract_has_its_default() -> None:
         "max_cost": 0,
         "timeout_s": 10,
         "request_timeout_s": 300,
+        "background_s": 3600,
         "keepalive_s": 10,
         "aliases": {},
     }
@@ -147,6 +148,8 @@ def test_every_key_of_the_contract_has_its_default() -> None:
         "concurrent_tools": 64,
         "concurrent_tools_per_caller": 16,
         "concurrent_streams": 256,
+        "background": 8,
+        "background_total": 64,
         "websockets": 200,
         "websockets_per_caller": 32,
         "storage": "memory://",

@@ -51,7 +51,11 @@ def test_the_examples_are_valid(tmp_path: Path) -> None:
     examples = [
         line[2:]
         for line in lines
-        if re.match(r"# (\[|token|secret|command =|args =|effects =|tools =|input|cached_input|output)", line)
+        if re.match(
+            r"# (\[|token|secret|description =|instructions =|command =|args =|effects =|tools =|input"
+            r"|cached_input|output)",
+            line,
+        )
     ]
     path = tmp_path / "toolrelay.toml"
     path.write_text("\n".join(examples), encoding="utf-8")

@@ -9,9 +9,6 @@ from waiting import PATIENCE_S
 
 from proxy.server.config.settings import StoreConfig
 from proxy.store.base import RunFilter
-from proxy.store.factory import open_store
-from proxy.store.memory.store import MemoryStore
-from proxy.store.options import StoreOptions
 from proxy.store.sql.retention import AT_ONCE
 from proxy.store.sql.store import SqlStore
 
@@ -128,18 +125,6 @@ async def test_a_server_looks_after_its_bound_by_itself(make_sql: Make) -> None:
             await asyncio.sleep(0.02)
     await until(lambda: store._writer.failure is None)
     assert (await _left(store, count))[-1] == count - 1
-
-
-async def test_memory_has_the_same_bound() -> None:
-    """``max_bytes`` of a store in memory bounds each kind of content to its share."""
-    store = open_store("memory:", StoreOptions(max_bytes=40_000, clock=lambda: T0))
-    assert isinstance(store, MemoryStore)
-    await store.start()
-    for number in range(20):
-        store.put_response(response(f"r{number}", response=KIB))
-    found = [await store.find_response(f"r{number}", "open") for number in range(20)]
-    assert 3 <= sum(one is not None for one in found) <= 6
-    assert found[-1] is not None
 
 
 async def test_a_caller_loses_its_own_oldest_content_past_its_bytes(make_sql: Make) -> None:

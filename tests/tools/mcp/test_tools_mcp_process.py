@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from mcp_rig import hosted
 from mcp_script import calls_of, scripted, tool_definition
 from waiting import LATE_S, PATIENCE_S, until
 
-from proxy.errors import ToolFailure
+from proxy.errors import ConfigError, ToolFailure
 from proxy.tools.mcp.host_client import HostClient
+from proxy.tools.mcp.process import HostProcess
 from proxy.tools.mcp.results import read_result
 
 OK = {"result": {"content": [{"type": "text", "text": "fine"}]}}
@@ -100,3 +102,27 @@ async def test_without_the_process_a_call_fails_and_does_not_hang(tmp_path: Path
             await client.call("toy", "a", "x", {}, LATE_S)
     finally:
         await client.aclose()
+
+
+async def test_a_long_path_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An address of a socket is short: the process finds another folder that only this user can enter."""
+    deep = tmp_path / ("x" * 60) / ("y" * 60)
+    deep.mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    server = scripted(tmp_path, [tool_definition("a")], {"a": OK})
+    async with hosted(server) as host:
+        assert len(str(host.process.path)) <= 100
+        assert host.process.path.parent.stat().st_mode & 0o077 == 0
+        assert list(await host.definitions("toy")) == ["a"]
+    assert not host.process.path.parent.exists()
+
+
+def test_no_folder_for_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault names the variable, and what to set it to."""
+    monkeypatch.setattr(tempfile, "mkdtemp", _refuses)
+    with pytest.raises(ConfigError, match="TMPDIR: names no folder"):
+        HostProcess(b"{}")
+
+
+def _refuses(**_: object) -> str:
+    raise OSError("it is read-only")

@@ -10,7 +10,7 @@ from runner_kit import MakeCall, MakeRunner, MemoryLog, StillTime, failure
 from waiting import LATE_S, PATIENCE_S
 
 from proxy.errors import StoreUnavailable, ToolFailure
-from proxy.store.memory.store import MemoryStore
+from proxy.store.sqlite.memory import MemoryStore
 from proxy.tools import HttpClient, HttpFailure, Redaction, tool
 from proxy.tools.access.policy import Policy
 from proxy.tools.running.invocation import Invocation

@@ -12,7 +12,7 @@ from waiting import LATE_S
 from proxy.effect_records import REPEATS_WITHIN_S, EarlierEffect, EffectClaim
 from proxy.errors import StoreError, StoreUnavailable
 from proxy.records import ToolInvocationRecord
-from proxy.store.memory.store import MemoryStore
+from proxy.store.sqlite.memory import MemoryStore
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import Redaction
 from proxy.tools.providers.function import tool
@@ -220,11 +220,11 @@ async def test_what_is_past_its_hour_hides_nothing_that_is_not(
     world, one, two = pair
     start = 1000.0
     for after, what in ((0.0, "milk"), (REPEATS_WITHIN_S, "eggs")):
-        monkeypatch.setattr(shared._effects, "_clock", lambda at=start + after: at)
+        monkeypatch.setattr(shared, "_clock", lambda at=start + after: at)
         await _buy(
             one, call, _context(what, _again() if after else ASKED), *["milk", "eggs"][: 2 if after else 1]
         )
-    monkeypatch.setattr(shared._effects, "_clock", lambda: start + REPEATS_WITHIN_S + 1)
+    monkeypatch.setattr(shared, "_clock", lambda: start + REPEATS_WITHIN_S + 1)
     (result,) = await _buy(two, call, _context("run_3", _again()), "cream")
     assert _told(result)["arguments"] == {"what": "eggs"}
     assert world.bought == ["milk", "eggs"]

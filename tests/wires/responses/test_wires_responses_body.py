@@ -12,7 +12,7 @@ from responses_script import custom, function, function_call, message, output, r
 from proxy.events import ToolCall, ToolDefinition
 from proxy.wires.responses import ResponsesWire
 from proxy.wires.responses.body import ResponsesBody, upstream_ids
-from proxy.wires.responses.signing import ItemSigner
+from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.upstream_port import ChainedEditor, StateHabit, SuspendedCall
 
 CALL = function_call("call_h", OURS, '{"zone":"UTC"}')

@@ -69,7 +69,7 @@ def test_a_stream_looks_like_one_of_the_responses_api() -> None:
     assert reasoning["summary"] == [{"type": "summary_text", "text": "Hm."}]
     assert [part["type"] for part in message["content"]] == ["output_text", "refusal"]
     assert (call["call_id"], call["arguments"]) == ("call_1", '{"at": "it"}')
-    assert read.response["tools"] == TOOLS
+    assert read.response["tools"] == [{**TOOLS[0], "description": None, "strict": None}]
     assert read.response["usage"]["input_tokens_details"] == {"cached_tokens": 3}
     assert read.id.startswith("resp_")
     assert b"secret" not in raw

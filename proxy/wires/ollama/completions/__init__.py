@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from proxy.errors import ModelMissing
+from proxy.wires.chosen import NOTHING_SHOWN, ShownTools
 from proxy.wires.client_port import ClientRequest, StreamWriter, Trace, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.ollama import OllamaWire
@@ -73,6 +74,7 @@ class OllamaCompletionWire(OllamaWire):
         model: str,
         usage_was_added: bool,
         caller: str = "",
+        shown: ShownTools = NOTHING_SHOWN,
     ) -> StreamWriter:
         kind = OllamaStreamWriter if request.stream else OllamaReplyWriter
         return kind(model=model, is_hidden=is_hidden, trace=trace, lines=CompletionLines)

@@ -1,17 +1,14 @@
 """A server over streamable HTTP: reached only where it may be, and no further."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import httpx2
 import pytest
-import uvicorn
-from mcp.server.mcpserver import MCPServer
+from mcp_http import real_server
 from mcp_rig import no_token
-from waiting import LATE_S, PATIENCE_S, until
+from waiting import LATE_S, PATIENCE_S
 
 from proxy.tools.mcp.host.connection import CallFailed, Connection
 from proxy.tools.mcp.host.http import CheckedTransport
@@ -22,38 +19,6 @@ LOOPBACK = ("127.0.0.0/8", "::1/128")
 
 def _blue(url: str) -> Server:
     return Server("real", url=url, headers={"x-team": "blue"})
-
-
-@asynccontextmanager
-async def real_server() -> AsyncIterator[tuple[str, list[dict[str, str]]]]:
-    """A server of the SDK on a free port of loopback, and the headers of what it was asked."""
-    server = MCPServer("real")
-    seen: list[dict[str, str]] = []
-
-    @server.tool()
-    def add(a: int, b: int) -> int:
-        """Add two numbers."""
-        return a + b
-
-    app = server.streamable_http_app()
-
-    async def noting(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http":
-            seen.append({name.decode(): value.decode() for name, value in scope["headers"]})
-        await app(scope, receive, send)
-
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-        config = uvicorn.Config(noting, log_level="critical", lifespan="on")
-        running = uvicorn.Server(config)
-        task = asyncio.create_task(running.serve([listener]))
-        await until(lambda: running.started)
-        try:
-            yield f"http://127.0.0.1:{port}/mcp", seen
-        finally:
-            running.should_exit = True
-            await task
 
 
 @asynccontextmanager

@@ -1,0 +1,82 @@
+"""Tables of the reference: commands, metrics, the options of a tool."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from typer.main import get_command
+
+from proxy.commands.cli import app
+from proxy.server.telemetry.metric_families import FAMILIES
+from proxy.tools.contract.declaration import tool
+
+__all__ = ["commands", "metrics", "tool_options"]
+
+_ARGUMENT = re.compile(r"^        (?P<name>[a-z_]+): (?P<text>.*(?:\n {12}.*)*)", re.MULTILINE)
+
+
+def commands() -> str:
+    """Every command: how it is called, what it does, and a table of its options."""
+    return "\n".join(_command(name, command) for name, command in _walk("toolrelay", get_command(app)))
+
+
+def _walk(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """The commands that do something, with their full names.
+
+    ``command`` is typer's own kind of command, which it exports no type for: ``commands`` holds those of a
+    group, ``params`` the parameters, ``help`` the text.
+    """
+    children = getattr(command, "commands", None)
+    if children is None:
+        yield name, command
+        return
+    for child in sorted(children):
+        yield from _walk(f"{name} {child}", children[child])
+
+
+def _command(name: str, command: Any) -> str:
+    arguments = [_metavar(item) for item in command.params if item.param_type_name == "argument"]
+    rows = [_option(item) for item in command.params if item.param_type_name == "option"]
+    table = ["| option | meaning |", "|---|---|", *rows, ""] if rows else []
+    call = " ".join([name, *arguments])
+    return "\n".join(
+        [f"## {name}", "", f"`{call}`", "", _line(inspect.cleandoc(command.help or "")), "", *table]
+    )
+
+
+def _metavar(parameter: Any) -> str:
+    text = str(parameter.metavar or parameter.name.upper())
+    return text if parameter.required else f"[{text}]"
+
+
+def _option(option: Any) -> str:
+    names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+    value = "" if option.is_flag else f" `{_line(option.metavar or option.name.upper())}`"
+    return f"| {names}{value} | {_line(option.help or '')} |"
+
+
+def metrics() -> str:
+    """Every metric: its name, its kind, its labels and what it means."""
+    lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
+    for family in FAMILIES:
+        labels = ", ".join(f"`{label}`" for label in family.labels)
+        lines.append(f"| `{family.name}` | {family.kind} | {labels} | {_line(family.help)} |")
+    return "\n".join(lines) + "\n"
+
+
+def tool_options() -> str:
+    """The options of ``@tool`` as its docstring has them, with their defaults."""
+    parameters = inspect.signature(tool).parameters
+    lines = ["| option of `@tool` | default | meaning |", "|---|---|---|"]
+    for found in _ARGUMENT.finditer(tool.__doc__ or ""):
+        if (parameter := parameters.get(found["name"])) is not None:
+            default = parameter.default
+            shown = default.value if hasattr(default, "value") else default
+            lines.append(f"| `{found['name']}` | `{shown!r}` | {_line(found['text'])} |")
+    return "\n".join(lines) + "\n"
+
+
+def _line(text: str) -> str:
+    """A text on one line of a table, with Markdown's code marks."""
+    return " ".join(text.split()).replace("``", "`").replace("|", "\\|")

@@ -1,0 +1,76 @@
+"""``toolrelay ui``: a link that signs its reader in to the web UI, and what a start says of it."""
+
+import sys
+import time
+import webbrowser
+from typing import Final
+
+from proxy.commands.common import say, say_error
+from proxy.errors import ConfigError
+from proxy.server.app import App
+from proxy.server.config.load import Config
+from proxy.server.config.rules import is_loopback
+from proxy.server.open_record import open_record
+from proxy.server.ui.sessions import CODE_S, login_code, signing_key
+
+__all__ = ["START_LINK_S", "link", "print_link", "ui_lines"]
+
+START_LINK_S: Final = 600.0
+"""Seconds for which the link works that a start prints on a terminal."""
+
+
+async def print_link(config: Config, *, address: str | None, browse: bool) -> None:
+    """Print a link for the server of this configuration; ``browse`` opens it, too.
+
+    ``address`` is where the browser reaches the server.  Raises ConfigError, StoreError.
+    """
+    if not config.ui.enabled:
+        raise ConfigError("ui.enabled", "is false", "Set it to true, and restart the server")
+    if config.store.url == "memory:":
+        raise ConfigError(
+            "store.url",
+            "a store in memory is known to the server's process alone, so no other process can make a link",
+            "Use the link that the server printed at its start, or sign in with an administrator's key",
+        )
+    base = (address or default_address(config)).rstrip("/")
+    if not base.startswith(("http://", "https://")):
+        raise ConfigError("--url", f"{base[:80]!r} is not an address", "Write one like https://proxy.example")
+    store = open_record(config, must_exist=True)
+    await store.start()
+    try:
+        _, hash_key = await store.hash_key()
+    finally:
+        await store.aclose()
+    made = link(base, login_code(signing_key(hash_key), now=time.time()))
+    say_error(f"This link signs in once, within {CODE_S:g} seconds:")
+    say(made)
+    if browse and not webbrowser.open(made):
+        say_error("no browser could be opened; open the link by hand")
+
+
+def default_address(config: Config) -> str:
+    """Where a browser on this machine reaches the server; raises ConfigError for a port that nobody knows."""
+    server = config.server
+    if server.port == 0:
+        raise ConfigError(
+            "server.port",
+            "is 0, so the port is not known here",
+            "Give the address: --url http://127.0.0.1:PORT",
+        )
+    host = "127.0.0.1" if server.host in ("0.0.0.0", "::") else server.host
+    return f"http://[{host}]:{server.port}" if ":" in host else f"http://{host}:{server.port}"
+
+
+def link(address: str, code: str) -> str:
+    """The link of a code: in the fragment, which a browser sends to nobody."""
+    return f"{address}/ui/#login={code}"
+
+
+def ui_lines(app: App, config: Config, address: str) -> list[str]:
+    """What a start says of the web UI: a link where its reader sits at a terminal, else how to get one."""
+    if app.sessions is None:
+        return []
+    if sys.stdout.isatty() and is_loopback(config.server.host):
+        code = app.sessions.code(START_LINK_S)
+        return [f"web UI: {link(address, code)} (signs in once, within {START_LINK_S / 60:g} minutes)"]
+    return [f"web UI: {address}/ui/ (sign in: toolrelay ui, or an administrator's key)"]

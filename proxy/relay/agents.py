@@ -1,0 +1,345 @@
+"""Runs of agents: a model calls a tool, and another run of the same machinery does the task.
+
+An agent's run has its own model, instructions, tools and turns.  It sees the task alone and gives back its
+report alone.  What it may use comes from the run that called it: the caller's rights, and of that run's
+budgets what is left.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import orjson
+import structlog
+
+from proxy.caches import Derived
+from proxy.errors import RequestError, ToolErrorCode, ToolFailure, ToolRelayError
+from proxy.events import InnerCall, ToolCall, ToolProgress, ToolResult
+from proxy.http.headers import Headers
+from proxy.http.secrets import Secrets
+from proxy.relay.ask import Access, Ask, Identity, RequestHead, RequestOptions, UpstreamPermissions
+from proxy.relay.base import RunSettings
+from proxy.relay.body import Body
+from proxy.relay.nested import Nested, RunEnd
+from proxy.relay.offer import Wanted
+from proxy.relay.planning import Planner
+from proxy.relay.routing.router import Route, Router
+from proxy.relay.run.orchestrator import Orchestrator
+from proxy.relay.run.parents import Parent, Parents
+from proxy.tools.access.catalog import Selection
+from proxy.tools.access.policy import Policy
+from proxy.tools.agents.agent import Agent
+from proxy.tools.agents.report import read_report, schema_words
+from proxy.tools.contract.provider import CallContext
+from proxy.tools.contract.spec import ToolEffect
+from proxy.wires.wire import Wire
+
+__all__ = ["AgentRuns", "Apart"]
+
+Apart = Callable[[str, str], AbstractContextManager[None]]
+"""A block in which what happens is counted and drawn as an agent's run: its id, and its model."""
+
+_NARROWED_BYTES: Final = 16 << 20
+_REPORT_SHARE: Final = 0.2
+"""Of an agent's time, what is kept for its report: tools are called in the rest."""
+_MARGIN_S: Final = 1.0
+"""An agent is stopped so much earlier than its call would be, so that what it has found is not lost."""
+_PEOPLE: Final = ("safety_identifier", "user")
+"""Fields by which providers count abuse by end user."""
+
+_STOPPED: Final[Mapping[str, str]] = {
+    "max_turns": "it had no turns left",
+    "max_calls": "it had no tool calls left",
+    "max_tokens": "it had no tokens left",
+    "max_cost": "its cost was used up",
+    "timeout_s": "its time was over",
+    "request_timeout_s": "the time of the request was over",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _AgentPermissions:
+    """What of its caller's permissions an agent has; see :class:`~proxy.relay.ask.UpstreamPermissions`."""
+
+    router: Router
+    policies: Mapping[str, Policy]
+    selections: Mapping[str, Selection]
+    acts: bool
+
+
+class AgentRuns:
+    """Runs agents.  One for the process; a :class:`~proxy.tools.agents.provider.RunAgent`."""
+
+    def __init__(
+        self,
+        planner: Planner,
+        orchestrator: Orchestrator,
+        parents: Parents,
+        *,
+        wire: Wire,
+        others: Sequence[str],
+        settings: RunSettings,
+        run_ids: Callable[[], str],
+        apart: Apart,
+    ) -> None:
+        """``wire`` is Chat, in which agents' models are asked, and ``others`` the names of the wires that its
+        requests can be translated to.  ``settings`` are the habits of all runs."""
+        self._planner = planner
+        self._orchestrator = orchestrator
+        self._parents = parents
+        self._wire = wire
+        self._others = tuple(others)
+        self._settings = settings
+        self._run_ids = run_ids
+        self._apart = apart
+        self._narrowed: Derived[tuple[Policy, str], tuple[Policy, Selection]] = Derived(
+            "agent_permissions", _NARROWED_BYTES, lambda _, made: 8000 + 500 * len(made[1].withheld)
+        )
+
+    async def __call__(self, agent: Agent, task: str, context: CallContext) -> Any:
+        """The agent's report on a task, as :class:`~proxy.tools.agents.provider.RunAgent` says."""
+        parent = self._parents.of(context.run_id)
+        if parent is None:
+            raise ToolFailure("an agent runs only inside of a request that asks a model")
+        if not parent.purse.take_turn():
+            raise ToolFailure(
+                "the request has no turns left, so the agent was not asked", code="budget_exhausted"
+            )
+        watch = _Watch(context)
+        try:
+            end = await self._run(agent, task, context, parent, watch)
+        finally:
+            if watch.end is None or not watch.end.last:
+                parent.purse.give_turn_back()
+        if end.untrusted:
+            context.signals.untrusted = True
+        return _report(agent, end, stopped=watch.stopped)
+
+    async def _run(
+        self, agent: Agent, task: str, context: CallContext, parent: Parent, watch: "_Watch"
+    ) -> RunEnd:
+        """The end of the agent's run; it ends with the call, and with the run that called it."""
+        ask = self._ask(agent, task, context, parent, watch)
+        running = asyncio.get_running_loop().create_task(self._serve(agent, ask))
+        parent.running.add(running)
+        left_s = min(agent.timeout_s, parent.purse.seconds_left())
+        try:
+            await asyncio.wait({running}, timeout=max(left_s - _MARGIN_S, left_s / 2))
+            if not running.done():
+                watch.stopped = "timeout_s"
+        finally:
+            parent.running.discard(running)
+            if not running.done():
+                running.cancel()
+                await asyncio.wait({running})
+        if not running.cancelled() and (error := running.exception()) is not None:
+            raise error
+        if watch.end is None or (running.cancelled() and not watch.stopped):
+            raise ToolFailure("the request was cancelled", code="cancelled")
+        return watch.end
+
+    async def _serve(self, agent: Agent, ask: Ask) -> None:
+        """Plan and run what an agent asks its model; raises :class:`~proxy.errors.ToolFailure`."""
+        run_id, model = ask.identity.run_id, str(ask.body.payload["model"])
+        with self._apart(run_id, model):
+            bound = structlog.contextvars.bind_contextvars(run_id=run_id, agent=agent.name)
+            try:
+                job = await self._planner.job(self._planner.begin(ask))
+                await self._orchestrator.run(job, _Unheard())
+            except ToolRelayError as error:
+                raise ToolFailure(f"the agent could not be asked: {error}") from error
+            finally:
+                structlog.contextvars.reset_contextvars(**bound)
+
+    def _ask(self, agent: Agent, task: str, context: CallContext, parent: Parent, watch: "_Watch") -> Ask:
+        """The request that an agent's run is."""
+        outer, purse = parent.job.client.ask, parent.purse
+        model = agent.model or parent.job.client.request.model
+        try:
+            routes = outer.access.permissions.router.routes(model, self._wire.dialect.wire, self._others)
+        except RequestError as error:
+            raise ToolFailure(f"the agent cannot be asked: {error}") from None
+        ledger = parent.job.tools.ledger.inner()
+        if untrusted := parent.job.tools.ledger.untrusted_before(parent.turn):
+            # Nobody can tell whether a task quotes what the model has read.
+            ledger.mark_untrusted(untrusted)
+        left_s = min(agent.timeout_s, purse.seconds_left())
+        identity = outer.identity
+        return Ask(
+            Identity(self._run_ids(), identity.request_id, identity.caller, identity.key, is_person=False),
+            self._wire,
+            _body(agent, model, task, outer.body.payload),
+            RequestHead(_authorization(outer.head.headers)),
+            RequestOptions(wanted=Wanted(every=True), history=False),
+            Access(self._permissions(agent, outer.access.permissions, routes), routes, outer.access.meter),
+            nested=Nested(
+                agent=agent.name,
+                parent_run=identity.run_id,
+                parent_call=context.invocation_id,
+                settings=replace(
+                    self._settings,
+                    max_turns=agent.max_turns,
+                    max_calls=agent.max_calls,
+                    max_tokens=agent.max_tokens,
+                    max_cost=agent.max_cost,
+                    request_timeout_s=left_s * (1 - _REPORT_SHARE),
+                    budgets=f"agents.{agent.name}",
+                    calls_setting=f"agents.{agent.name}.max_calls",
+                ),
+                purse=purse,
+                ledger=ledger,
+                watch=watch,
+            ),
+        )
+
+    def _permissions(
+        self, agent: Agent, outer: UpstreamPermissions, routes: Sequence[Route]
+    ) -> _AgentPermissions:
+        """What of the caller's permissions is left for an agent, at the upstreams that may be asked."""
+        policies, selections = {}, {}
+        for name in {route.served.upstream.name for route in routes}:
+            policies[name], selections[name] = self._narrow(
+                agent, outer.policies[name], outer.selections[name]
+            )
+        acts = any(
+            spec.effect is not ToolEffect.READ_ONLY
+            for selection in selections.values()
+            for spec in selection.offered
+        )
+        return _AgentPermissions(outer.router, policies, selections, acts)
+
+    def _narrow(self, agent: Agent, policy: Policy, selection: Selection) -> tuple[Policy, Selection]:
+        """A policy, and of what it allows only the agent's tools, which no agent is among."""
+        catalog = selection.catalog
+        narrowed = self._narrowed.of(catalog)
+        key = (policy, agent.name)
+        if (known := narrowed.get(key)) is not None:
+            return known
+        setting = f"agents.{agent.name}.tools"
+        own = Policy(
+            allow=tuple(spec.name for spec in catalog.tools() if agent.takes(spec.name)),
+            max_argument_bytes=policy.max_argument_bytes,
+            max_result_bytes=policy.max_result_bytes,
+            max_image_bytes=policy.max_image_bytes,
+            settings=(setting, setting, setting),
+        )
+        both = policy.intersect(own)
+        return narrowed.put(key, (both, catalog.select(both)))
+
+
+def _body(agent: Agent, model: str, task: str, outer: Mapping[str, Any]) -> Body:
+    """The request to an agent's model: its instructions and the task, and nothing of the conversation.
+
+    ``outer`` is the client's request, from which only the end user is taken.
+    """
+    instructions = agent.instructions
+    payload: dict[str, Any] = {name: outer[name] for name in _PEOPLE if isinstance(outer.get(name), str)}
+    if agent.output_schema is not None:
+        instructions += schema_words(agent.output_schema)
+        written = {"name": "report", "schema": agent.output_schema}
+        payload["response_format"] = {"type": "json_schema", "json_schema": written}
+    payload |= {
+        "model": model,
+        "messages": [{"role": "system", "content": instructions}, {"role": "user", "content": task}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    return Body(orjson.dumps(payload), payload)
+
+
+def _authorization(headers: Headers) -> Headers:
+    """The client's key, for upstreams that take the clients' own; nothing else of a client goes along."""
+    return tuple(pair for pair in headers if pair[0].lower() == "authorization")
+
+
+def _report(agent: Agent, end: RunEnd, *, stopped: str) -> Any:
+    """What the model that called an agent is given; raises :class:`~proxy.errors.ToolFailure`."""
+    text = end.text.strip()
+    why = stopped or end.spent.rpartition(".")[2]
+    if end.status == "failed":
+        raise ToolFailure(f"the agent's run failed ({end.error_code or 'unknown'}); it gave no report")
+    if end.finish_reason == "content_filter":
+        raise ToolFailure("the agent's model was stopped by a content filter; it gave no report")
+    if not text:
+        code: ToolErrorCode = "timeout" if stopped else "execution_failed"
+        raise ToolFailure(f"the agent gave no report{_because(why)}", code=code)
+    if agent.output_schema is not None:
+        try:
+            return read_report(agent.output_schema, text)
+        except ValueError as fault:
+            raise ToolFailure(f"the agent's report {fault}{_because(why)}") from None
+    if end.finish_reason == "length":
+        return f"[{agent.name}: the report was cut off by its model's limit]\n{text}"
+    return f"[{agent.name} was stopped{_because(why)}; its report may be incomplete]\n{text}" if why else text
+
+
+def _because(why: str) -> str:
+    return f": {_STOPPED.get(why, 'a budget was used up')}" if why else ""
+
+
+class _Watch:
+    """What is known of an agent's run from outside, and who is told of its calls.
+
+    ``stopped`` is the setting for which it was stopped, empty while it was not.
+    """
+
+    def __init__(self, context: CallContext) -> None:
+        self._tell = context.on_progress
+        self._started: set[str] = set()
+        self._done = 0
+        self.end: RunEnd | None = None
+        self.stopped = ""
+
+    def call_started(self, call: ToolCall, arguments: Any) -> None:
+        """Show a call where the client sees the calls of its own request, too."""
+        self._started.add(call.call_id)
+        if self._tell is not None:
+            self._tell(ToolProgress(self._done, inner=InnerCall(call, arguments)))
+
+    def call_finished(self, call: ToolCall, result: ToolResult) -> None:
+        """Show what a call came to; of one that was refused, the call first."""
+        if call.call_id not in self._started:
+            self.call_started(call, result.arguments_redacted)
+        self._done += 1
+        if self._tell is not None:
+            self._tell(ToolProgress(self._done, inner=InnerCall(call, result.arguments_redacted, result)))
+
+    def ended(self, end: RunEnd) -> None:
+        """Keep what the run came to."""
+        self.end = end
+
+
+class _Unheard:
+    """A :class:`~proxy.relay.base.ClientStream` that nobody reads: an agent's report is taken elsewhere."""
+
+    started = False
+    cut_off = False
+
+    def blank_out(self, secrets: Secrets | None) -> None:
+        """Nothing is sent."""
+
+    def set_header(self, name: str, value: str) -> None:
+        """Nothing is sent."""
+
+    def start(self, status: int, headers: Headers) -> None:
+        self.started = True
+
+    def flush(self) -> None:
+        """Nothing is sent."""
+
+    def push(self, data: bytes, last: bool = False) -> None:
+        """Nothing is sent, so that there is nothing to wait for."""
+
+    async def write(self, data: bytes) -> None:
+        """Nothing is sent."""
+
+    def before_finish(self) -> None:
+        """Nobody's next request is looked up."""
+
+    def finish(self) -> None:
+        """Nothing is sent."""
+
+    def abort(self) -> None:
+        """Nothing is sent."""

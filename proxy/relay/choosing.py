@@ -1,0 +1,107 @@
+"""The server tools that a request chooses in its body, found among those that its caller may use.
+
+A server is an MCP server of the configuration, or the group of tools whose ids begin with its name
+(``core`` of ``core__calculate``).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from proxy.errors import RequestError
+from proxy.records import ToolEffect
+from proxy.tools.contract.spec import ToolSpec
+from proxy.values import value_class
+from proxy.wires.chosen import (
+    SERVER_URL,
+    Chosen,
+    ChosenServer,
+    ServedTool,
+    ShownServer,
+    ShownTools,
+)
+
+__all__ = ["Choice", "choose"]
+
+_MOST_NAMED = 20
+
+
+@value_class
+class Choice:
+    """What a request chose: the ids of tools, and how its client is shown the servers among it."""
+
+    ids: frozenset[str]
+    shown: ShownTools
+
+
+def choose(chosen: Chosen, available: Iterable[ToolSpec]) -> Choice:
+    """Find what a request chooses among the tools that are ``available`` to it.
+
+    Raises :class:`~proxy.errors.RequestError` for a server, a tool or an approval that cannot be had, which
+    names the field and what may stand there.  What is denied is not told from what does not exist.
+    """
+    specs = tuple(available)
+    groups = _groups(specs)
+    servers = [_shown(server, groups, specs) for server in chosen.servers]
+    ids = {tool.id for server in servers for tool in server.tools}
+    known = {spec.name for spec in specs}
+    for tool in chosen.tools:
+        if tool.name not in known:
+            raise _unknown(f"{tool.at}.type", tool.name, "tool", [f"{SERVER_URL}:{name}" for name in known])
+        ids.add(tool.name)
+    return Choice(frozenset(ids), ShownTools(tuple(servers), counts=True))
+
+
+def _groups(specs: Sequence[ToolSpec]) -> Mapping[str, Sequence[ServedTool]]:
+    """The tools of each server by its name; an MCP server comes before a group of the same name."""
+    of_servers: dict[str, list[ServedTool]] = {}
+    of_groups: dict[str, list[ServedTool]] = {}
+    for spec in specs:
+        if spec.origin is not None:
+            of_servers.setdefault(spec.origin.server, []).append(_served(spec, spec.origin.name))
+        else:
+            group, _, name = spec.name.partition("__")
+            of_groups.setdefault(group, []).append(_served(spec, name))
+    return {**of_groups, **of_servers}
+
+
+def _served(spec: ToolSpec, name: str) -> ServedTool:
+    reads = spec.effect is ToolEffect.READ_ONLY
+    return ServedTool(spec.name, name, spec.description, spec.parameters, reads)
+
+
+def _shown(
+    server: ChosenServer, groups: Mapping[str, Sequence[ServedTool]], specs: Sequence[ToolSpec]
+) -> ShownServer:
+    """The tools that a request gets of one server."""
+    tools = groups.get(server.name) if server.name else [_served(spec, spec.name) for spec in specs]
+    if not tools:
+        addresses = [SERVER_URL, *(f"{SERVER_URL}/{name}" for name in groups)] if groups else []
+        raise _unknown(server.url_at, server.name or SERVER_URL, "server", addresses)
+    known = {tool.name for tool in tools}
+    for name in sorted((server.allowed.names or frozenset()) | server.left_out):
+        if name not in known:
+            raise _unknown(server.names_at, name, "tool of this server", known)
+    chosen = [
+        tool
+        for tool in tools
+        if tool.name not in server.left_out and server.allowed.fits(tool.name, tool.reads)
+    ]
+    for tool in chosen:
+        if server.approval.asks(tool.name, tool.reads):
+            param = server.approval_at
+            raise RequestError(
+                400,
+                f"{param} asks for an approval of {tool.name[:64]!r}, which cannot be given here yet. "
+                'Write "never"; calls that the operator wants approved are still refused.',
+                param=param,
+            )
+    return ShownServer(server.label, tuple(chosen))
+
+
+def _unknown(param: str, name: str, kind: str, known: Iterable[str]) -> RequestError:
+    """The refusal of a name that cannot be had, whether denied or unknown."""
+    named = sorted(known)
+    listed = ", ".join(named[:_MOST_NAMED]) + (", …" if len(named) > _MOST_NAMED else "")
+    remedy = f"Write one of: {listed}." if named else "This key may use no server tool."
+    return RequestError(
+        400, f"{param} names a {kind} that is not available: {name[:64]!r}. {remedy}", param=param
+    )

@@ -1,0 +1,135 @@
+"""Runs inside of runs: what an agent's run gets from the run that called it, and tells that run."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from proxy.events import ToolCall, ToolResult
+from proxy.records import RunStatus
+from proxy.relay.base import RunSettings
+from proxy.tools.running.ledger import RunLedger
+from proxy.values import value_class
+
+__all__ = ["Nested", "Purse", "RunEnd", "RunWatch"]
+
+
+class Purse:
+    """What the agents that one turn of a run called may use together: what is left of the run's budgets.
+
+    ``turns`` and ``calls`` count down; ``tokens`` and ``cost`` (in billionths) are what is left of them,
+    ``None`` for no limit.  ``seconds_left`` says how much of the run's time is left.  The ``used_…`` count
+    what was taken.  All of this happens on one event loop, so that no two agents take the same turn.
+    """
+
+    __slots__ = (
+        "_calls",
+        "_cost",
+        "_tokens",
+        "_turns",
+        "seconds_left",
+        "used_calls",
+        "used_cost",
+        "used_tokens",
+        "used_turns",
+    )
+
+    def __init__(
+        self,
+        *,
+        turns: int,
+        calls: int,
+        tokens: int | None,
+        cost: int | None,
+        seconds_left: Callable[[], float],
+    ) -> None:
+        self._turns = turns
+        self._calls = calls
+        self._tokens = tokens
+        self._cost = cost
+        self.seconds_left = seconds_left
+        self.used_turns = self.used_calls = self.used_tokens = self.used_cost = 0
+
+    def take_turn(self) -> bool:
+        """Take one turn; whether there was one."""
+        if self.used_turns >= self._turns:
+            return False
+        self.used_turns += 1
+        return True
+
+    def give_turn_back(self) -> None:
+        """Give back a turn that was taken and not used."""
+        self.used_turns -= 1
+
+    def take_call(self) -> bool:
+        """Take one tool call; whether there was one."""
+        if self.used_calls >= self._calls:
+            return False
+        self.used_calls += 1
+        return True
+
+    def spend(self, tokens: int, cost: int) -> None:
+        """Count what a turn has used."""
+        self.used_tokens += tokens
+        self.used_cost += cost
+
+    @property
+    def spent(self) -> str:
+        """The setting whose budget is used up for the run and its agents together; empty while all hold."""
+        if self._tokens is not None and self.used_tokens >= self._tokens:
+            return "tools.max_tokens"
+        if self._cost is not None and self.used_cost >= self._cost:
+            return "tools.max_cost"
+        return "tools.request_timeout_s" if self.seconds_left() <= 0 else ""
+
+
+@value_class
+class RunEnd:
+    """What a run came to.
+
+    ``text`` is what the model wrote in its last turn, whole or not; ``finish_reason`` the upstream's word on
+    it.  ``spent`` is the setting whose budget was used up, empty for none.  ``untrusted`` is a tool whose
+    untrusted result the model has read, empty for none.  ``last`` says that the last turn was one without
+    tools, because no other was left.
+    """
+
+    status: RunStatus
+    error_code: str | None
+    text: str
+    finish_reason: str | None
+    spent: str
+    untrusted: str
+    last: bool
+
+
+class RunWatch(Protocol):
+    """Told what happens in a run, while it does.  Nothing here may wait or raise."""
+
+    def call_started(self, call: ToolCall, arguments: Any) -> None:
+        """A tool call is about to run; ``arguments`` are redacted."""
+        ...
+
+    def call_finished(self, call: ToolCall, result: ToolResult) -> None:
+        """A tool call has a result, whether it was made or refused."""
+        ...
+
+    def ended(self, end: RunEnd) -> None:
+        """The run is over, whatever became of it; told once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """What makes a run an agent's: the call that it is inside of, and what it has from there.
+
+    ``agent`` is the agent's name, ``parent_run`` the id of the run that called it, and ``parent_call`` the
+    id of the execution of its tool.  ``settings`` are its own budgets.  It takes what it uses from
+    ``purse``, and its effects are in ``ledger`` with those of the run that called it.
+    """
+
+    agent: str
+    parent_run: str
+    parent_call: str
+    settings: RunSettings
+    purse: Purse
+    ledger: RunLedger
+    watch: RunWatch

@@ -1,0 +1,51 @@
+"""Counting the tokens of a request that chooses server tools: the upstream is sent the tools themselves."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import orjson
+
+from proxy.relay.body import Body
+from proxy.relay.planning import Planner
+from proxy.relay.routing.prices import Prices
+from proxy.relay.routing.router import Route
+from proxy.server.api.forwarder import Forwarder
+from proxy.server.api.passthrough import Passthrough
+from proxy.server.api.request_reader import RequestReader
+from proxy.server.context import Context
+from proxy.wires.wire import Wire
+
+__all__ = ["Counting"]
+
+_NAMED: Final = b'"toolrelay'
+
+
+class Counting(Passthrough):
+    """Answers for the endpoints that count tokens; ``wires`` are by the names of their dialects."""
+
+    def __init__(
+        self,
+        request_reader: RequestReader,
+        forwarder: Forwarder,
+        prices: Prices,
+        *,
+        wires: Mapping[str, Wire],
+        planner: Planner,
+    ) -> None:
+        super().__init__(request_reader, forwarder, prices)
+        self._wires = wires
+        self._planner = planner
+
+    def _prepared(self, context: Context, body: Body, route: Route) -> Body:
+        """The body with the tools that it chooses in place of what chose them.
+
+        Raises :class:`~proxy.errors.RequestError` as a request for an answer would.
+        """
+        wire = self._wires.get(context.target.endpoint.dialect.name)
+        if wire is None or _NAMED not in body.raw:
+            return body
+        request = wire.parse(body.payload)
+        if not request.chosen:
+            return body
+        raw = self._planner.with_tools(wire, body.raw, request, context.permissions, route)
+        return Body(raw, orjson.loads(raw))

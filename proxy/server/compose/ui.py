@@ -1,0 +1,186 @@
+"""The web UI, from the configuration and the services."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from proxy import __version__
+from proxy.relay.routing.router import Router
+from proxy.server.api.admin import Admin
+from proxy.server.auth.authenticate import Authentication, OpenAuthenticator
+from proxy.server.auth.key_ring import KeyRing
+from proxy.server.callers import Caller, Rights
+from proxy.server.compose.services import Services
+from proxy.server.config.key_grants import KeyGrants
+from proxy.server.config.load import Config
+from proxy.server.config.rules import is_loopback
+from proxy.server.config.shown import shown_address, shown_settings
+from proxy.server.limits.rules import KeyLimits, parse_limits
+from proxy.server.serving.draining import Draining
+from proxy.server.serving.target import Targets
+from proxy.server.ui.feed import Feed
+from proxy.server.ui.live import Live
+from proxy.server.ui.playground import PLAYGROUND, Playground, ServeAs
+from proxy.server.ui.remedies import Lines
+from proxy.server.ui.run_rows import RunRows
+from proxy.server.ui.runs import Budget, OfferFacts, Replay, Runs
+from proxy.server.ui.server_pages import ServerFacts, ServerPages
+from proxy.server.ui.sessions import Session, Sessions, signing_key
+from proxy.server.ui.sign_in import SignIn
+from proxy.server.ui.static_files import StaticFiles
+from proxy.server.ui.surface import Route, Ui
+from proxy.server.ui.tool_pages import ToolPages
+
+__all__ = ["Edge", "WebUi", "make_sessions", "serves_ui"]
+
+
+def serves_ui(config: Config, authentication: Authentication) -> bool:
+    """Whether ``/ui`` is served: not where everybody on a network comes in without a key."""
+    is_open = isinstance(authentication.authenticator, OpenAuthenticator)
+    return config.ui.enabled and (not is_open or is_loopback(config.server.host))
+
+
+def make_sessions(services: Services, authentication: Authentication, hash_key: bytes) -> Sessions:
+    """Who is signed in; ``hash_key`` is the record's."""
+    return Sessions(
+        signing_key(hash_key), authentication.ring, services.store, lasts_s=services.config.ui.session_s
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """What of the HTTP surface the pages need beside the services."""
+
+    admin: Admin
+    router: Router
+    ring: KeyRing
+    draining: Draining
+    targets: Targets
+
+
+class WebUi:
+    """What the pages are answered with, put together."""
+
+    def __init__(self, services: Services, sessions: Sessions, demo: Mapping[str, str] | None = None) -> None:
+        self._services = services
+        self.sessions = sessions
+        self._demo = demo
+        self._playground: Playground | None = None
+
+    def open(self, edge: Edge, replay: Replay | None) -> Ui:
+        """The surface, whose playground is answered once it is told who serves."""
+        services, config, store = self._services, self._services.config, self._services.store
+        rows = RunRows(store)
+        offer = OfferFacts(services.registry, services.policy, _lines(config))
+        runs = Runs(edge.admin, rows, offer, _budgets(config), paths=services.paths, replay=replay)
+        tools = ToolPages(
+            edge.admin, store, offer, edge.router, edge.ring, tools_enabled=config.tools.enabled
+        )
+        feed = Feed(store, rows, secrets.token_hex(4), None)
+        sign_in = SignIn(self.sessions, self._facts)
+        live = Live(feed, sign_in.still_valid, edge.draining)
+        pages = ServerPages(store, edge.ring, edge.router, _server_facts(config), lambda: feed.listeners)
+        self._playground = Playground(_player(config), edge.targets.read)
+        routes = {
+            "runs": Route(runs.answer),
+            "compare": Route(runs.compare),
+            "events": Route(live.answer, approvers=True, streams=True),
+            "tools": Route(tools.tools),
+            "mcp": Route(tools.servers),
+            "explain": Route(tools.explain),
+            "keys": Route(pages.keys),
+            "usage": Route(pages.usage),
+            "upstreams": Route(pages.upstreams),
+            "settings": Route(pages.settings),
+            "health": Route(pages.health),
+            "play": Route(self._playground.answer, streams=True),
+        }
+        return Ui(StaticFiles(), sign_in, routes)
+
+    def serve_playground(self, serve: ServeAs) -> None:
+        """Answer the playground's requests with this."""
+        if self._playground is not None:
+            self._playground.serve = serve
+
+    def _facts(self, session: Session) -> dict[str, Any]:
+        config = self._services.config
+        capture = None
+        if config.ui.capture == "off":
+            capture = 'ui.capture = "off"'
+        elif config.store.content != "all":
+            capture = f'store.content = "{config.store.content}"; a capture needs "all"'
+        models = config.ui.playground_models
+        return {
+            "version": __version__,
+            "content": config.store.content,
+            "capture": {"allowed": capture is None, "reason": capture},
+            "playground": {
+                "allowed": bool(models),
+                "reason": None if models else "ui.playground_models is empty",
+            },
+            "demo": None if self._demo is None else dict(self._demo),
+        }
+
+
+def _budgets(config: Config) -> tuple[Budget, ...]:
+    tools = config.tools
+    return (
+        Budget("turns", tools.max_turns, "tools.max_turns"),
+        Budget("calls", tools.max_calls, "tools.max_calls"),
+        Budget("tokens", tools.max_tokens, "tools.max_tokens"),
+        Budget("cost", tools.max_cost, "tools.max_cost"),
+        Budget("time", tools.request_timeout_s, "tools.request_timeout_s", "s"),
+    )
+
+
+def _lines(config: Config) -> Lines:
+    """The lists that decide on tools, by their settings."""
+    policy = config.policy
+    lists: dict[str, Sequence[str]] = {
+        "policy.allow": policy.allow,
+        "policy.approve": policy.approve,
+        "policy.approve_effects": policy.approve_effects,
+        "policy.approve_safety": policy.approve_safety,
+    }
+    lists |= {f"keys.{name}.tools": key.tools for name, key in config.keys.items()}
+    for name, upstream in config.upstreams.items():
+        if isinstance(upstream.tools, tuple):
+            lists[f"upstreams.{name}.tools"] = upstream.tools
+    return Lines(lists)
+
+
+def _player(config: Config) -> Caller | None:
+    """Who the playground is to the API: a caller with few rights, whoever sits there."""
+    ui = config.ui
+    if not ui.playground_models:
+        return None
+    every = ("*",)
+    return Caller(
+        name=PLAYGROUND,
+        counted_as=PLAYGROUND,
+        limits=KeyLimits(requests=parse_limits("ui.playground_requests", ui.playground_requests)),
+        rights=Rights(
+            models=() if ui.playground_models == every else (ui.playground_models,),
+            tools=() if ui.playground_tools == every else (("ui.playground_tools", ui.playground_tools),),
+            keyed=True,
+            shared=True,
+        ),
+    )
+
+
+def _server_facts(config: Config) -> ServerFacts:
+    return ServerFacts(
+        settings=shown_settings(config),
+        declared={
+            name: {word: getattr(key, word) for word in KeyGrants.model_fields}
+            for name, key in config.keys.items()
+        },
+        addresses={name: shown_address(upstream.base_url) for name, upstream in config.upstreams.items()},
+        health={
+            "version": __version__,
+            "workers": config.server.workers,
+            "content": config.store.content,
+            "record": {"kind": config.store.url.partition(":")[0]},
+        },
+    )

@@ -1,0 +1,27 @@
+"""What clients are sent of responses in the background."""
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+from proxy.http.headers import Headers
+from proxy.relay.base import ClientStream
+from proxy.wires.dialects.responses import RESPONSES
+from proxy.wires.stream.sse import END_MARK, KEEP_ALIVE
+
+__all__ = ["send_events"]
+
+_HEAD: Final[Headers] = (
+    ("Content-Type", RESPONSES.framing.content_type),
+    ("Cache-Control", "no-cache"),
+    ("X-Accel-Buffering", "no"),
+)
+
+
+async def send_events(client: ClientStream, events: AsyncIterator[bytes]) -> None:
+    """Send events as they come; a comment for each that is empty.  Raises ``ConnectionError``."""
+    client.start(200, _HEAD)
+    client.flush()
+    async for event in events:
+        await client.write(event or KEEP_ALIVE)
+    await client.write(END_MARK)
+    client.finish()

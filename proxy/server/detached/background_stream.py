@@ -1,0 +1,148 @@
+"""A response in the background as it comes about: its resource, and its events for whoever follows.
+
+Source: OpenAI's guide "Background mode": events have ``sequence_number``, the resource ``background: true``
+and a status that begins as ``queued``.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import orjson
+
+from proxy.http.headers import Headers
+from proxy.http.rules import media_type
+from proxy.http.secrets import Secrets
+from proxy.server.detached.event_log import EventLog
+from proxy.wires.dialects.responses import RESPONSES
+from proxy.wires.stream.sse import SSEEvent, SSEParser, encode_event
+
+__all__ = ["ENDED", "BackgroundStream"]
+
+ENDED: Final = frozenset({"completed", "failed", "incomplete", "cancelled"})
+"""The statuses of a response that is over."""
+
+_MAX_BODY_BYTES: Final = 1 << 20
+_BROKEN: Final = {"code": "server_error", "message": "The response broke off before it was finished."}
+
+
+class BackgroundStream:
+    """A :class:`~proxy.relay.base.ClientStream` for a client that may not be there.
+
+    ``resource`` is the response as far as it has come, under an ``id`` of our own.  ``changed`` is called
+    when there is something new to be kept.
+    """
+
+    def __init__(self, resource: dict[str, Any], log: EventLog, changed: Callable[[], None]) -> None:
+        self.resource = resource
+        self.log = log
+        self.started = False
+        self.cut_off = False
+        self._changed = changed
+        self._secrets: Secrets | None = None
+        self._output: list[Any] = []
+        self._events: SSEParser | None = None
+        self._body = bytearray()
+        self._error: Any = None
+        self._next = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether the response is over."""
+        return self.resource["status"] in ENDED
+
+    def blank_out(self, secrets: Secrets | None) -> None:
+        self._secrets = secrets
+
+    def set_header(self, name: str, value: str) -> None:
+        """Do nothing: the record has what the headers would say."""
+
+    def start(self, status: int, headers: Headers) -> None:
+        self.started = True
+        if status < 300 and media_type(headers) == RESPONSES.framing.content_type:
+            self._events = SSEParser()
+
+    def flush(self) -> None:
+        """Do nothing: no bytes wait."""
+
+    def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
+        if self._secrets is not None:
+            data = self._secrets.blanked(data)
+        if self._events is None:
+            self._body += data[: _MAX_BODY_BYTES - len(self._body)]
+            return None
+        self._events.take(data)
+        while (event := self._events.next()) is not None:
+            self._take(event)
+        return None
+
+    async def write(self, data: bytes) -> None:
+        self.push(data)
+
+    def before_finish(self) -> None:
+        """Nobody waits for the end."""
+
+    def finish(self) -> None:
+        if not self.ended:
+            self.fail(self._error or _error_in(bytes(self._body)) or _BROKEN)
+
+    def abort(self) -> None:
+        self.finish()
+
+    def fail(self, error: Any) -> None:
+        """End the response with an error, unless it is over."""
+        if self.ended:
+            return
+        said = error if isinstance(error, dict) else _BROKEN
+        code, message = said.get("code") or "server_error", said.get("message") or _BROKEN["message"]
+        self.resource |= {"status": "failed", "error": {"code": str(code), "message": str(message)}}
+        self._tell("response.failed")
+
+    def cancel(self) -> None:
+        """End the response as cancelled, with what there is of it, unless it is over."""
+        if not self.ended:
+            self.resource["status"] = "cancelled"
+            self.log.end()
+            self._changed()
+
+    def _tell(self, kind: str) -> None:
+        """Say the last event."""
+        event = {"type": kind, "sequence_number": self._next, "response": self.resource}
+        self.log.put(self._next, encode_event(orjson.dumps(event), kind.encode()))
+        self.log.end()
+        self._changed()
+
+    def _take(self, event: SSEEvent) -> None:
+        if not event.data or event.is_end_mark or self.ended:
+            return
+        payload = orjson.loads(event.data)
+        if not isinstance(payload, dict):
+            return
+        kind, raw = str(payload.get("type", "")), event.raw
+        if kind == "error":
+            self._error = payload.get("error")
+            return
+        if kind == "response.output_item.done":
+            self._output.append(payload.get("item"))
+            self.resource["output"] = [*self._output]
+        if isinstance(response := payload.get("response"), dict):
+            # The upstream's id is its own, and the client was told another one before there was it.
+            self.resource = {**response, "id": self.resource["id"], "background": True}
+            if not self.ended:
+                self.resource |= {"status": "in_progress", "output": [*self._output]}
+            payload["response"] = self.resource
+            raw = encode_event(orjson.dumps(payload), kind.encode())
+        number = payload.get("sequence_number")
+        self._next = (number if type(number) is int else self._next) + 1
+        self.log.put(self._next - 1, raw)
+        if self.resource["status"] in ENDED:
+            self.log.end()
+        self._changed()
+
+
+def _error_in(body: bytes) -> Any:
+    """The error that a body says which is no stream; ``None`` for none."""
+    try:
+        said = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    return said.get("error") if isinstance(said, dict) else None

@@ -1,0 +1,116 @@
+"""``/ui/api/events``: what happens, as an event stream for pages that are open."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import web
+from multidict import istr
+
+from proxy.errors import RequestError
+from proxy.server.serving.draining import Draining
+from proxy.server.serving.response import HttpClientStream
+from proxy.server.ui.feed import POLL_S, Feed
+from proxy.server.ui.sessions import Session
+from proxy.server.ui.static_files import PAGE_HEADERS
+from proxy.server.ui.surface import UiRequest
+from proxy.wires.stream.sse import CONTENT_TYPE
+
+__all__ = ["Live"]
+
+_MOST_LISTENERS: Final = 20
+_MOST_OF_A_SESSION: Final = 4
+_COMMENT_S: Final = 15.0
+_LAST_ID: Final = istr("Last-Event-ID")
+_OF_APPROVERS: Final = frozenset({"approval"})
+
+
+class Live:
+    """Writes events to each page.  ``still_valid`` says whether a session is one still."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        still_valid: Callable[[Session], Awaitable[bool]],
+        draining: Draining,
+        *,
+        comment_s: float = _COMMENT_S,
+    ) -> None:
+        self._feed = feed
+        self._still_valid = still_valid
+        self._draining = draining
+        self._comment_s = comment_s
+        self._open: Counter[str] = Counter()
+
+    async def answer(self, asked: UiRequest) -> web.StreamResponse:
+        """The stream, until its page, its session or this process goes.
+
+        Raises :class:`~proxy.errors.RequestError` (429) where too many listen.
+        """
+        asked.allow("GET")
+        if asked.rest or asked.target.query:
+            raise asked.unknown()
+        nonce = asked.session.nonce
+        if self._open.total() >= _MOST_LISTENERS or self._open[nonce] >= _MOST_OF_A_SESSION:
+            raise RequestError(
+                429,
+                f"Too many pages listen: at most {_MOST_OF_A_SESSION} of a session and {_MOST_LISTENERS} in "
+                "all. Close one.",
+                type="rate_limit_error",
+                code="too_many_listeners",
+                headers={"Retry-After": "5"},
+            )
+        headers = [("Content-Type", CONTENT_TYPE), ("Cache-Control", "no-store"), *PAGE_HEADERS.items()]
+        if asked.request.method == "HEAD":
+            return web.Response(headers=dict(headers))
+        client = HttpClientStream(
+            asked.request,
+            {"x-request-id": asked.facts.request_id, "Server": "toolrelay"},
+            last=self._draining.closing,
+        )
+        after = asked.request.headers.get(_LAST_ID)
+        asked.facts.client = client
+        self._open[nonce] += 1
+        try:
+            client.start(200, headers)
+            await self._tell(asked.session, client, after)
+            client.finish()
+        finally:
+            self._open[nonce] -= 1
+            if not self._open[nonce]:
+                del self._open[nonce]
+        return client.response
+
+    async def _tell(self, session: Session, client: HttpClientStream, after: str | None) -> None:
+        listener = await self._feed.join(after)
+        # A process that ends closes its connections with their next response: this one has none.
+        wake = listener.woken.set
+        self._draining.watch(wake)
+        try:
+            hello = f'{{"cursor":"{self._feed.cursor}","poll_s":{POLL_S}}}'
+            await client.write(f"retry: 2000\nevent: hello\ndata: {hello}\n\n".encode())
+            while not self._draining.closing:
+                events, missed = listener.take()
+                if missed:
+                    await client.write(_framed("reset", "{}", self._feed.cursor))
+                for event in events:
+                    if session.role == "admin" or event.name in _OF_APPROVERS:
+                        await client.write(_framed(event.name, event.data, self._feed.id_of(event)))
+                try:
+                    async with asyncio.timeout(self._comment_s):
+                        await listener.woken.wait()
+                except TimeoutError:
+                    if not await self._still_valid(session):
+                        await client.write(_framed("end", '{"code":"not_signed_in"}', ""))
+                        return
+                    await client.write(b": \n\n")
+        finally:
+            self._draining.unwatch(wake)
+            self._feed.leave(listener)
+
+
+def _framed(name: str, data: str, cursor: str) -> bytes:
+    """An event; its data is one line of ASCII, in which nothing can end it."""
+    identity = f"id: {cursor}\n" if cursor else ""
+    return f"{identity}event: {name}\ndata: {data}\n\n".encode("ascii")

@@ -1,0 +1,110 @@
+"""What a request below ``/ui/api`` has to show before it is looked at: whence it comes, and its cookie."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+from aiohttp import hdrs
+from multidict import istr
+
+from proxy.errors import RequestError
+from proxy.server.middleware.page_guard import is_loopback_name, is_own_origin
+from proxy.server.serving.body import read_body
+from proxy.server.serving.request import EdgeRequest
+
+__all__ = ["COOKIE", "SECURE_COOKIE", "check_origin", "cookies_of", "is_secure", "read_object"]
+
+COOKIE: Final = "toolrelay_ui"
+SECURE_COOKIE: Final = "__Secure-toolrelay_ui"
+"""The cookie's name over https: a browser takes it from there alone."""
+
+_PROOF: Final = istr("x-toolrelay-ui")
+_SITE: Final = istr("Sec-Fetch-Site")
+_MAX_COOKIES: Final = 4
+_MAX_BODY: Final = 16 * 1024
+_BODY_S: Final = 10.0
+_READS: Final = frozenset({"GET", "HEAD"})
+
+
+def check_origin(request: EdgeRequest) -> None:
+    """Refuse what another site's page may have sent, with its reader's cookie.
+
+    A page of another origin cannot set the header ``x-toolrelay-ui`` without being asked, and a browser says
+    where a page is from.  Pages of ``server.cors_origins`` are refused, too: they may use the API alone.
+    Raises :class:`~proxy.errors.RequestError` (403, 415).
+    """
+    headers = request.headers
+    site = request.head.listed(_SITE)
+    origins = headers.getall(hdrs.ORIGIN, ())
+    host = headers.get(hdrs.HOST, "").lower()
+    own = all(is_own_origin(origin, host) for origin in origins) and len(origins) <= 1
+    reads = request.method in _READS
+    if not own or (site and site != ["same-origin"] and not (reads and site == ["none"])):
+        raise _refused("only the pages of this proxy may call this path")
+    if reads:
+        return
+    if headers.getall(_PROOF, ()) != ["1"]:
+        raise _refused("a request that changes something needs the header x-toolrelay-ui: 1")
+    kind = headers.get(hdrs.CONTENT_TYPE, "").partition(";")[0].strip().lower()
+    if request.body_exists and kind != "application/json":
+        raise RequestError(
+            415,
+            "Send JSON with Content-Type: application/json.",
+            param="Content-Type",
+            code="content_type_not_allowed",
+        )
+
+
+def is_secure(request: EdgeRequest) -> bool:
+    """Whether the browser reached us by https, as it says itself.
+
+    Raises :class:`~proxy.errors.RequestError` (403) where a cookie would cross a network in the clear.
+    """
+    if request.headers.get(hdrs.ORIGIN, "").startswith("https://"):
+        return True
+    if not is_loopback_name(request.headers.get(hdrs.HOST, "")):
+        raise RequestError(
+            403,
+            "The web UI signs nobody in over plain http from another machine, because the session could be "
+            "read on the way. Serve it over https, or reach it through a tunnel: "
+            "ssh -L 8080:127.0.0.1:8080 HOST",
+            code="insecure_sign_in",
+        )
+    return False
+
+
+def cookies_of(request: EdgeRequest) -> list[str]:
+    """The values that a request has for our cookie, of which another page on this host may have set some."""
+    found = []
+    for line in request.headers.getall(hdrs.COOKIE, ()):
+        for part in line.split(";"):
+            name, _, value = part.strip().partition("=")
+            if name in (COOKIE, SECURE_COOKIE):
+                found.append(value.strip('"'))
+    return found[:_MAX_COOKIES]
+
+
+async def read_object(request: EdgeRequest, known: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:
+    """The JSON object of a body, whose members may be those of ``known``, each of that type.
+
+    Raises :class:`~proxy.errors.RequestError` (400, 408, 413).
+    """
+    raw = await read_body(request, _MAX_BODY, _BODY_S)
+    try:
+        value = orjson.loads(raw) if raw.strip() else {}
+    except orjson.JSONDecodeError:
+        raise RequestError(400, "The body is not JSON.", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise RequestError(400, "The body must be a JSON object.", code="invalid_json")
+    for name, member in value.items():
+        if name not in known:
+            there = ", ".join(known) or "none"
+            raise RequestError(400, f"{name[:40]!r} is not known here; known: {there}.", param=name[:40])
+        wrong = not isinstance(member, known[name]) or (isinstance(member, bool) and known[name] is int)
+        if wrong:
+            raise RequestError(400, f"{name} has the wrong type.", param=name)
+    return value
+
+
+def _refused(why: str) -> RequestError:
+    return RequestError(403, f"Refused: {why}.", code="csrf_refused")

@@ -1,0 +1,59 @@
+"""Runs as rows of a list: what ``/admin/runs`` says, with the name of the caller and the calls."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from proxy.records import RunRecord
+from proxy.server.api.json_output import run_to_json
+from proxy.server.auth.key_names import named_callers
+from proxy.server.auth.key_ring import DECLARED
+from proxy.store.base import Store
+
+__all__ = ["RunRows", "caller_name"]
+
+_NAMES_S: Final = 5.0
+_MOST_CALLS: Final = 32
+
+
+class RunRows:
+    """Completes rows of runs from the record."""
+
+    def __init__(self, store: Store, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._monotonic = monotonic
+        self._names: Mapping[str, str] = {}
+        self._read_at = -float("inf")
+
+    async def of(self, runs: Iterable[RunRecord]) -> list[dict[str, Any]]:
+        """Rows of runs; raises StoreError."""
+        rows = [run_to_json(run) for run in runs]
+        await self.complete(rows)
+        return rows
+
+    async def complete(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Put the caller's name and the calls into rows; raises StoreError."""
+        called = await self._store.called_tools([row["id"] for row in rows])
+        names = await self._key_names()
+        for row in rows:
+            calls = called.get(row["id"], ())
+            row["caller_name"] = caller_name(row["caller"], names)
+            row["calls"] = [
+                {"tool": call.tool, "status": call.status, "error_code": call.error_code}
+                for call in calls[:_MOST_CALLS]
+            ]
+            row["calls_more"] = max(0, len(calls) - _MOST_CALLS)
+
+    async def _key_names(self) -> Mapping[str, str]:
+        """The names of keys by their ids, as of a few seconds ago."""
+        if self._monotonic() - self._read_at >= _NAMES_S:
+            self._names = named_callers((await self._store.read_keys()).keys)
+            self._read_at = self._monotonic()
+        return self._names
+
+
+def caller_name(caller: str, names: Mapping[str, str]) -> str:
+    """What people call who asked: the key's name, and what the record has of its end user."""
+    key, slash, person = caller.partition("/")
+    name = key.removeprefix(DECLARED) if key.startswith(DECLARED) else names.get(key, key)
+    return f"{name}{slash}{person[:8]}"

@@ -1,0 +1,255 @@
+"""``/ui/api/runs``: the list, one run with all that its page shows, and what can be taken away of it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import structlog
+from aiohttp import hdrs, web
+
+from proxy.errors import RequestError, ToolRelayError
+from proxy.server.api.admin import RUN_QUERY, Admin, json_answer, parse_query, truth
+from proxy.server.api.json_output import detail_to_json, to_line
+from proxy.server.ui.comparing import comparison
+from proxy.server.ui.copying import copied
+from proxy.server.ui.remedies import Lines, remedy_of
+from proxy.server.ui.run_rows import RunRows
+from proxy.server.ui.static_files import API_PREFIX
+from proxy.server.ui.surface import UiRequest
+from proxy.store.base import RunDetail
+from proxy.tools.access.catalog import Registry
+from proxy.tools.access.policy import Policy
+
+__all__ = ["Budget", "OfferFacts", "Replay", "Runs"]
+
+_REPLAY_S: Final = 25.0
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A bound of runs: 0 is none.  ``unit`` is empty for plain counts."""
+
+    name: str
+    most: float
+    setting: str
+    unit: str = ""
+
+
+class Replay(Protocol):
+    """Runs a recorded run again, offline: no upstream is asked and no tool runs."""
+
+    def __call__(self, detail: RunDetail) -> Awaitable[dict[str, Any]]:
+        """What came of it as JSON values; raises :class:`~proxy.errors.ToolRelayError` where it cannot be."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OfferFacts:
+    """What says why a tool was offered or not: the tools and the policy of now, and the settings behind."""
+
+    registry: Registry
+    policy: Policy
+    lines: Lines
+
+    def of(self, detail: RunDetail) -> list[dict[str, Any]]:
+        """Each tool of a run, with the rule and what would change it."""
+        run = detail.run
+        found: list[dict[str, Any]] = []
+        for tool in run.offered:
+            spec = self.registry.current.get(tool)
+            decision = self.policy.decide(spec) if spec is not None else None
+            later = {turn.number: turn.withheld[tool] for turn in detail.turns if tool in turn.withheld}
+            found.append(
+                {
+                    "tool": tool,
+                    "outcome": "offered",
+                    "rule": decision.rule if decision is not None and decision.allowed else None,
+                    "reason": None if spec is not None else "the tool is not loaded any more",
+                    "withheld_from_turn": min(later, default=None),
+                    "change": None,
+                }
+            )
+        found += [
+            {
+                "tool": tool,
+                "outcome": "withheld",
+                "rule": rule,
+                "reason": rule,
+                "withheld_from_turn": None,
+                "change": remedy_of(rule, tool, run.upstream, self.lines),
+            }
+            for tool, rule in run.withheld.items()
+        ]
+        return sorted(found, key=lambda one: str(one["tool"]))
+
+
+class Runs:
+    """Answers for runs.  ``budgets`` are those of every run."""
+
+    def __init__(
+        self,
+        admin: Admin,
+        rows: RunRows,
+        offer: OfferFacts,
+        budgets: Sequence[Budget],
+        *,
+        paths: Mapping[str, str],
+        replay: Replay | None,
+        wire: Callable[[str], Awaitable[dict[str, Any]]] | None = None,
+    ) -> None:
+        """``paths`` are where each dialect is served.  Without ``replay`` none can be replayed; ``wire``
+        gives what was captured of a run."""
+        self._admin = admin
+        self._rows = rows
+        self._offer = offer
+        self._budgets = budgets
+        self._paths = paths
+        self._replay = replay
+        self._wire = wire
+        self._replaying = asyncio.Lock()
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.ui")
+
+    async def answer(self, asked: UiRequest) -> web.Response:
+        """The list, a run, or what is below a run."""
+        if not asked.rest:
+            asked.allow("GET")
+            answer = await self._admin.runs(parse_query(asked.target.query, *RUN_QUERY))
+            await self._rows.complete(answer["data"])
+            return json_answer(answer)
+        run_id, _, what = asked.rest.partition("/")
+        if what == "replay":
+            asked.allow("POST")
+            return await self._replayed(asked, await self._found(asked, run_id))
+        asked.allow("GET")
+        if what == "":
+            return await self._detail(asked, run_id)
+        if what == "copy":
+            return await self._copy(asked, await self._found(asked, run_id))
+        if what == "export":
+            return await self._export(asked, await self._found(asked, run_id))
+        if what == "wire" and self._wire is not None:
+            parse_query(asked.target.query)
+            detail = await self._found(asked, run_id)
+            self._tell(asked, detail, "wire")
+            return json_answer(await self._wire(detail.run.id))
+        raise asked.unknown()
+
+    async def compare(self, asked: UiRequest) -> web.Response:
+        """``/ui/api/compare``: two runs side by side."""
+        asked.allow("GET")
+        query = parse_query(asked.target.query, "a", "b")
+        if asked.rest:
+            raise asked.unknown()
+        for name in ("a", "b"):
+            if name not in query:
+                raise RequestError(400, f"{name} must be the id of a run.", param=name)
+        details = [await self._found(asked, query[name]) for name in ("a", "b")]
+        shown = [await self._shown(detail, content=False) for detail in details]
+        return json_answer(comparison(details[0], details[1], shown[0], shown[1]))
+
+    async def _found(self, asked: UiRequest, run_id: str) -> RunDetail:
+        detail = await self._admin.find(run_id)
+        if detail is None:
+            raise RequestError(404, "There is no run of this id, or it was deleted.", code="not_found")
+        return detail
+
+    async def _detail(self, asked: UiRequest, run_id: str) -> web.Response:
+        content = truth(parse_query(asked.target.query, "content"), "content")
+        detail = await self._found(asked, run_id)
+        if content:
+            self._tell(asked, detail, "runs")
+        return await asyncio.to_thread(json_answer, await self._shown(detail, content=content))
+
+    async def _shown(self, detail: RunDetail, *, content: bool) -> dict[str, Any]:
+        shown = await asyncio.to_thread(detail_to_json, detail, content=content)
+        await self._rows.complete([shown["run"]])
+        began = detail.run.started_at
+        for turn in shown["turns"]:
+            turn["offset_ms"] = _ms(turn["started_at"], began)
+            turn["first_ms"] = _ms(turn["first_at"], turn["started_at"])
+        for call in shown["invocations"]:
+            call["offset_ms"] = _ms(call["started_at"], began)
+        shown["offer"] = self._offer.of(detail)
+        shown["budgets"] = self._used(detail)
+        shown.setdefault("children", [])
+        shown.setdefault("memory", None)
+        return shown
+
+    def _used(self, detail: RunDetail) -> list[dict[str, Any]]:
+        run = detail.run
+        ended_at = run.ended_at
+        used: dict[str, float | None] = {
+            "turns": run.turns or len(detail.turns),
+            "calls": run.tool_calls or len(detail.invocations),
+            "tokens": run.total_tokens,
+            "cost": None if run.cost is None else run.cost / 1e9,
+            "time": None if ended_at is None else max(0.0, ended_at - run.started_at),
+        }
+        return [
+            {
+                "name": budget.name,
+                "used": used.get(budget.name),
+                "max": budget.most,
+                "unit": budget.unit or None,
+                "setting": budget.setting,
+                "spent": run.spent == budget.setting,
+            }
+            for budget in self._budgets
+            if budget.most
+        ]
+
+    async def _copy(self, asked: UiRequest, detail: RunDetail) -> web.Response:
+        form = parse_query(asked.target.query, "as").get("as", "curl")
+        if form not in ("curl", "python"):
+            raise RequestError(400, "as must be curl or python.", param="as")
+        self._tell(asked, detail, "copy")
+        scheme = "https" if asked.request.headers.get(hdrs.ORIGIN, "").startswith("https:") else "http"
+        address = f"{scheme}://{asked.request.headers.get(hdrs.HOST, '127.0.0.1:8080')}"
+        return json_answer(copied(detail, form, address, self._paths))
+
+    async def _export(self, asked: UiRequest, detail: RunDetail) -> web.Response:
+        content = truth(parse_query(asked.target.query, "content"), "content")
+        if content:
+            self._tell(asked, detail, "export")
+        line = await asyncio.to_thread(lambda: to_line(detail_to_json(detail, content=content)))
+        return web.Response(
+            body=line.encode("ascii") + b"\n",
+            content_type="application/json",
+            headers={"Content-Disposition": f'attachment; filename="{detail.run.id}.jsonl"'},
+        )
+
+    async def _replayed(self, asked: UiRequest, detail: RunDetail) -> web.Response:
+        if self._replay is None:
+            raise _cannot("this server cannot replay runs; use: toolrelay runs replay ID")
+        if self._replaying.locked():
+            raise _cannot("another replay is under way; try again in a moment")
+        self._tell(asked, detail, "replay")
+        async with self._replaying:
+            try:
+                async with asyncio.timeout(_REPLAY_S):
+                    said = await self._replay(detail)
+            except ToolRelayError as error:
+                raise _cannot(str(error)) from None
+            except TimeoutError:
+                raise _cannot(f"the replay took longer than {_REPLAY_S:g} s") from None
+        return json_answer({"object": "ui.replay", "run_id": detail.run.id, **said})
+
+    def _tell(self, asked: UiRequest, detail: RunDetail, what: str) -> None:
+        """Before content is given out, so that nobody reads what the log does not tell of."""
+        self._log.warning(
+            "content_read",
+            command=f"{API_PREFIX}{what}",
+            caller=asked.session.caller,
+            request_id=asked.facts.request_id,
+            run_id=detail.run.id,
+            messages=len(detail.messages),
+        )
+
+
+def _cannot(why: str) -> RequestError:
+    return RequestError(409, f"The run cannot be replayed: {why}.", code="cannot_replay")
+
+
+def _ms(at: float | None, since: float) -> float | None:
+    return None if at is None else max(0.0, round((at - since) * 1000, 1))

@@ -1,0 +1,280 @@
+"""Sessions of the web UI: a signed cookie that every worker can check, and codes that sign in once.
+
+A session is no row: what it says stands in the cookie, under a MAC whose key is made from the record's own
+hash key.  So each process that shares the record knows it, and it ends with the client key that it came
+from, which is looked up with each request.  The record holds only what must not be forgotten: which codes
+were used, and which sessions were signed out.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, Literal, Protocol
+
+import orjson
+
+from proxy.server.auth.key_ring import Key
+
+__all__ = [
+    "CODE_S",
+    "IDLE_S",
+    "OPERATOR",
+    "Marks",
+    "NamedKeys",
+    "Role",
+    "Session",
+    "Sessions",
+    "login_code",
+    "role_of",
+    "signing_key",
+]
+
+Role = Literal["admin", "approver"]
+
+IDLE_S: Final = 3600.0
+"""Seconds without a request after which a session ends."""
+CODE_S: Final = 60.0
+"""Seconds for which the code of a link signs somebody in."""
+OPERATOR: Final = "operator"
+"""What the holder of a link is called: whoever may write the record made it."""
+
+_RENEW_S: Final = 60.0
+_MAX_TEXT: Final = 1024
+_NONCE_BYTES: Final = 16
+_CODE_NONCE_BYTES: Final = 8
+_CODE_MAC_BYTES: Final = 17
+_CODE_CHARS: Final = 44
+"""A code is short enough for a line of a terminal."""
+
+_COOKIE: Final = b"toolrelay ui session"
+_CODE: Final = b"toolrelay ui code"
+
+
+class NamedKeys(Protocol):
+    """The client keys that are valid now: a :class:`~proxy.server.auth.key_ring.KeyRing`."""
+
+    async def find(self, secret: str) -> Key | None:
+        """The valid key that has this secret; raises RequestError (503) where that cannot be said."""
+        ...
+
+    async def named(self, key_id: str) -> Key | None:
+        """The valid key of that id; raises as :meth:`find` does."""
+        ...
+
+
+class Marks(Protocol):
+    """What the record remembers of codes and sessions: a :class:`~proxy.store.base.KeyStore`."""
+
+    async def mark_once(self, name: str, until: float) -> bool:
+        """Leave a mark; whether there was none.  Raises StoreError."""
+        ...
+
+    async def is_marked(self, name: str) -> bool:
+        """Whether there is that mark.  Raises StoreError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Somebody who has signed in.  ``key_id`` is ``None`` for the holder of a link; times are epoch seconds.
+
+    ``nonce`` tells sessions apart.  ``began`` and ``seen`` are when it was made and last renewed.
+    """
+
+    nonce: str
+    key_id: str | None
+    name: str
+    role: Role
+    began: float
+    seen: float
+    expires_at: float
+
+    @property
+    def idle_at(self) -> float:
+        """When it ends if nothing more is asked."""
+        return min(self.seen + IDLE_S, self.expires_at)
+
+    @property
+    def caller(self) -> str:
+        """Who it is, as the log has it."""
+        return self.key_id or OPERATOR
+
+
+def signing_key(hash_key: bytes) -> bytes:
+    """The key of the MACs, made from that of the record."""
+    return hashlib.blake2b(b"toolrelay ui", key=hash_key, digest_size=32).digest()
+
+
+def login_code(key: bytes, *, now: float, lasts_s: float = CODE_S) -> str:
+    """A code that signs an operator in, once, until ``lasts_s`` seconds from ``now``."""
+    said = struct.pack(">d", now + lasts_s) + secrets.token_bytes(_CODE_NONCE_BYTES)
+    return _encode(said + _code_mac(key, said))
+
+
+class Sessions:
+    """Makes and checks sessions.  ``lasts_s`` is the longest that one lasts, in seconds."""
+
+    def __init__(
+        self,
+        key: bytes,
+        keys: NamedKeys,
+        marks: Marks,
+        *,
+        lasts_s: float,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._key = key
+        self._keys = keys
+        self._marks = marks
+        self._lasts_s = lasts_s
+        self._now = now
+
+    def code(self, lasts_s: float = CODE_S) -> str:
+        """A code for a link; see :func:`login_code`."""
+        return login_code(self._key, now=self._now(), lasts_s=lasts_s)
+
+    async def by_code(self, code: str) -> Session | None:
+        """Who signs in with a code; ``None`` for one that is not ours, too old or used.
+
+        Raises :class:`~proxy.errors.StoreError` where nobody can say whether it was used.
+        """
+        said = _read_code(self._key, code)
+        if said is None:
+            return None
+        nonce, until = said
+        if self._now() >= until or not await self._marks.mark_once(f"code:{nonce}", until):
+            return None
+        return self._begin(None, OPERATOR, "admin")
+
+    async def by_key(self, secret: str) -> Session | None:
+        """Who signs in with a client key; ``None`` for one that opens nothing here.
+
+        Raises :class:`~proxy.errors.RequestError` (503) where that cannot be said.
+        """
+        key = await self._keys.find(secret)
+        role = role_of(key)
+        return self._begin(key.caller.name, key.name, role) if key is not None and role else None
+
+    async def by_cookie(self, cookie: str) -> Session | None:
+        """Whose cookie it is; ``None`` for one that is not ours or whose session is over.
+
+        Raises :class:`~proxy.errors.RequestError` (503) and :class:`~proxy.errors.StoreError` where that
+        cannot be said.
+        """
+        session = _session_in(_read(self._key, cookie))
+        if session is None or not session.seen <= self._now() + _RENEW_S or self._now() >= session.idle_at:
+            return None
+        if session.key_id is not None:
+            key = await self._keys.named(session.key_id)
+            if key is None or role_of(key) != session.role:
+                return None
+        return None if await self._marks.is_marked(f"session:{session.nonce}") else session
+
+    async def end(self, session: Session) -> None:
+        """Sign out, on every worker; raises :class:`~proxy.errors.StoreError`."""
+        await self._marks.mark_once(f"session:{session.nonce}", session.expires_at)
+
+    def cookie(self, session: Session) -> str:
+        """A session as its cookie has it."""
+        return _signed(
+            self._key,
+            {
+                "n": session.nonce,
+                "k": session.key_id,
+                "c": session.name,
+                "r": session.role,
+                "b": session.began,
+                "s": session.seen,
+                "e": session.expires_at,
+            },
+        )
+
+    def renewed(self, session: Session) -> Session | None:
+        """The same, seen now; ``None`` where its cookie is new enough."""
+        if self._now() - session.seen < _RENEW_S:
+            return None
+        return replace(session, seen=self._now())
+
+    def _begin(self, key_id: str | None, name: str, role: Role) -> Session:
+        now = self._now()
+        nonce = secrets.token_urlsafe(_NONCE_BYTES)
+        return Session(nonce, key_id, name, role, now, now, now + self._lasts_s)
+
+
+def role_of(key: Key | None) -> Role | None:
+    """What a key may do here; ``None`` for nothing."""
+    if key is None:
+        return None
+    if key.admin:
+        return "admin"
+    return "approver" if getattr(key, "approver", False) else None
+
+
+def _read_code(key: bytes, code: str) -> tuple[str, float] | None:
+    """The nonce of a code and when its time is over; ``None`` for one that was not made here."""
+    if len(code) != _CODE_CHARS or not code.isascii():
+        return None
+    try:
+        raw = _decode(code)
+    except ValueError:
+        return None
+    said, mac = raw[:-_CODE_MAC_BYTES], raw[-_CODE_MAC_BYTES:]
+    if not hmac.compare_digest(mac, _code_mac(key, said)):
+        return None
+    return said[8:].hex(), float(struct.unpack(">d", said[:8])[0])
+
+
+def _code_mac(key: bytes, said: bytes) -> bytes:
+    return hashlib.blake2b(_CODE + b"\0" + said, key=key, digest_size=_CODE_MAC_BYTES).digest()
+
+
+def _session_in(said: dict[str, object] | None) -> Session | None:
+    match said:
+        case {
+            "n": str(nonce),
+            "k": (str() | None) as key_id,
+            "c": str(name),
+            "r": ("admin" | "approver") as role,
+            "b": float(began),
+            "s": float(seen),
+            "e": float(expires_at),
+        }:
+            return Session(nonce, key_id, name, role, began, seen, expires_at)
+    return None
+
+
+def _signed(key: bytes, said: dict[str, object]) -> str:
+    text = _encode(orjson.dumps(said))
+    return f"{text}.{_encode(_mac(key, text))}"
+
+
+def _read(key: bytes, signed: str) -> dict[str, object] | None:
+    """What was signed; ``None`` for what was not signed here."""
+    if len(signed) > _MAX_TEXT or not signed.isascii():
+        return None
+    text, _, mac = signed.partition(".")
+    try:
+        if not hmac.compare_digest(_decode(mac), _mac(key, text)):
+            return None
+        said = orjson.loads(_decode(text))
+    except (binascii.Error, ValueError):
+        return None
+    return said if isinstance(said, dict) else None
+
+
+def _mac(key: bytes, text: str) -> bytes:
+    return hashlib.blake2b(_COOKIE + b"\0" + text.encode(), key=key, digest_size=32).digest()
+
+
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _decode(text: str) -> bytes:
+    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

@@ -1,0 +1,175 @@
+"""Signing in and out of the web UI, and who a request below ``/ui/api`` comes from."""
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+from aiohttp import hdrs, web
+
+from proxy.errors import RequestError
+from proxy.server.serving.client_address import counted_address
+from proxy.server.serving.request import EdgeRequest
+from proxy.server.ui.requests import (
+    COOKIE,
+    SECURE_COOKIE,
+    check_origin,
+    cookies_of,
+    is_secure,
+    read_object,
+)
+from proxy.server.ui.sessions import Session, Sessions
+
+__all__ = ["SignIn"]
+
+_WINDOW_S: Final = 60.0
+_MOST_FAILURES: Final = 5
+"""Failed sign-ins of one address in a minute, in each process."""
+_MOST_OF_ALL: Final = 100
+"""The same of all addresses together."""
+
+
+class _Failures:
+    """How often sign-in failed in the present minute, by address."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._began = now()
+        self._count: dict[str, int] = {}
+
+    def check(self, address: str) -> None:
+        """Raise :class:`~proxy.errors.RequestError` (429) for an address that has failed too often."""
+        left = self._began + _WINDOW_S - self._now()
+        if left <= 0:
+            self._began, self._count, left = self._now(), {}, _WINDOW_S
+        if self._count.get(address, 0) >= _MOST_FAILURES or sum(self._count.values()) >= _MOST_OF_ALL:
+            raise RequestError(
+                429,
+                "Too many failed sign-ins. Try again in a minute.",
+                type="rate_limit_error",
+                code="too_many_sign_ins",
+                headers={"Retry-After": str(int(left) + 1)},
+            )
+
+    def add(self, address: str) -> None:
+        self._count[address] = self._count.get(address, 0) + 1
+
+
+class SignIn:
+    """Answers for ``/ui/api/session``.  ``facts`` are what its page is told beside who it is."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        facts: Callable[[Session], dict[str, Any]],
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sessions = sessions
+        self._facts = facts
+        self._failures = _Failures(monotonic)
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.ui")
+
+    async def session(self, request: EdgeRequest) -> Session:
+        """Whose request it is.
+
+        Raises :class:`~proxy.errors.RequestError`: 403 for one of another site's page, 401 for one without a
+        session that is valid now.
+        """
+        check_origin(request)
+        for cookie in cookies_of(request):
+            session = await self._sessions.by_cookie(cookie)
+            if session is not None:
+                return session
+        raise RequestError(
+            401,
+            "You are not signed in, or the session has ended. Run `toolrelay ui` for a link, or sign in with "
+            "an administrator's key.",
+            type="authentication_error",
+            code="not_signed_in",
+        )
+
+    async def still_valid(self, session: Session) -> bool:
+        """Whether a session that was valid is so still; for a stream, which has no further request."""
+        return await self._sessions.by_cookie(self._sessions.cookie(session)) is not None
+
+    async def answer(self, request: EdgeRequest) -> web.Response:
+        """The response; raises :class:`~proxy.errors.RequestError` as :meth:`session` does, 429 and 405."""
+        if request.method == "POST":
+            return await self._begin(request)
+        session = await self.session(request)
+        if request.method == "DELETE":
+            await self._sessions.end(session)
+            self._log.info("ui_signed_out", caller=session.caller)
+            response = web.Response(status=204)
+            for name in cookie_names(request):
+                response.headers.add(hdrs.SET_COOKIE, _cookie(name, "", 0))
+            return response
+        if request.method not in ("GET", "HEAD"):
+            raise RequestError(
+                405,
+                "This path accepts only GET, POST and DELETE.",
+                headers={"Allow": "GET, HEAD, POST, DELETE"},
+            )
+        return web.json_response(self._shown(session))
+
+    def renew(self, request: EdgeRequest, session: Session, response: web.StreamResponse) -> None:
+        """Put off the session's idle end, where a new cookie is worth it and can still be sent."""
+        renewed = self._sessions.renewed(session) if not response.prepared else None
+        if renewed is not None and response.status < 400 and hdrs.SET_COOKIE not in response.headers:
+            self._set(response, renewed, cookie_names(request)[0])
+
+    async def _begin(self, request: EdgeRequest) -> web.Response:
+        check_origin(request)
+        secure = is_secure(request)
+        address = counted_address(request)
+        self._failures.check(address)
+        said = await read_object(request, {"key": str, "code": str})
+        if len(said) != 1:
+            raise RequestError(400, "Send one of: code (from `toolrelay ui`), key (a client key).")
+        if "code" in said:
+            session = await self._sessions.by_code(said["code"])
+        else:
+            session = await self._sessions.by_key(said["key"].strip())
+        if session is None:
+            self._failures.add(address)
+            self._log.warning("ui_sign_in_failed", address=address)
+            raise RequestError(
+                401,
+                "This does not sign you in. A link works once and for a short time: run `toolrelay ui` "
+                "again. A key must be an administrator's or an approver's: toolrelay keys create NAME "
+                "--admin",
+                type="authentication_error",
+                code="sign_in_failed",
+            )
+        self._log.info("ui_signed_in", caller=session.caller, via="key" if session.key_id else "link")
+        response = web.json_response(self._shown(session))
+        self._set(response, session, SECURE_COOKIE if secure else COOKIE)
+        return response
+
+    def _set(self, response: web.StreamResponse, session: Session, name: str) -> None:
+        left = max(1, int(session.expires_at - session.seen))
+        response.headers.add(hdrs.SET_COOKIE, _cookie(name, self._sessions.cookie(session), left))
+
+    def _shown(self, session: Session) -> dict[str, Any]:
+        return {
+            "object": "ui.session",
+            "name": session.name,
+            "key_id": session.key_id,
+            "role": session.role,
+            "via": "key" if session.key_id else "link",
+            "expires_at": session.expires_at,
+            "idle_at": session.idle_at,
+            **self._facts(session),
+        }
+
+
+def cookie_names(request: EdgeRequest) -> list[str]:
+    """The names under which a request brought the cookie, the one over https first; never none."""
+    said = "; ".join(request.headers.getall(hdrs.COOKIE, ()))
+    return [SECURE_COOKIE, COOKIE] if SECURE_COOKIE in said else [COOKIE]
+
+
+def _cookie(name: str, value: str, max_age: int) -> str:
+    secure = "; Secure" if name == SECURE_COOKIE else ""
+    return f"{name}={value}; Path=/ui; Max-Age={max_age}; HttpOnly; SameSite=Strict{secure}"

@@ -1,0 +1,68 @@
+// The inbox of what waits for a person.
+import { api, query } from "../core/api.js";
+import { h, say, set } from "../core/dom.js";
+import { count } from "../core/format.js";
+import { icon } from "../core/icons.js";
+import { keys } from "../core/keys.js";
+import { on } from "../core/live.js";
+import { remember } from "../core/router.js";
+import { askCard } from "../parts/ask.js";
+import { empty, head, note } from "../parts/page.js";
+
+export async function show({ query: asked, signal }) {
+  let state = ["pending", "decided"].includes(asked.get("state")) ? asked.get("state") : "pending";
+  const box = h("div.col", { style: { gap: "1rem" } });
+  const counted = h("span");
+  let list = null;
+
+  async function load() {
+    list = await api(`approvals${query({ state, limit: 100 })}`, { signal });
+    draw();
+  }
+
+  function draw() {
+    const rows = list.data;
+    set(counted, state === "pending" ? (rows.length ? `${count(rows.length, "call")} ${rows.length === 1 ? "waits" : "wait"} for you` : "Nothing waits") : count(rows.length, "decision"));
+    set(box, list.note && note("info", list.note), rows.length ? rows.map((row) => askCard(row)) : h("div.card", state === "pending"
+      ? empty("approvals", "Nothing waits for you", "Calls of tools that policy.approve names appear here, with the arguments that would run. Each is asked once.")
+      : empty("approvals", "Nothing has been decided yet", "")));
+  }
+
+  on("approval", (row) => {
+    const at = list?.data.findIndex((one) => one.id === row.id) ?? -1;
+    const here = box.querySelector(`[data-id="${CSS.escape(row.id)}"]`);
+    if (here) document.dispatchEvent(new CustomEvent("toolrelay:approval", { detail: row }));
+    else if (state === "pending" && row.status === "pending" && at < 0) {
+      list.data.unshift(row);
+      if (list.data.length === 1) draw();
+      else box.prepend(askCard(row));
+      set(counted, `${count(list.data.length, "call")} wait for you`);
+      say(`A call of ${row.tool} waits for approval.`);
+    }
+  }, signal);
+
+  const cards = () => [...box.querySelectorAll(".ask")];
+  const focused = () => document.activeElement?.closest(".ask");
+  const move = (step) => {
+    const all = cards();
+    const at = all.indexOf(focused());
+    all[Math.min(all.length - 1, Math.max(0, at + step))]?.querySelector("button, a, [tabindex]")?.focus();
+  };
+  // A key alone decides nothing: it moves the focus to the button, and Enter acts.
+  keys({ j: () => move(1), k: () => move(-1), a: () => (focused() ?? cards()[0])?.querySelector("[data-act=approve]")?.focus(), d: () => (focused() ?? cards()[0])?.querySelector("[data-act=deny]")?.click() }, signal);
+
+  const choose = (next) => {
+    state = next;
+    remember(next === "pending" ? "" : `?state=${next}`);
+    set(choice, options());
+    load().catch((error) => error.name !== "AbortError" && set(box, note("bad", error.message)));
+  };
+  const options = () => [["pending", "Waiting"], ["decided", "Decided"]].map(([value, text]) => h("button", { type: "button", "aria-pressed": String(state === value), onclick: () => choose(value) }, text));
+  const choice = h("div.seg", { role: "group", "aria-label": "Which" }, options());
+  await load();
+  const remind = "Notification" in window && Notification.permission === "default" && h("button.btn", { type: "button", onclick: (event) => { Notification.requestPermission(); event.target.hidden = true; } }, icon("info"), "Notify me");
+  on("approval", (row) => {
+    if (row.status === "pending" && document.hidden && "Notification" in window && Notification.permission === "granted") new Notification("A tool call waits for your approval", { body: String(row.tool ?? ""), tag: row.id });
+  }, signal);
+  return { title: "Approvals", node: [head("Approvals", counted, remind, choice), box] };
+}

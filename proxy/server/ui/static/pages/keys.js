@@ -1,0 +1,37 @@
+// Client keys with what they may do.  No secret is here, and nothing is made or revoked.
+import { api } from "../core/api.js";
+import { h } from "../core/dom.js";
+import { count, moment } from "../core/format.js";
+import { icon } from "../core/icons.js";
+import { code, empty, head } from "../parts/page.js";
+
+export async function show({ signal }) {
+  const list = await api("keys", { signal });
+  const columns = ["Key", "Rights", "Models", "Tools", "Limits", "Expires"];
+  return {
+    title: "Keys",
+    node: [
+      head("Keys", "Who may ask, and for what. Keys are made and revoked in a shell."),
+      list.data.length
+        ? h("section.card", { "aria-label": "Keys" }, h("div.table-box", h("table.table.cards", h("thead", h("tr", columns.map((one) => h("th", { scope: "col" }, one)))), h("tbody", list.data.map(row)))))
+        : h("div.card", empty("keys", "There is no client key yet", "Until there is one, the start token or an open server decides who may ask.", code("toolrelay keys create NAME", "command"))),
+      h("p.muted.small", count(list.data.length, "key")),
+    ],
+  };
+}
+
+const all = (list) => (list === null || list === undefined ? h("span.muted", "all") : list.length ? h("div.badges.wrap", list.slice(0, 12).map((one) => h("span.badge.tool-badge", one)), list.length > 12 && h("span.badge", `+${list.length - 12}`)) : h("span.muted", "none"));
+
+function row(key) {
+  const rights = [["admin", "administrator"], ["approver", "approver"], ["mint", "makes tokens"]].filter(([name]) => key[name]).map(([, word]) => h("span.badge.accent", word));
+  const state = key.revoked_at ? h("span.badge.bad", icon("block"), "revoked") : !key.valid && h("span.badge.warn", "not valid");
+  const limits = Object.entries(key.limits ?? {}).map(([name, value]) => h("div.small", `${name}: ${[value].flat().join(", ")}`));
+  return h("tr",
+    h("td.lead", h("strong", key.name), " ", state, h("div.small.muted", h("code", key.id), key.source === "config" && " from the configuration")),
+    h("td", { "data-label": "Rights" }, h("div.badges.wrap", rights.length ? rights : h("span.muted", "asks"))),
+    h("td", { "data-label": "Models" }, all(key.models)),
+    h("td", { "data-label": "Tools" }, all(key.tools)),
+    h("td", { "data-label": "Limits" }, limits.length ? limits : h("span.muted", "as all")),
+    h("td", { "data-label": "Expires" }, key.expires_at ? moment(key.expires_at) : h("span.muted", "never")),
+  );
+}

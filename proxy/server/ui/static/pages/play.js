@@ -1,0 +1,275 @@
+// The playground: a thin client as any other, which knows nothing of tools but what the stream says.
+import { api } from "../core/api.js";
+import { add, h, say, set } from "../core/dom.js";
+import { duration, number, shortId } from "../core/format.js";
+import { icon } from "../core/icons.js";
+import { remember } from "../core/router.js";
+import { on } from "../core/live.js";
+import { toolView } from "../client/views.js";
+import { askCard } from "../parts/ask.js";
+import { DIALECTS, bodyOf, streamPlay } from "../client/dialects.js";
+import { dialog } from "../parts/dialog.js";
+import { code, empty, head, note } from "../parts/page.js";
+
+const MOST_IMAGE = 4_000_000;
+const KINDS = ["image/png", "image/jpeg", "image/webp", "image/gif"];
+const STORE = "toolrelay.play";
+
+export async function show({ query, session, signal }) {
+  if (session.playground && !session.playground.allowed) {
+    return { title: "Playground", node: [head("Playground"), h("div.card", empty("play", "The playground is off", session.playground.reason))] };
+  }
+  const models = await api("play/v1/models", { signal }).then((list) => list.data.map((one) => one.id), () => []);
+  const options = { dialect: query.get("dialect") in DIALECTS ? query.get("dialect") : "chat", model: query.get("model") ?? session.demo?.model ?? models.find((one) => !one.includes("*")) ?? "", system: "", max_tokens: "", temperature: "", tools: "", further: "" };
+  let talk = stored();
+  let images = [];
+  let running = null;
+
+  const log = h("div.scroll", { tabindex: 0, "aria-label": "Conversation", role: "log", "aria-live": "off" });
+  const field = h("textarea.input", { rows: 1, placeholder: "Ask something", "aria-label": "Your message", onkeydown: (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      send();
+    }
+  }, onpaste: (event) => [...(event.clipboardData?.files ?? [])].forEach(attach) });
+  const thumbs = h("div.thumbs");
+  const file = h("input", { type: "file", accept: KINDS.join(), multiple: true, hidden: true, "aria-label": "Images", onchange: () => { [...file.files].forEach(attach); file.value = ""; } });
+  const button = h("button.btn.main.icon-only", { type: "submit", "aria-label": "Send" }, icon("send"));
+  const form = h("form", { onsubmit: (event) => { event.preventDefault(); running ? running.abort() : send(); } }, thumbs,
+    h("div.box", h("button.btn.ghost.icon-only", { type: "button", "aria-label": "Add an image", title: "Add an image", onclick: () => file.click() }, icon("image")), file, field, button));
+
+  function attach(one) {
+    if (!KINDS.includes(one.type)) return say("Only PNG, JPEG, WebP and GIF images can be sent.");
+    if (one.size > MOST_IMAGE) return say("An image may have 4 MB.");
+    const reader = new FileReader();
+    reader.onload = () => {
+      images.push(reader.result);
+      drawThumbs();
+    };
+    reader.readAsDataURL(one);
+  }
+
+  function drawThumbs() {
+    set(thumbs, images.map((url, at) => h("button", { type: "button", "aria-label": `Remove image ${at + 1}`, style: { border: 0, padding: 0, background: "none" }, onclick: () => { images.splice(at, 1); drawThumbs(); } }, h("img", { src: url, alt: "" }))));
+  }
+
+  function start() {
+    set(log, talk.length ? talk.map((one) => (one.role === "user" ? mine(one) : drawn(one))) : intro());
+    bottom();
+  }
+
+  function intro() {
+    const questions = [session.demo?.question, ...(session.demo?.questions ?? [])].filter((one, at, all) => one && all.indexOf(one) === at);
+    return h("div.empty", icon("spark"), h("h2", "A client that knows nothing of tools"),
+      h("p", "It sends one streaming request and shows the text. What you see of tools beside it are the badges that the proxy tells it of, with ", h("code", "x-toolrelay-trace: events"), "."),
+      h("div.suggest", (questions.length ? questions : ["What time is it in Lisbon?", "What is the weather in Berlin?"]).map((one) => h("button.btn", { type: "button", onclick: () => { field.value = one; send(); } }, one))));
+  }
+
+  const bottom = () => (log.scrollTop = log.scrollHeight);
+
+  function asked(messages) {
+    const further = options.further.trim() ? JSON.parse(options.further) : {};
+    return { ...further, model: options.model, messages, system: options.system.trim(), ...(options.max_tokens && { max_tokens: Number(options.max_tokens) }), ...(options.temperature !== "" && { temperature: Number(options.temperature) }) };
+  }
+
+  async function send(again = false) {
+    const words = field.value.trim();
+    if (running || (!again && !words && !images.length)) return;
+    if (!talk.length) set(log);
+    if (!again) {
+      const message = { role: "user", content: words, ...(images.length && { images }) };
+      talk.push(message);
+      add(log, mine(message));
+      field.value = "";
+      images = [];
+      drawThumbs();
+    }
+    let body;
+    try {
+      body = asked(talk.map(({ role, content, images: sent }) => ({ role, content, images: sent })));
+    } catch {
+      return add(log, h("div.turn", note("bad", "Further fields must be a JSON object.")));
+    }
+    running = new AbortController();
+    signal.addEventListener("abort", () => running?.abort());
+    set(button, icon("stop"));
+    button.setAttribute("aria-label", "Stop");
+    const view = answer();
+    add(log, view.element);
+    bottom();
+    const began = performance.now();
+    let first = null;
+    let run = null;
+    try {
+      run = await streamPlay(options.dialect, body, options.tools.trim() ? { "x-toolrelay-tools": options.tools.trim() } : {}, (kind, value) => {
+        first ??= performance.now() - began;
+        const near = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
+        view.tell(kind, value);
+        if (near) bottom();
+      }, running.signal);
+    } catch (error) {
+      view.tell("error", error.name === "AbortError" ? "You stopped it." : error.message);
+    }
+    running = null;
+    const took = performance.now() - began;
+    set(button, icon("send"));
+    button.setAttribute("aria-label", "Send");
+    if (signal.aborted) return;
+    view.done({ first, took, run });
+    const said = view.said();
+    talk.push({ role: "assistant", content: said.text || "", calls: said.calls, after: { first, took, run, usage: said.usage, end: said.end } });
+    save();
+    say(said.text ? `The answer: ${said.text.slice(0, 300)}` : "The answer has ended.");
+    bottom();
+  }
+
+  function mine(message) {
+    return h("div.turn.me", message.images?.length > 0 && h("div.thumbs", message.images.map((url) => h("img", { src: url, alt: "An image that you sent" }))), message.content && h("div.says.stranger", message.content));
+  }
+
+  /** One answer as it comes: text as text nodes, a badge for each call. */
+  function answer() {
+    const calls = h("div.col");
+    const thinking = h("details", { hidden: true }, h("summary.muted.small", "Thinking"), h("div.thinking.stranger"));
+    const text = h("div.says.stranger.writing");
+    const trouble = h("div.col");
+    const after = h("div.after", h("span", h("i.spin"), " asks"));
+    const element = h("article.turn", { "aria-label": "Answer" }, thinking, calls, text, trouble, after);
+    const seen = new Map();
+    const state = { text: "", usage: {}, end: null, calls: [] };
+    const call = (value) => {
+      let one = seen.get(value.call_id);
+      if (!one) {
+        one = toolView(value);
+        seen.set(value.call_id, one);
+        add(calls, one.element);
+      }
+      return one;
+    };
+    return {
+      element,
+      tell(kind, value) {
+        if (kind === "text") {
+          state.text += value;
+          add(text, value);
+        } else if (kind === "thinking") {
+          thinking.hidden = false;
+          add(thinking.lastChild, value);
+        } else if (kind === "call") call(value).update(value);
+        else if (kind === "progress") call(value).progress(value);
+        else if (kind === "result") {
+          call(value).update(value);
+          state.calls.push(value);
+        } else if (kind === "approval") add(calls, askCard(value, { inline: true }));
+        else if (kind === "client-call") add(calls, note("info", "The model called ", h("code", value), ", a function that this client did not declare or cannot run."));
+        else if (kind === "usage") Object.assign(state.usage, value);
+        else if (kind === "end") state.end = value;
+        else if (kind === "error") add(trouble, note("bad", value));
+      },
+      said: () => state,
+      done: (facts) => {
+        text.classList.remove("writing");
+        if (!state.text) text.hidden = true;
+        set(after, footer({ ...facts, usage: state.usage, end: state.end }), h("button.btn.ghost.small", { type: "button", onclick: () => again(element) }, icon("replay"), "Again"));
+      },
+    };
+  }
+
+  function again(element) {
+    if (running || talk.at(-1)?.role !== "assistant") return;
+    talk.pop();
+    element.remove();
+    send(true);
+  }
+
+  /** A kept answer, drawn again. */
+  function drawn(message) {
+    const view = answer();
+    message.calls?.forEach((call) => view.tell("result", call));
+    if (message.content) view.tell("text", message.content);
+    view.tell("usage", message.after?.usage ?? {});
+    view.done(message.after ?? {});
+    return view.element;
+  }
+
+  function footer({ first, took, run, usage, end }) {
+    return [
+      run && h("a", { href: `/ui/runs/${run}` }, `Run ${shortId(run)}`),
+      took !== undefined && h("span", duration(took / 1000)),
+      first !== null && first !== undefined && h("span", `first event ${duration(first / 1000)}`),
+      usage?.output !== undefined && h("span", `${number(usage.input)} → ${number(usage.output)} tokens`),
+      end && !["stop", "completed", "end_turn"].includes(end) && h("span", end),
+    ];
+  }
+
+  function save() {
+    try {
+      sessionStorage.setItem(STORE, JSON.stringify(talk.map(({ images: sent, ...rest }) => rest).slice(-40)));
+    } catch {
+      // Too much to keep, or storage is off: the conversation lasts as long as the page.
+    }
+  }
+
+  function stored() {
+    try {
+      return JSON.parse(sessionStorage.getItem(STORE) ?? "[]");
+    } catch {
+      return [];
+    }
+  }
+
+  function clear() {
+    running?.abort();
+    talk = [];
+    save();
+    start();
+    field.focus();
+  }
+
+  const bind = (name, element) => {
+    element.addEventListener("input", () => {
+      options[name] = element.value;
+      if (name === "model" || name === "dialect") remember(`?dialect=${options.dialect}&model=${encodeURIComponent(options.model)}`);
+    });
+    return element;
+  };
+  const known = [...new Set([options.model, ...models].filter((one) => one && !one.includes("*")))];
+  const model = h("input.input.mono", { value: options.model, list: "play-models", spellcheck: "false", autocomplete: "off" });
+  const panel = h(
+    "section.card.options",
+    { "aria-label": "Request" },
+    h("label.field", h("span", "Dialect"), bind("dialect", h("select.input", Object.entries(DIALECTS).map(([id, one]) => h("option", { value: id, selected: id === options.dialect }, one.name))))),
+    h("label.field", h("span", "Model"), bind("model", model), h("datalist", { id: "play-models" }, known.map((one) => h("option", { value: one })))),
+    h("label.field", h("span", "System prompt"), bind("system", h("textarea.input", { rows: 3 }))),
+    h("div.row", h("label.field.grow", h("span", "Most tokens"), bind("max_tokens", h("input.input", { type: "number", min: 1, placeholder: "default" }))), h("label.field.grow", h("span", "Temperature"), bind("temperature", h("input.input", { type: "number", min: 0, max: 2, step: 0.1, placeholder: "default" })))),
+    h("label.field", h("span", "Tools (x-toolrelay-tools)"), bind("tools", h("input.input.mono", { placeholder: "as policy says", spellcheck: "false" })), h("small", "Names or patterns, or none.")),
+    h("label.field", h("span", "Further fields, as JSON"), bind("further", h("textarea.input.mono", { rows: 2, placeholder: "{}", spellcheck: "false" }))),
+    h("button.btn", { type: "button", onclick: () => showRequest() }, icon("copy"), "The request as curl"),
+    h("p.small.muted", "Requests go out as the caller ", h("code", "ui"), " with the rights of ", h("code", "ui.playground"), ". The conversation stays in this tab."),
+  );
+
+  function showRequest() {
+    let body;
+    try {
+      body = bodyOf(options.dialect, asked([...talk.map(({ role, content }) => ({ role, content })), ...(field.value.trim() ? [{ role: "user", content: field.value.trim() }] : [])]));
+    } catch {
+      return say("Further fields must be a JSON object.");
+    }
+    const way = DIALECTS[options.dialect];
+    const quoted = JSON.stringify(body).replaceAll("'", "'\\''");
+    const lines = [`curl -N ${location.origin}/${way.path}`, "-H 'content-type: application/json'", '-H "authorization: Bearer $TOOLRELAY_API_KEY"', ...Object.entries(way.headers ?? {}).map(([name, value]) => `-H '${name}: ${value}'`), "-H 'x-toolrelay-trace: events'", `-d '${quoted}'`];
+    dialog("The request as curl", code(lines.join(" \\\n  "), "curl command"));
+  }
+
+  on("approval", (row) => document.dispatchEvent(new CustomEvent("toolrelay:approval", { detail: row })), signal);
+  start();
+  return {
+    title: "Playground",
+    class: "full play-page",
+    node: [
+      head("Playground", null, h("button.btn", { type: "button", onclick: clear }, icon("plus"), "New conversation")),
+      h("div.play", h("section.card.talk", { "aria-label": "Conversation" }, log, h("div.composer", form)), panel),
+    ],
+    shown: bottom,
+  };
+}

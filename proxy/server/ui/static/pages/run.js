@@ -1,0 +1,220 @@
+// One run: what happened when, why its tools were offered or not, and what can be done with it.
+import { api } from "../core/api.js";
+import { h, set, toast } from "../core/dom.js";
+import { NONE, bytes, cost, count, duration, moment, ms, number, shortId, when } from "../core/format.js";
+import { icon } from "../core/icons.js";
+import { keys } from "../core/keys.js";
+import { on } from "../core/live.js";
+import { go } from "../core/router.js";
+import { dialectName, statusBadge, toolBadges } from "../parts/badges.js";
+import { dialog } from "../parts/dialog.js";
+import { json, longText } from "../parts/json.js";
+import { card, code, copy, copyButton, empty, facts, figures, head, menu, note, tabs } from "../parts/page.js";
+import { timeline } from "../parts/timeline.js";
+import { whyCard } from "../parts/why.js";
+
+export async function show({ params, session, signal }) {
+  const path = `runs/${params.id}`;
+  let detail = await api(path, { signal });
+  const top = h("div.col", { style: { gap: "1.1rem" } });
+  let line = null;
+
+  function draw() {
+    const { run } = detail;
+    line = timeline(detail, line?.pinned());
+    set(top, summary(detail), run.error_code && note("bad", h("strong", run.error_code), " ", run.status === "failed" ? "ended this run." : "was met in this run."), h("section.card", { "aria-label": "Timeline" }, h("header", h("h2", "Timeline"), toolBadges(run.calls ?? [], run.calls_more ?? 0, 4)), line.element, budgets(detail.budgets)));
+  }
+  draw();
+
+  let timer = 0;
+  on("run", (row) => {
+    if (row.id !== params.id) return;
+    clearTimeout(timer);
+    timer = setTimeout(async () => {
+      const next = await api(path, { signal }).catch(() => null);
+      if (next && !signal.aborted) {
+        detail = next;
+        const pinned = line.element.contains(document.activeElement) ? document.activeElement.closest("tr")?.dataset.id : null;
+        draw();
+        set(status, statusBadge(detail.run.status));
+        if (pinned) [...line.element.querySelectorAll("tr")].find((row) => row.dataset.id === pinned)?.querySelector("button").focus({ preventScroll: true });
+      }
+    }, 150);
+  }, signal);
+  keys({ w: () => go(`/ui/${path}/wire`), Escape: () => go("/ui/runs") }, signal);
+
+  const { run } = detail;
+  const status = h("span", statusBadge(run.status));
+  const title = run.model || "Direct tool call";
+  const actions = [
+    h("a.btn", { href: `/ui/${path}/wire` }, icon("wire"), "Wire"),
+    h("button.btn", { type: "button", onclick: () => replay(path) }, icon("replay"), "Replay"),
+    menu("More", "more", [
+      ["Copy as curl", "copy", () => copyAs(path, "curl")],
+      ["Copy as Python", "copy", () => copyAs(path, "python")],
+      ["Compare with…", "compare", () => compareWith(run)],
+      ["Save as fixture", "down", () => download(path)],
+      ["Copy the run’s address", "copy", () => copy(location.href, "Address")],
+    ]),
+  ];
+  const parts = tabs(
+    "About this run",
+    [
+      ["tools", "Why (not)?", () => whyCard(detail.offer ?? [])],
+      ["messages", "Messages", () => messages(path, detail, session, signal)],
+      ["kept", "Kept from the client", () => kept(detail)],
+      ["memory", "Memory", () => memory(detail.memory)],
+      ["facts", "Facts", () => h("div.body", about(detail))],
+      ["json", "JSON", () => h("div.body.col", h("div.row.end", copyButton(() => JSON.stringify(detail, null, 2), "JSON")), json(detail, { open: 2 }))],
+    ],
+    new URLSearchParams(location.search).get("tab") ?? "tools",
+    (id) => history.replaceState(null, "", id === "tools" ? location.pathname : `${location.pathname}?tab=${id}`),
+  );
+  const below = [detail.children?.length > 0 && children(detail.children), parts];
+  const sub = h("span", [run.caller_name ?? run.caller, dialectName(run.wire), run.stream ? "streamed" : "whole answer", when(run.started_at)].filter(Boolean).join(" · "), run.parent_id && [" · part of ", h("a", { href: `/ui/runs/${run.parent_id}` }, shortId(run.parent_id))]);
+  return {
+    title: `Run ${shortId(run.id)}`,
+    node: [
+      h("nav.small", { "aria-label": "Breadcrumb" }, h("a", { href: "/ui/runs" }, "Runs"), h("span.muted", " / "), h("code", run.id)),
+      head([h("span.isolate", title), run.upstream && h("span.muted", { style: { "font-weight": 400 } }, "→ ", run.upstream), status], sub, actions),
+      top,
+      below,
+    ],
+  };
+}
+
+function summary({ run, turns }) {
+  const first = turns[0]?.first_ms;
+  const tokens = run.total_tokens === null ? [NONE] : [number(run.total_tokens), `${number(run.input_tokens)} in, ${number(run.output_tokens)} out`];
+  return figures([
+    ["Took", run.ended_at ? duration(run.duration_s) : "still runs"],
+    ["First byte", ms(first)],
+    ["Turns", number(run.turns)],
+    ["Tool calls", number(run.tool_calls)],
+    ["Tokens", ...tokens],
+    ["Cost", cost(run.cost)],
+  ]);
+}
+
+function budgets(list) {
+  if (!list?.length) return null;
+  return h("div.budgets", { role: "group", "aria-label": "Budgets" }, list.map((one) => {
+    const part = one.max ? Math.min(1, one.used / one.max) : 0;
+    const shown = one.unit === "s" ? [duration(one.used), duration(one.max)] : one.name === "cost" ? [cost(one.used), cost(one.max)] : [number(one.used), number(one.max)];
+    const kind = one.spent || part >= 1 ? "bad" : part > 0.8 ? "warn" : "";
+    const name = { turns: "Turns", calls: "Tool calls", tokens: "Tokens", cost: "Cost", time: "Time" }[one.name] ?? one.name;
+    return h("div", { title: one.setting }, h("div.row", h("span.soft", name), h("span", shown[0], h("span.muted", ` of ${shown[1]}`))), h("span.meter", { class: kind, role: "img", "aria-label": `${name}: ${shown[0]} of ${shown[1]}, set by ${one.setting}` }, h("i", { style: { width: `${part * 100}%` } })));
+  }));
+}
+
+async function messages(path, detail, session, signal) {
+  if (!detail.message_count)
+    return empty("block", "No messages were kept", `store.content decides what of conversations is kept; here it is “${session.content ?? "unknown"}”. With “all” the client’s request is kept, too.`);
+  const box = h("div");
+  const open = h("button.btn.main", { type: "button", onclick: async () => {
+    open.disabled = true;
+    try {
+      const full = await api(`${path}?content=true`, { signal });
+      set(box, full.messages.map(message));
+    } catch (error) {
+      set(box, h("div.body", note("bad", error.message)));
+    }
+  } }, "Show the conversation");
+  return set(box, empty("runs", count(detail.message_count, "message"), "What people and models said is content, not record. Reading it is written to the log with your name.", open)), box;
+}
+
+function message(one) {
+  let body = one.content;
+  const parts = [];
+  if (body !== null && body !== undefined) parts.push(longText(body));
+  for (const [name, text] of [["Content", one.content_json], ["Tool calls", one.tool_calls], ["Function call", one.function_call]]) {
+    if (!text) continue;
+    let value = text;
+    try {
+      value = JSON.parse(text);
+    } catch {
+      // Shown as the text that it is.
+    }
+    parts.push(h("div.col", h("h3", name), h("div.code", json(value, { open: 3 }))));
+  }
+  return h("div.message", h("div", h("strong.soft", one.role), h("div.small", one.turn ? `turn ${one.turn}` : "from the client"), one.name && h("code.small", one.name)), h("div.col", parts));
+}
+
+function kept({ kept_from_client: list }) {
+  if (!list?.length) return empty("check", "Nothing was kept from the client", "It got everything that the upstream sent.");
+  return h("div", list.map((one) => h("div.why", h("strong", one.what), h("span"), h("p.muted", one.why))));
+}
+
+function memory(value) {
+  if (!value || (Array.isArray(value) && !value.length)) return empty("info", "Nothing was put back in this run", "Where a client sends a conversation again, hidden turns behind its visible answers are put back. This run had none.");
+  return h("div.body", json(value, { open: 3 }));
+}
+
+function about({ run, wire }) {
+  return facts([
+    ["Run", h("code", run.id)], ["Request", h("code", run.request_id)], ["Caller", run.caller_name ? `${run.caller_name} (${run.caller})` : run.caller],
+    ["Dialect", dialectName(run.wire)], ["Model", run.model], ["Upstream", run.upstream], ["Began", moment(run.started_at)], ["Ended", run.ended_at && moment(run.ended_at)],
+    ["Finish reason", run.finish_reason], ["Trace", run.trace], ["Shape", run.shape && h("code", run.shape.slice(0, 16))], ["Budget used up", run.spent],
+    ["Turns without usage", run.unreported || null], ["Fields left out", run.left_out?.join(", ")], ["Captured bytes", wire?.captured ? bytes(wire.bytes) : "none"],
+  ]);
+}
+
+function children(list) {
+  return card("Runs that this one started", null, h("ul", list.map((run) => h("li.why", h("a", { href: `/ui/runs/${run.id}` }, run.model, " ", h("code", shortId(run.id))), statusBadge(run.status)))));
+}
+
+async function copyAs(path, as) {
+  try {
+    const found = await api(`${path}/copy?as=${as}`);
+    await copy(found.text, as === "curl" ? "curl command" : "Python program");
+    if (found.note) toast(found.note);
+  } catch (error) {
+    toast(error.message);
+  }
+}
+
+async function download(path) {
+  try {
+    const value = await api(`${path}/export`);
+    const url = URL.createObjectURL(new Blob([JSON.stringify(value, null, 2)], { type: "application/json" }));
+    const link = h("a", { href: url, download: `${path.split("/").at(-1)}.json` });
+    document.body.append(link);
+    link.click();
+    link.remove();
+    setTimeout(() => URL.revokeObjectURL(url), 10_000);
+  } catch (error) {
+    toast(error.message);
+  }
+}
+
+async function replay(path) {
+  const body = h("div.col", h("div.row.muted", h("i.spin"), "Runs again with today’s configuration. No upstream is asked and no tool runs."));
+  dialog("Replay offline", body);
+  try {
+    const found = await api(`${path}/replay`, { method: "POST", body: {} });
+    set(
+      body,
+      h("p", found.same ? h("span.badge.ok", icon("check"), "The same as recorded") : h("span.badge.warn", icon("alert"), `${count(found.differences?.length ?? 0, "difference")}`)),
+      (found.differences ?? []).map((one) => h("div.col", h("h3", one.where), h("div.diff", h("div.col", h("span.muted.small", "Was"), h("pre.code", text(one.was))), h("div.col", h("span.muted.small", "Is"), h("pre.code", text(one.is)))))),
+      found.lines?.length > 0 && h("details", h("summary", "All lines"), h("pre.code", found.lines.join("\n"))),
+    );
+  } catch (error) {
+    set(body, note("warn", error.message));
+  }
+}
+
+const text = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2));
+
+async function compareWith(run) {
+  const body = h("div.col", h("div.skeleton"));
+  const close = dialog("Compare with another run", body);
+  try {
+    const page = await api("runs?limit=100");
+    const others = page.data.filter((one) => one.id !== run.id).sort((a, b) => (b.shape === run.shape) - (a.shape === run.shape)).slice(0, 30);
+    if (!others.length) return set(body, h("p.muted", "There is no other run yet."));
+    set(body, h("p.muted", "Runs of the same shape come first: they asked in the same way."), h("ul", others.map((one) =>
+      h("li", h("a.row", { href: `/ui/compare?a=${run.id}&b=${one.id}`, onclick: () => close(), style: { padding: ".45rem 0", color: "inherit" } }, statusBadge(one.status), h("span.grow.cut", one.model), one.shape === run.shape && h("span.badge.accent", "same shape"), h("span.muted.nowrap", when(one.started_at)))))));
+  } catch (error) {
+    set(body, note("bad", error.message));
+  }
+}

@@ -1,0 +1,88 @@
+// A call that waits for a person: what would run, why it waits, and two buttons that act once.
+import { api } from "../core/api.js";
+import { h, say, set } from "../core/dom.js";
+import { ago, moment, shortId, time } from "../core/format.js";
+import { icon } from "../core/icons.js";
+import { json } from "./json.js";
+import { note } from "./page.js";
+
+const WORD = { approved: ["yes", "ok", "check", "Approved"], used: ["yes", "ok", "check", "Approved and run"], denied: ["no", "bad", "block", "Denied"], expired: ["", "", "clock", "Expired"], superseded: ["", "", "clock", "No longer asked for"] };
+
+/** A card for an approval; `decided(row)` is told what became of it. */
+export function askCard(row, { inline = false, decided = () => {} } = {}) {
+  const id = row.id ?? row.approval_id;
+  const box = h("article.ask.card", { "aria-label": `Approval of ${row.tool ?? row.name}`, "data-id": id });
+  let busy = false;
+  let current = row;
+
+  async function decide(approve, reason) {
+    if (busy) return; // A second click is the same decision, not another one.
+    busy = true;
+    box.querySelectorAll("button").forEach((button) => (button.disabled = true));
+    try {
+      const answer = await api(`approvals/${id}`, { method: "POST", body: { approve, ...(reason && { reason }) } });
+      current = { ...current, ...(answer?.id || answer?.status ? answer : { status: approve ? "approved" : "denied" }) };
+      say(approve ? "Approved." : "Denied.");
+    } catch (error) {
+      if (error.status === 409) {
+        const other = error.body?.approval ?? error.body?.data ?? null;
+        current = { ...current, ...(other ?? { status: "superseded" }) };
+        draw(error.message);
+        return decided(current);
+      }
+      busy = false;
+      return draw(error.message);
+    }
+    draw();
+    decided(current);
+  }
+
+  function draw(trouble) {
+    const state = WORD[current.status];
+    const tool = current.tool ?? current.name;
+    const shown = current.arguments ?? current.arguments_redacted;
+    box.className = `ask card ${state ? `decided ${state[0]}` : ""}`;
+    set(
+      box,
+      h("div.row.wrap", h("code.isolate", h("strong", tool)), state ? h("span.badge", { class: state[1] }, icon(state[2]), state[3]) : h("span.badge.warn", icon("clock"), "Waits for you"),
+        h("span.grow"), h("span.muted.small", [current.caller_name ?? current.caller, current.created_at && ago(current.created_at), !state && current.expires_at && `until ${time(current.expires_at)}`].filter(Boolean).join(" · "))),
+      current.reason && h("p.soft", "Why it asks: ", h("span.isolate", current.reason)),
+      h("div.code", { tabindex: 0, "aria-label": "Arguments" }, json(shown, { open: 4 })),
+      trouble && note("warn", trouble),
+      state ? after() : buttons(),
+      !inline && h("div.row.wrap.small.muted", current.run_id && h("a", { href: `/ui/runs/${current.run_id}` }, `Run ${shortId(current.run_id)}`), current.spec_digest && h("span", "Definition ", h("code", current.spec_digest.slice(0, 8))), current.arguments_digest && h("span", "Arguments ", h("code", current.arguments_digest.slice(0, 8)))),
+    );
+  }
+
+  function after() {
+    return h("p.muted.small", [current.decided_by && `by ${current.decided_by}`, current.decided_via && `via ${current.decided_via}`, current.decided_at && moment(current.decided_at), current.words ?? current.decision_reason].filter(Boolean).join(" · "));
+  }
+
+  function buttons() {
+    const digest = (current.arguments_digest ?? "").slice(0, 4);
+    const row = h("div.buttons");
+    const ask = () => {
+      const field = h("input.input", { maxlength: 500, placeholder: "Reason, which the model reads (optional)", "aria-label": "Reason" });
+      const form = h("form.row.grow", { onsubmit: (event) => { event.preventDefault(); decide(false, field.value.trim()); } }, field, h("button.btn.no", { type: "submit" }, "Deny"), h("button.btn.ghost", { type: "button", onclick: () => draw() }, "Back"));
+      set(row, form);
+      field.focus();
+    };
+    return add(row, [
+      h("button.btn.yes", { type: "button", "data-act": "approve", onclick: () => decide(true) }, icon("check"), digest ? `Approve ${digest}…` : "Approve"),
+      h("button.btn.no", { type: "button", "data-act": "deny", onclick: ask }, icon("block"), "Deny…"),
+    ]);
+  }
+
+  document.addEventListener("toolrelay:approval", (event) => {
+    if (event.detail?.id !== id || !box.isConnected || busy) return;
+    current = { ...current, ...event.detail };
+    draw();
+  });
+  draw();
+  return box;
+}
+
+const add = (row, children) => {
+  row.append(...children);
+  return row;
+};

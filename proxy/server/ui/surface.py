@@ -1,0 +1,126 @@
+"""``/ui``: pages and files for anybody, and below ``/ui/api`` JSON for those who have signed in."""
+
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import structlog
+from aiohttp import hdrs, web
+
+from proxy.errors import RequestError, StoreError
+from proxy.hard_timeout import HardTimeout
+from proxy.server.serving.request import EdgeRequest
+from proxy.server.serving.target import Target
+from proxy.server.telemetry.hooks import RequestFacts
+from proxy.server.ui.sessions import Session
+from proxy.server.ui.sign_in import SignIn
+from proxy.server.ui.static_files import API_PREFIX, PAGE_HEADERS, UI_PREFIX, StaticFiles, not_found
+
+__all__ = ["Route", "Ui", "UiRequest"]
+
+_LONGEST_S: Final = 30.0
+"""The longest that a page waits for an answer that is no stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class UiRequest:
+    """A request of somebody who has signed in.  ``rest`` is the path below the route's own name."""
+
+    request: EdgeRequest
+    facts: RequestFacts
+    target: Target
+    session: Session
+    rest: str
+
+    @property
+    def method(self) -> str:
+        """The method, with GET for HEAD."""
+        return "GET" if self.request.method == "HEAD" else self.request.method
+
+    def unknown(self) -> RequestError:
+        """What is said where there is nothing."""
+        return not_found(self.target.path)
+
+    def allow(self, *methods: str) -> None:
+        """Raise :class:`~proxy.errors.RequestError` (405) for any other method."""
+        if self.method not in methods:
+            raise RequestError(
+                405, f"This path accepts only {', '.join(methods)}.", headers={"Allow": ", ".join(methods)}
+            )
+
+
+class Answers(Protocol):
+    """What answers for a name below ``/ui/api``."""
+
+    def __call__(self, asked: UiRequest) -> Coroutine[Any, Any, web.StreamResponse]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What answers below a name.  ``approvers`` may use it, too; ``streams`` has no deadline here."""
+
+    answer: Answers
+    approvers: bool = False
+    streams: bool = False
+
+
+class Ui:
+    """Answers all paths below ``/ui``; ``routes`` are by the first name below ``/ui/api``."""
+
+    def __init__(self, files: StaticFiles, sign_in: SignIn, routes: Mapping[str, Route]) -> None:
+        self._files = files
+        self._sign_in = sign_in
+        self._routes = routes
+        self._hard_timeout = HardTimeout()
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.ui")
+
+    def serves(self, target: Target) -> bool:
+        """Whether a path is one of these."""
+        return f"{target.path}/".startswith(f"{UI_PREFIX}/")
+
+    async def answer(self, request: EdgeRequest, facts: RequestFacts, target: Target) -> web.StreamResponse:
+        """The response; raises :class:`~proxy.errors.RequestError`, with the headers of all pages."""
+        if not f"{target.path}/".startswith(API_PREFIX):
+            return self._files.answer(request, target)
+        try:
+            response = await self._data(request, facts, target)
+        except RequestError as error:
+            error.headers = {**_DATA_HEADERS, **(error.headers or {})}
+            raise
+        except (StoreError, TimeoutError) as error:
+            self._log.warning("ui_store_unavailable", reason=str(error) or "no answer in time")
+            raise RequestError(
+                503,
+                "The store cannot be read now. Try again in a moment.",
+                type="server_error",
+                code="store_unavailable",
+                headers={"Retry-After": "1", **_DATA_HEADERS},
+            ) from None
+        if not response.prepared:
+            for name, value in _DATA_HEADERS.items():
+                response.headers.setdefault(name, value)
+        return response
+
+    async def _data(self, request: EdgeRequest, facts: RequestFacts, target: Target) -> web.StreamResponse:
+        name, _, rest = target.path.removeprefix(API_PREFIX).partition("/")
+        if name == "session" and not rest:
+            return await self._hard_timeout.run(self._sign_in.answer(request), _LONGEST_S)
+        session = await self._hard_timeout.run(self._sign_in.session(request), _LONGEST_S)
+        facts.caller = session.caller
+        route = self._routes.get(name)
+        if session.role != "admin" and (route is None or not route.approvers):
+            raise RequestError(
+                403,
+                "This session may only see and decide approvals.",
+                type="permission_error",
+                code="not_allowed",
+            )
+        if route is None:
+            raise not_found(target.path)
+        work = route.answer(UiRequest(request, facts, target, session, rest))
+        response = await work if route.streams else await self._hard_timeout.run(work, _LONGEST_S)
+        self._sign_in.renew(request, session, response)
+        return response
+
+
+_DATA_HEADERS: Final[Mapping[str, str]] = {**PAGE_HEADERS, hdrs.CACHE_CONTROL: "no-store"}

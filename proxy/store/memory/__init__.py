@@ -1,1 +1,0 @@
-"""The record in memory."""

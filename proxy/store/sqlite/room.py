@@ -1,0 +1,145 @@
+"""What goes where a record in memory is over its bytes.
+
+Content (what conversations need) and rows (what happened) each have half of the room at least.  Of content
+the oldest goes of whoever has the most: of the key that has most with all its end users, and of these of the
+one who does.  So nobody's content goes for what others keep while they have less than an equal share.  Of
+rows the oldest runs go; what keeps a side effect from happening twice goes last.
+"""
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Final
+
+from proxy.store.base import PurgeFilter
+from proxy.store.seal import CONTENT, ContentTable
+from proxy.store.sql.keys import OWNERS
+from proxy.store.sql.reports import DELETE_RUN, purge_query
+from proxy.store.sql.retention import OF_RUNS, row_size
+from proxy.store.sql.threads import THREADS
+from proxy.store.sqlite.db import commit
+
+__all__ = ["make_room", "used", "who_gives"]
+
+_AT_ONCE: Final = 500
+"""Rows that go in one step where their sizes are not looked at."""
+
+_LENGTH: Final = "length(CAST({} AS BLOB))"
+
+
+def _caller(table: ContentTable) -> str:
+    """The caller of a row of content, by its run where the row does not say it."""
+    if table in OF_RUNS:
+        return f"coalesce((SELECT caller FROM runs WHERE id = {table.name}.run_id), '')"
+    return "caller"
+
+
+_EACH: Final = " UNION ALL ".join(
+    f"SELECT {number} AS kind, {table.name}.rowid AS place, {_caller(table)} AS whose, created_at, "
+    f"{row_size(table, _LENGTH)} AS size FROM {table.name}"
+    for number, table in enumerate(CONTENT)
+)
+_HELD: Final = f"SELECT whose, sum(size) FROM ({_EACH}) GROUP BY whose"
+_OLDEST: Final = f"SELECT kind, place, whose, size FROM ({_EACH}) ORDER BY created_at, kind, place"
+
+_DROP_OLDEST: Final = tuple(
+    f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} {where} ORDER BY {time} LIMIT {_AT_ONCE})"
+    for table, where, time in (
+        (
+            "tool_invocations",
+            "WHERE status <> 'started' AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = run_id)",
+            "started_at",
+        ),
+        (OWNERS, "", "created_at"),
+        (THREADS, "", "created_at"),
+        ("effect_claims", "", "created_at"),
+    )
+)
+"""What goes after runs, in this order."""
+
+
+def used(db: sqlite3.Connection) -> int:
+    """The bytes of the pages in use."""
+    pages, free, size = [
+        int(db.execute(f"PRAGMA {pragma}").fetchone()[0])
+        for pragma in ("page_count", "freelist_count", "page_size")
+    ]
+    return (pages - free) * size
+
+
+def make_room(db: sqlite3.Connection, empty: int, max_bytes: int) -> None:
+    """Delete what does not fit where the rows of a database take more than ``max_bytes``.
+
+    ``empty`` is what the tables take without rows.  Finding out who has the most takes a look at all content,
+    so that more goes than has to: of content an eighth of the bound, and less of rows, which take longer.
+    """
+    while (over := used(db) - empty - max_bytes) > 0:
+        held = {str(whose): int(size) for whose, size in db.execute(_HELD)}
+        content = sum(held.values())
+        gives = who_gives(held, over + max_bytes // 8)
+        if content >= (over + max_bytes) // 2 and _drop_content(db, gives):
+            continue
+        dropped = False
+        while used(db) - empty > max_bytes - max_bytes // 64 and _drop_rows(db):
+            dropped = True
+        if not dropped and not _drop_content(db, gives):
+            return
+
+
+def who_gives(held: Mapping[str, int], need: int) -> dict[str, int]:
+    """How many bytes each caller has to give, so that all of them together give ``need``.
+
+    ``held`` is what each has.  Those keys that have most come down to the same level, and of a key those of
+    its end users that do.
+    """
+    keys: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for caller, size in held.items():
+        keys[caller.partition("/")[0]][caller] = size
+    gives: dict[str, int] = {}
+    for key, share in _above_level({key: sum(each.values()) for key, each in keys.items()}, need).items():
+        gives |= _above_level(keys[key], share)
+    return gives
+
+
+def _above_level(held: Mapping[str, int], need: int) -> dict[str, int]:
+    """What each has above the level that leaves out ``need``, or everything."""
+    level, total = 0, 0
+    ordered = sorted(held.values(), reverse=True)
+    for count, (size, following) in enumerate(zip(ordered, [*ordered[1:], 0], strict=False), 1):
+        total += size
+        if total - count * following >= need:
+            level = max(0, total - need) // count
+            break
+    return {name: size - level for name, size in held.items() if size > level}
+
+
+def _drop_content(db: sqlite3.Connection, gives: Mapping[str, int]) -> bool:
+    """Delete the oldest content of those who give; whether there was any."""
+    left = {whose: size for whose, size in gives.items() if size > 0}
+    gone: defaultdict[int, list[tuple[int]]] = defaultdict(list)
+    for kind, place, whose, size in db.execute(_OLDEST):
+        if (owed := left.get(whose)) is None:
+            continue
+        gone[kind].append((place,))
+        if owed > size:
+            left[whose] = owed - size
+        else:
+            del left[whose]
+            if not left:
+                break
+
+    def work(each: sqlite3.Connection) -> None:
+        for kind, places in gone.items():
+            each.executemany(f"DELETE FROM {CONTENT[kind].name} WHERE rowid = ?", places)
+
+    if gone:
+        commit(db, work)
+    return bool(gone)
+
+
+def _drop_rows(db: sqlite3.Connection) -> bool:
+    """Delete a batch of the oldest rows; whether there was any."""
+    found = [(str(row[0]),) for row in db.execute(*purge_query(PurgeFilter()))]
+    if found:
+        return commit(db, lambda each: each.executemany(DELETE_RUN, found).rowcount) > 0
+    return any(db.execute(statement).rowcount > 0 for statement in _DROP_OLDEST)

@@ -1,0 +1,108 @@
+"""What an agent is: a model with instructions, tools and budgets, which another model calls as a tool."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from proxy.globs import fits
+from proxy.tools.contract.identifiers import tool_id
+from proxy.tools.contract.schema import spec_digest
+from proxy.tools.contract.spec import Redaction, ToolEffect, ToolSpec
+from proxy.tools.contract.validation import SchemaValidator
+
+__all__ = ["AGENT_PREFIX", "PROVIDER", "TASK", "Agent", "agent_takes", "is_agent"]
+
+PROVIDER: Final = "agent"
+AGENT_PREFIX: Final = f"{PROVIDER}__"
+TASK: Final = "task"
+"""The name of the only argument: what the agent is to do."""
+
+_STRENGTH: Final = (ToolEffect.READ_ONLY, ToolEffect.STATE_CHANGE, ToolEffect.EXTERNAL_SIDE_EFFECT)
+_PARAMETERS: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {
+        TASK: {
+            "type": "string",
+            "minLength": 1,
+            "description": "What the agent is to do. It sees nothing of this conversation: say all that it "
+            "needs to know, and what its report must contain.",
+        }
+    },
+    "required": [TASK],
+    "additionalProperties": False,
+}
+
+
+def is_agent(tool: str) -> bool:
+    """Whether a tool id is that of an agent."""
+    return tool.startswith(AGENT_PREFIX)
+
+
+def agent_takes(tool: str, patterns: Iterable[str]) -> bool:
+    """Whether an agent with these patterns has the tool of that id.  No agent has another agent."""
+    return not is_agent(tool) and any(fits(tool, pattern) for pattern in patterns)
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """One agent, as the operator configured it.
+
+    ``model`` is empty for the model of the run that calls the agent.  ``tools`` are patterns of tool ids.
+    ``max_tokens`` and ``max_cost`` (in billionths) of 0 mean no limit of its own; what is left of the
+    budgets of the run that calls it limits it in any case.  ``max_turns`` counts all responses of its model,
+    the report too.  ``output_schema`` is the JSON Schema that its report must fit; ``None`` for a report in
+    words.  ``effect`` is ``None`` for the strongest effect of its tools.
+    """
+
+    name: str
+    description: str
+    instructions: str = field(repr=False)
+    model: str = ""
+    tools: tuple[str, ...] = ()
+    max_turns: int = 6
+    max_calls: int = 16
+    max_tokens: int = 0
+    max_cost: int = 0
+    timeout_s: float = 120.0
+    max_result_bytes: int = 8192
+    output_schema: Mapping[str, Any] | None = None
+    effect: ToolEffect | None = None
+
+    @property
+    def tool(self) -> str:
+        """The id of the tool that calls the agent; raises :class:`~proxy.errors.ConfigError`."""
+        return tool_id(PROVIDER, self.name)
+
+    def takes(self, tool: str) -> bool:
+        """Whether the agent has the tool of that id, if policy allows it."""
+        return agent_takes(tool, self.tools)
+
+    def spec(self, loaded: Iterable[ToolSpec]) -> ToolSpec:
+        """The tool that calls the agent; ``loaded`` are the tools that the agent may get.
+
+        It has the strongest effect of these tools, and their egress.
+        """
+        own = [spec for spec in loaded if self.takes(spec.name)]
+        effect = self.effect or strongest(spec.effect for spec in own)
+        name = self.tool
+        return ToolSpec(
+            name=name,
+            description=self.description,
+            parameters=_PARAMETERS,
+            effect=effect,
+            provider=PROVIDER,
+            validate=SchemaValidator(_PARAMETERS),
+            digest=spec_digest(name, self.description, _PARAMETERS, effect),
+            # A report is content: it is shown to the model that called, and to nobody else.
+            redaction=Redaction(),
+            timeout_s=self.timeout_s,
+            max_result_bytes=self.max_result_bytes,
+            egress=any(spec.egress for spec in own),
+            together=True,
+        )
+
+
+def strongest(effects: Iterable[ToolEffect]) -> ToolEffect:
+    """The strongest of some effects; ``read_only`` if there is none."""
+    found: Sequence[int] = [_STRENGTH.index(effect) for effect in effects]
+    return _STRENGTH[max(found, default=0)]

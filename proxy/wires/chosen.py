@@ -1,0 +1,371 @@
+"""Server tools that a request chooses in its body, in the words that all dialects share.
+
+An element of ``tools`` is ours if it names this proxy as its server, as OpenAI's hosted MCP tools name
+theirs::
+
+    {"type": "mcp", "server_label": "docs", "server_url": "toolrelay/files", "allowed_tools": ["read"],
+     "require_approval": "never"}
+    {"type": "toolrelay:core__calculate"}
+
+Every other element is the client's or its vendor's, and is left alone.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from proxy.errors import RequestError
+from proxy.events import ToolResult
+from proxy.values import value_class
+
+__all__ = [
+    "ANY_TOOL",
+    "NOTHING_CHOSEN",
+    "NOTHING_SHOWN",
+    "SERVER_URL",
+    "SINGLE",
+    "Approval",
+    "Chosen",
+    "ChosenServer",
+    "ChosenTool",
+    "ServedTool",
+    "ShownServer",
+    "ShownTools",
+    "ToolFilter",
+    "approval_of",
+    "check_labels",
+    "chooses",
+    "filter_of",
+    "is_our_url",
+    "names_of",
+    "no_secrets",
+    "ran",
+    "read_chosen",
+    "server_name",
+    "text_of",
+]
+
+SERVER_URL: Final = "toolrelay"
+"""The address of all server tools; those of one server are at ``toolrelay/NAME``."""
+
+SINGLE: Final = "toolrelay:"
+"""What the type of an element begins with that is one server tool; its id follows."""
+_MOST_ENTRIES: Final = 64
+_MOST_NAMES: Final = 256
+_LONGEST: Final = 256
+_NOT_RUN: Final = frozenset(
+    {
+        "invalid_json",
+        "invalid_arguments",
+        "unknown_tool",
+        "policy_denied",
+        "approval_required",
+        "rate_limited",
+        "already_ran",
+        "budget_exhausted",
+    }
+)
+
+
+# ---------------------------------------------------------------- what a request says
+
+
+@value_class
+class ToolFilter:
+    """Some tools of a server: those of these ``names``, ``None`` for any, that only read if ``read_only``."""
+
+    names: frozenset[str] | None = None
+    read_only: bool = False
+
+    def fits(self, name: str, reads: bool) -> bool:
+        """Whether a tool of the server's own name ``name`` is one of them."""
+        return (self.names is None or name in self.names) and (reads or not self.read_only)
+
+
+ANY_TOOL: Final = ToolFilter()
+
+
+@value_class
+class Approval:
+    """For which tools of a server the client wants to be asked before a call runs.
+
+    Never for those that ``never`` fits; for all others always, unless ``default`` is false.
+    """
+
+    default: bool = True
+    never: ToolFilter | None = None
+
+    def asks(self, name: str, reads: bool) -> bool:
+        """Whether a call of this tool waits for the client's word."""
+        return self.default and not (self.never is not None and self.never.fits(name, reads))
+
+
+@value_class
+class ChosenServer:
+    """Tools of one server that a request chooses.
+
+    ``label`` is what the client calls the server, and ``name`` the NAME of ``toolrelay/NAME``, empty for all
+    server tools.  ``allowed`` says which of its tools; ``left_out`` are names that are excepted.
+    ``at`` is the place in the body (``tools[0]``); ``url_at``, ``names_at`` and ``approval_at`` are the
+    fields that hold the address, the names of tools and the approval.
+    """
+
+    at: str
+    url_at: str
+    names_at: str
+    approval_at: str
+    label: str
+    name: str
+    allowed: ToolFilter = ANY_TOOL
+    left_out: frozenset[str] = frozenset()
+    approval: Approval = Approval(default=False)
+
+
+@value_class
+class ChosenTool:
+    """One server tool that a request chooses by its id, at a place in the body."""
+
+    at: str
+    name: str
+
+
+@value_class
+class Chosen:
+    """All server tools that a request chooses in its body, none in most.
+
+    ``places`` are, for each list of the body, the places of the elements that chose them.
+    """
+
+    servers: tuple[ChosenServer, ...] = ()
+    tools: tuple[ChosenTool, ...] = ()
+    places: tuple[tuple[str, frozenset[int]], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.places)
+
+    @property
+    def labels(self) -> frozenset[str]:
+        """What the client calls the servers."""
+        return frozenset([server.label for server in self.servers])
+
+
+NOTHING_CHOSEN: Final = Chosen()
+
+
+def read_chosen(tools: Sequence[Any]) -> Chosen:
+    """The server tools that a list of tools chooses.
+
+    Raises :class:`~proxy.errors.RequestError` for an element of ours that says what it may not.
+    """
+    servers: list[ChosenServer] = []
+    single: list[ChosenTool] = []
+    places: list[int] = []
+    for place, tool in enumerate(tools):
+        if not chooses(tool):
+            continue
+        places.append(place)
+        if tool["type"] == "mcp":
+            servers.append(_server(tool, f"tools[{place}]"))
+        else:
+            single.append(ChosenTool(f"tools[{place}]", tool["type"].removeprefix(SINGLE)))
+    if not places:
+        return NOTHING_CHOSEN
+    check_labels(servers)
+    if len(places) > _MOST_ENTRIES:
+        said = f"tools chooses server tools in more than {_MOST_ENTRIES} elements. Use one for each server."
+        raise RequestError(400, said, param="tools")
+    return Chosen(tuple(servers), tuple(single), (("tools", frozenset(places)),))
+
+
+def chooses(tool: Any) -> bool:
+    """Whether an element of a list of tools chooses server tools."""
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    if kind == "mcp":
+        return is_our_url(tool.get("server_url"))
+    return isinstance(kind, str) and kind.startswith(SINGLE)
+
+
+def check_labels(servers: Sequence[ChosenServer]) -> None:
+    """Raise :class:`~proxy.errors.RequestError` for two servers of one label."""
+    seen: set[str] = set()
+    for server in servers:
+        if server.label in seen:
+            raise RequestError(
+                400,
+                f"{server.at} has the same label as another server: {server.label[:64]!r}. "
+                "Give each server a label of its own.",
+                param=server.at,
+            )
+        seen.add(server.label)
+
+
+def _server(tool: Mapping[str, Any], at: str) -> ChosenServer:
+    name = server_name(tool["server_url"])
+    label = tool.get("server_label")
+    no_secrets(tool, at, ("headers", "authorization"))
+    return ChosenServer(
+        at,
+        url_at=f"{at}.server_url",
+        names_at=f"{at}.allowed_tools",
+        approval_at=f"{at}.require_approval",
+        label=text_of(label, f"{at}.server_label") if label is not None else name or SERVER_URL,
+        name=name,
+        allowed=filter_of(tool.get("allowed_tools"), f"{at}.allowed_tools"),
+        approval=approval_of(tool.get("require_approval"), f"{at}.require_approval"),
+    )
+
+
+def is_our_url(url: Any) -> bool:
+    """Whether the address of an MCP server names this proxy."""
+    return isinstance(url, str) and (url == SERVER_URL or url.startswith(f"{SERVER_URL}/"))
+
+
+def server_name(url: str) -> str:
+    """The NAME of ``toolrelay/NAME``; empty for all server tools."""
+    return url.removeprefix(SERVER_URL).strip("/")
+
+
+def no_secrets(entry: Mapping[str, Any], at: str, fields: Collection[str]) -> None:
+    """Raise :class:`~proxy.errors.RequestError` where credentials are sent for a server of ours."""
+    for field in fields:
+        if entry.get(field):
+            raise RequestError(
+                400,
+                f"{at}.{field} cannot be used with a server of this proxy, which has its own credentials. "
+                "Leave it out.",
+                param=f"{at}.{field}",
+            )
+
+
+def text_of(value: Any, param: str) -> str:
+    """A text of reasonable length.  Raises :class:`~proxy.errors.RequestError` for anything else."""
+    if not isinstance(value, str) or not value or len(value) > _LONGEST:
+        raise RequestError(400, f"{param} must be a text of 1 to {_LONGEST} characters.", param=param)
+    return value
+
+
+def names_of(value: Any, param: str) -> frozenset[str]:
+    """A list of names.  Raises :class:`~proxy.errors.RequestError` for anything else."""
+    if not isinstance(value, list) or len(value) > _MOST_NAMES:
+        raise RequestError(400, f"{param} must be a list of at most {_MOST_NAMES} names.", param=param)
+    return frozenset([text_of(name, f"{param}[{place}]") for place, name in enumerate(value)])
+
+
+def filter_of(value: Any, param: str) -> ToolFilter:
+    """``allowed_tools``: a list of names, or an object with ``tool_names`` and ``read_only``.
+
+    Raises :class:`~proxy.errors.RequestError` for anything else.
+    """
+    if value is None:
+        return ANY_TOOL
+    if isinstance(value, list):
+        return ToolFilter(names_of(value, param))
+    if not isinstance(value, dict):
+        raise RequestError(
+            400, f"{param} must be a list of names, or an object with tool_names or read_only.", param=param
+        )
+    reads, names = value.get("read_only"), value.get("tool_names")
+    if reads not in (None, True) or type(reads) is int:
+        raise RequestError(400, f"{param}.read_only must be true, or left out.", param=f"{param}.read_only")
+    return ToolFilter(
+        None if names is None else names_of(names, f"{param}.tool_names"), read_only=reads is True
+    )
+
+
+def approval_of(value: Any, param: str) -> Approval:
+    """``require_approval``; as with OpenAI, what says nothing asks for every call.
+
+    Raises :class:`~proxy.errors.RequestError` for what is neither ``never``, ``always`` nor an object of
+    filters.
+    """
+    if value is None or value == "always":
+        return Approval()
+    if value == "never":
+        return Approval(default=False)
+    if not isinstance(value, dict) or not value.keys() <= {"never", "always"}:
+        raise RequestError(
+            400, f'{param} must be "never", "always", or an object with never or always.', param=param
+        )
+    filter_of(value.get("always"), f"{param}.always")
+    never = filter_of(value.get("never"), f"{param}.never")
+    # A filter that says nothing takes nothing out: who forgets a name is asked.
+    return Approval() if never == ANY_TOOL else Approval(never=never)
+
+
+# ---------------------------------------------------------------- what the client is shown
+
+
+@value_class
+class ServedTool:
+    """A tool of a server: what models call it (``id``), what the server calls it (``name``), and its
+    description, schema and whether it only reads."""
+
+    id: str
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    reads: bool
+
+
+@value_class
+class ShownServer:
+    """A server that the client chose, with those of its tools that it gets."""
+
+    label: str
+    tools: tuple[ServedTool, ...]
+
+
+@value_class
+class ShownTools:
+    """What a client that chose tools in its body may see of them.
+
+    ``counts`` says that it chose some, so that usage tells how many calls ran.
+    """
+
+    servers: tuple[ShownServer, ...] = ()
+    counts: bool = False
+
+    def __bool__(self) -> bool:
+        return self.counts
+
+    def renamed(self, names: Mapping[str, str]) -> "ShownTools":
+        """The same, where models call some tools otherwise: their ids → those names."""
+        if not names or not self.servers:
+            return self
+        servers = [
+            ShownServer(
+                server.label,
+                tuple([replace(tool, id=names.get(tool.id, tool.id)) for tool in server.tools]),
+            )
+            for server in self.servers
+        ]
+        return ShownTools(tuple(servers), self.counts)
+
+    def called(self, name: str) -> tuple[str, str] | None:
+        """The label and the server's own name of a tool that models call ``name``; ``None`` for a tool that
+        the client did not choose by its server."""
+        for server in self.servers:
+            for tool in server.tools:
+                if tool.id == name:
+                    return server.label, tool.name
+        return None
+
+    def id_of(self, label: str, name: str) -> str | None:
+        """What models call a tool of the server that the client calls ``label``."""
+        for server in self.servers:
+            if server.label == label:
+                return next((tool.id for tool in server.tools if tool.name == name), None)
+        return None
+
+
+NOTHING_SHOWN: Final = ShownTools()
+
+
+def ran(shown: ShownTools, result: ToolResult) -> dict[str, Any]:
+    """What a call adds to the usage of a run whose client chose tools, in OpenRouter's words; else nothing.
+
+    A call that was refused did not run.
+    """
+    if not shown.counts or result.error_code in _NOT_RUN:
+        return {}
+    return {"server_tool_use_details": {"tool_calls_executed": 1}}

@@ -1,0 +1,94 @@
+"""A request for a compaction as a conversation: the model is asked to summarize what was said."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from proxy.conversation import (
+    Conversation,
+    Message,
+    Output,
+    Part,
+    Reasoning,
+    Text,
+    ToolCallPart,
+    ToolResultPart,
+)
+from proxy.wires.crossing.ledger import Written
+from proxy.wires.responses.fields import RESPONSES_FIELDS
+from proxy.wires.responses.from_client import read_conversation
+from proxy.wires.responses.to_upstream import write_conversation
+
+__all__ = ["CompactionCodec"]
+
+_INSTRUCTION: Final = """\
+Stop working on the task. Your only job now is to write a summary of the conversation above. The summary \
+will replace the conversation: whoever continues it sees the summary and nothing else.
+
+Write down, in this order:
+1. What the user wants, with every requirement, preference and decision, in the user's own words.
+2. What was done and found out so far, with exact names, numbers, paths, identifiers, code and results.
+3. What is still open, and the next step.
+
+Keep the language of the conversation. Do not answer the user, do not call tools, and do not comment on this \
+request."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionCodec:
+    """The :class:`~proxy.wires.crossing.codec.ConversationCodec` of compactions."""
+
+    fields = RESPONSES_FIELDS
+    returns_reasoning = False
+
+    def read(self, payload: Mapping[str, Any]) -> Conversation:
+        """See :meth:`proxy.wires.crossing.codec.ConversationCodec.read`.
+
+        Calls and their results are told in words, so that the upstream need not know the tools.
+        """
+        asked = read_conversation(payload)
+        told = (replace(message, role=_role(message), parts=_in_words(message)) for message in asked.messages)
+        messages = (*(one for one in told if one.parts), Message("user", (Text(_INSTRUCTION),)))
+        return replace(
+            asked,
+            messages=messages,
+            tools=(),
+            tool_choice=None,
+            parallel_tool_calls=None,
+            max_tool_calls=None,
+            output=Output(),
+            stream=False,
+        )
+
+    def write(self, conversation: Conversation, *, strict: bool = False) -> Written:
+        """See :meth:`proxy.wires.crossing.codec.ConversationCodec.write`."""
+        return write_conversation(conversation, strict=strict)
+
+    def without_reasoning(self, conversation: Conversation) -> Conversation:
+        """See :meth:`proxy.wires.crossing.codec.ConversationCodec.without_reasoning`."""
+        return conversation
+
+
+def _role(message: Message) -> Any:
+    return "user" if message.role == "tool" else message.role
+
+
+def _in_words(message: Message) -> tuple[Part, ...]:
+    """The parts of a message, its calls and results as texts, its reasoning left away."""
+    return tuple(part for said in message.parts for part in _words(said))
+
+
+def _words(part: Part) -> Iterator[Part]:
+    match part:
+        case Reasoning():
+            return
+        case ToolCallPart():
+            yield Text(f"[Call of the tool {part.name}: {part.arguments}]", at=part.at)
+        case ToolResultPart():
+            yield Text(
+                "[Result of the tool, which failed:]" if part.is_error else "[Result of the tool:]",
+                at=part.at,
+            )
+            yield from part.parts
+        case _:
+            yield part

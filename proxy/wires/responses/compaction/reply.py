@@ -1,0 +1,74 @@
+"""The answer to a request for a compaction.
+
+Source: OpenAI's API reference, "The compacted response object".
+"""
+
+import time
+from typing import Any, Final
+
+import orjson
+
+from proxy.errors import WireError
+from proxy.wires.responses.items import item_text, mint_item_id
+from proxy.wires.responses.own_items.summaries import SealedSummaries
+from proxy.wires.responses.reply import ResponsesReplyWriter
+from proxy.wires.responses.request import ResponsesRequest
+from proxy.wires.responses.resource import whole_usage
+
+__all__ = ["CompactionReplyWriter"]
+
+_MOST_KEPT_BYTES: Final = 64 << 10
+"""Of the user's newest messages, which stand behind the summary word for word."""
+_WORDS: Final = "The user's newest messages, word for word:"
+
+
+class CompactionReplyWriter(ResponsesReplyWriter):
+    """Makes one compaction of the model's answer."""
+
+    def __init__(self, *, asked: ResponsesRequest, summaries: SealedSummaries, **settings: Any) -> None:
+        """``settings`` are those of :class:`~proxy.wires.responses.reply.ResponsesReplyWriter`."""
+        super().__init__(asked=asked.asked, **settings)
+        self._request = asked
+        self._summaries = summaries
+
+    def finish(self, reason: str | None) -> bytes:
+        """The compaction.  Raises :class:`~proxy.errors.WireError` where the model wrote no summary."""
+        super().finish(reason)
+        answer = self.answer
+        summary = "".join(item_text(item) for item in answer.get("output") or () if isinstance(item, dict))
+        if not summary.strip() or answer.get("status") != "completed":
+            why = "its answer is empty" if not summary.strip() else "its answer is not complete"
+            raise WireError(f"The model did not write a summary of the conversation: {why}.")
+        usage = answer.get("usage")
+        return orjson.dumps(
+            {
+                "id": mint_item_id("response"),
+                "object": "response.compaction",
+                "created_at": int(time.time()),
+                "output": [self._summaries.item(_with_words(summary, _newest_words(self._request)))],
+                "usage": whole_usage(usage if isinstance(usage, dict) else {}),
+            }
+        )
+
+    def result(self) -> dict[str, Any] | None:
+        """Nothing: no request goes on from a compaction by its id."""
+        return None
+
+
+def _with_words(summary: str, words: list[str]) -> str:
+    """A summary, and behind it what the user said, each message in a paragraph of its own."""
+    return "\n\n".join([summary, _WORDS, *words]) if words else summary
+
+
+def _newest_words(request: ResponsesRequest) -> list[str]:
+    """The texts of the user's newest messages in order, as many as there is room for."""
+    kept: list[str] = []
+    room = _MOST_KEPT_BYTES
+    for item in reversed(request.items):
+        if item.get("role") != "user" or not (text := item_text(item).strip()):
+            continue
+        room -= len(text.encode("utf-8", "surrogatepass"))
+        if room < 0:
+            break
+        kept.append(text)
+    return kept[::-1]

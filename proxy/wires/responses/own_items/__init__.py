@@ -1,0 +1,1 @@
+"""Items of our own: calls that clients are shown, and summaries of conversations."""

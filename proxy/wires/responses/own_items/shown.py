@@ -1,0 +1,119 @@
+"""Items of the proxy's own making in a client's stream: a server call shown, a line of text.
+
+Each comes as the events that a provider would send for it, in the official order.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import orjson
+
+from proxy.events import ToolCall, ToolResult
+from proxy.wires.chosen import ShownServer
+from proxy.wires.client_port import Trace
+from proxy.wires.responses.items import (
+    SERVER_LABEL,
+    mcp_call,
+    mcp_list,
+    message_item,
+    own_item_id,
+    reasoning_item,
+    text_part,
+)
+from proxy.wires.responses.own_items.signing import ItemSigner
+from proxy.wires.turn.trace import reasoning_line, status_line
+
+__all__ = ["Event", "call_events", "list_events", "message_events", "traced_events"]
+
+Event = dict[str, Any]
+"""An event without its numbers; ``output_index`` and ``sequence_number`` are the writer's to give."""
+
+
+def list_events(server: ShownServer) -> Iterator[Event]:
+    """The tools that a request gets of a server, as a hosted MCP server's list of them."""
+    item_id = own_item_id("mcpl")
+    yield {"type": "response.output_item.added", "item": mcp_list(item_id, server.label, ())}
+    yield {"type": "response.mcp_list_tools.in_progress", "item_id": item_id}
+    yield {"type": "response.mcp_list_tools.completed", "item_id": item_id}
+    yield {"type": "response.output_item.done", "item": mcp_list(item_id, server.label, server.tools)}
+
+
+def call_events(
+    call: ToolCall, result: ToolResult, signer: ItemSigner, served: tuple[str, str] | None = None
+) -> Iterator[Event]:
+    """A server call that has come to something, redacted, as a hosted MCP call.
+
+    ``served`` is what the client calls the server, and the server its tool; ``None`` for a tool that the
+    client did not choose by its server.
+    """
+    label, name = served or (SERVER_LABEL, call.name)
+    shown = {} if result.arguments_redacted is None else result.arguments_redacted
+    arguments = orjson.dumps(shown).decode()
+    output = error = None
+    if result.ok:
+        output = result.redacted if isinstance(result.redacted, str) else _text(result.redacted)
+    else:
+        error = f"{result.error_code}: {result.safe_message}"
+    item_id = signer.item_id(name, arguments, output=output, error=error, label=label)
+    opened = mcp_call(item_id, name, "", status="in_progress", label=label)
+    yield {"type": "response.output_item.added", "item": opened}
+    yield {"type": "response.mcp_call.in_progress", "item_id": item_id}
+    yield {"type": "response.mcp_call_arguments.delta", "item_id": item_id, "delta": arguments}
+    yield {"type": "response.mcp_call_arguments.done", "item_id": item_id, "arguments": arguments}
+    status = "completed" if result.ok else "failed"
+    done = mcp_call(item_id, name, arguments, status=status, label=label)
+    done |= {"output": output, "error": error}
+    yield {"type": f"response.mcp_call.{status}", "item_id": item_id}
+    yield {"type": "response.output_item.done", "item": done}
+
+
+def _text(value: Any) -> str:
+    return orjson.dumps(value).decode()
+
+
+def traced_events(
+    trace: Trace,
+    call: ToolCall,
+    result: ToolResult,
+    signer: ItemSigner,
+    *,
+    served: tuple[str, str] | None,
+    texts: bool,
+) -> Sequence[Event]:
+    """What a trace shows of a server call that has come to something; none where nothing.
+
+    A tool that is ``served`` by a server that the client chose is shown whatever the trace.  ``texts`` says
+    whether there may be a message beside the answer.
+    """
+    if served is not None or trace == "events":
+        return list(call_events(call, result, signer, served))
+    if trace == "reasoning":
+        return list(reasoning_events(reasoning_line(call, result)))
+    if trace == "status" and texts:
+        return list(message_events(status_line(call, result) + "\n\n"))
+    return ()
+
+
+def message_events(text: str) -> Iterator[Event]:
+    """A message of the assistant that says ``text``."""
+    item_id = own_item_id("msg")
+    place = {"item_id": item_id, "content_index": 0}
+    yield {"type": "response.output_item.added", "item": message_item(item_id, None, status="in_progress")}
+    yield {"type": "response.content_part.added", **place, "part": text_part("")}
+    yield {"type": "response.output_text.delta", **place, "delta": text, "logprobs": []}
+    yield {"type": "response.output_text.done", **place, "text": text, "logprobs": []}
+    yield {"type": "response.content_part.done", **place, "part": text_part(text)}
+    yield {"type": "response.output_item.done", "item": message_item(item_id, text, status="completed")}
+
+
+def reasoning_events(text: str) -> Iterator[Event]:
+    """A reasoning item whose summary says ``text``."""
+    item_id = own_item_id("rs")
+    place = {"item_id": item_id, "summary_index": 0}
+    part = {"type": "summary_text", "text": text}
+    yield {"type": "response.output_item.added", "item": reasoning_item(item_id, None)}
+    yield {"type": "response.reasoning_summary_part.added", **place, "part": {**part, "text": ""}}
+    yield {"type": "response.reasoning_summary_text.delta", **place, "delta": text}
+    yield {"type": "response.reasoning_summary_text.done", **place, "text": text}
+    yield {"type": "response.reasoning_summary_part.done", **place, "part": part}
+    yield {"type": "response.output_item.done", "item": reasoning_item(item_id, text)}

@@ -1,0 +1,91 @@
+"""Compaction items of our own: a summary of a conversation that only the proxy can read.
+
+The client keeps the item and sends it back in place of the messages that it summarizes.  The summary is
+sealed with AES-256-GCM for the caller who got it: it may repeat results of server tools, which the client was
+never shown.
+
+Source: OpenAI's API reference, "Compact a response".
+"""
+
+import base64
+import binascii
+import hashlib
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+from proxy.errors import RequestError
+from proxy.wires.responses.items import is_ours, own_item_id
+
+__all__ = ["SealedSummaries", "is_own_compaction"]
+
+_KIND: Final = "compaction"
+_FORMAT: Final = b"\x01"
+_NONCE_BYTES: Final = 12
+_MOST_BYTES: Final = 1 << 20
+"""Of the text of a sealed summary: models do not write as much in one answer."""
+_INTRODUCTION: Final = "A summary of the conversation up to here:"
+
+
+def is_own_compaction(item: Mapping[str, Any]) -> bool:
+    """Whether an item is a compaction of ours, or says that it is."""
+    return item.get("type") == _KIND and is_ours(item)
+
+
+class SealedSummaries:
+    """Writes and reads the compaction items of one caller.
+
+    ``key`` are 32 bytes that every process of the record has, also after a restart.
+    """
+
+    def __init__(self, key: bytes, caller: str) -> None:
+        self._key = hashlib.blake2b(key=key, digest_size=32, person=b"summaries").digest()
+        self._caller = caller.encode("utf-8", "surrogatepass")
+
+    def item(self, summary: str) -> dict[str, Any]:
+        """A compaction item that holds a summary."""
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        item_id, nonce = own_item_id("cmp"), os.urandom(_NONCE_BYTES)
+        sealed = AESGCM(self._key).encrypt(nonce, summary.encode("utf-8", "replace"), self._place(item_id))
+        content = base64.b64encode(_FORMAT + nonce + sealed).decode()
+        return {"id": item_id, "type": _KIND, "encrypted_content": content}
+
+    def message(self, item: Mapping[str, Any], param: str) -> dict[str, Any]:
+        """What an upstream is told in place of an item of ours.
+
+        Raises :class:`~proxy.errors.RequestError` (400) for ``param`` where the item was changed, or was
+        given to another caller or by another proxy.
+        """
+        summary = self._open(item)
+        if summary is None:
+            raise RequestError(
+                400,
+                f"{param}.encrypted_content cannot be read: it was changed, or it was made for another "
+                "caller or by another proxy. Send the messages that it summarizes, or compact them again.",
+                param=f"{param}.encrypted_content",
+                code="invalid_encrypted_content",
+            )
+        content = [{"type": "input_text", "text": f"{_INTRODUCTION}\n\n{summary}"}]
+        return {"type": "message", "role": "user", "content": content}
+
+    def _open(self, item: Mapping[str, Any]) -> str | None:
+        """The summary in an item; ``None`` where it is not one of this caller's."""
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        content, item_id = item.get("encrypted_content"), item.get("id")
+        if not isinstance(content, str) or not isinstance(item_id, str) or len(content) > 2 * _MOST_BYTES:
+            return None
+        try:
+            sealed = base64.b64decode(content, validate=True)
+            if sealed[:1] != _FORMAT:
+                return None
+            nonce, text = sealed[1 : 1 + _NONCE_BYTES], sealed[1 + _NONCE_BYTES :]
+            return AESGCM(self._key).decrypt(nonce, text, self._place(item_id)).decode()
+        except (binascii.Error, ValueError, InvalidTag):
+            return None
+
+    def _place(self, item_id: str) -> bytes:
+        """What a summary is bound to: its item and the caller."""
+        return b"%d:%b%b" % (len(item_id), item_id.encode("utf-8", "surrogatepass"), self._caller)

@@ -1,0 +1,104 @@
+"""A request body less what in it chooses server tools, and a ``tool_choice`` that names them by their server.
+
+No upstream knows either: in their place stand the tools themselves, as functions.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import orjson
+
+from proxy.errors import RequestError
+from proxy.wires.chosen import SINGLE, Chosen, ShownTools
+from proxy.wires.json.splice import elements, join_array, join_object, members
+
+__all__ = ["chosen_functions", "rewrite_choice", "without_elements"]
+
+
+def without_elements(
+    raw: bytes,
+    chosen: Chosen,
+    rewrite: Callable[[dict[str, bytes]], None] = lambda parts: None,
+    *,
+    only_with_tools: Collection[str] = (),
+) -> bytes:
+    """A request body less the elements that choose server tools; what stays keeps its bytes.
+
+    A list of which nothing is left goes.  ``rewrite`` changes the other members in place.  Those of
+    ``only_with_tools`` go with the last of ``tools``: they are for a request that gets no server tool.
+    """
+    parts = members(raw)
+    for member, places in chosen.places:
+        listed = parts.get(member, b"[]")
+        kept = [one for place, one in enumerate(elements(listed)) if place not in places]
+        if kept:
+            parts[member] = join_array(kept)
+        else:
+            parts.pop(member, None)
+    rewrite(parts)
+    if "tools" not in parts:
+        for member in only_with_tools:
+            parts.pop(member, None)
+    return join_object(parts)
+
+
+def chosen_functions(
+    choice: Mapping[str, Any], shown: ShownTools, chosen: Chosen, at: str
+) -> list[str] | None:
+    """The names of the functions that stand for a server tool in a ``tool_choice``, or for all of a server;
+    ``None`` for anything else.
+
+    Raises :class:`~proxy.errors.RequestError` for a tool that the request does not choose.
+    """
+    kind = choice.get("type")
+    if kind == "mcp" and (label := choice.get("server_label")) in chosen.labels:
+        name = choice.get("name")
+        if name is None:
+            return [tool.id for server in shown.servers if server.label == label for tool in server.tools]
+        found = shown.id_of(str(label), str(name))
+        if found is None:
+            said = f"{at}.name is no tool that this request chooses: {str(name)[:64]!r}."
+            raise RequestError(400, said, param=f"{at}.name")
+        return [found]
+    if isinstance(kind, str) and kind.startswith(SINGLE):
+        name = kind.removeprefix(SINGLE)
+        if name not in {tool.name for tool in chosen.tools}:
+            said = f"{at}.type names no tool that this request chooses: {name[:64]!r}."
+            raise RequestError(400, said, param=f"{at}.type")
+        return [name]
+    return None
+
+
+def rewrite_choice(
+    parts: dict[str, bytes],
+    shown: ShownTools,
+    chosen: Chosen,
+    *,
+    named: Callable[[str], dict[str, Any]],
+    allowed: Callable[[str, list[Any]], dict[str, Any]],
+) -> None:
+    """Put functions in place of the server tools in ``tool_choice``.
+
+    ``named`` writes the choice of one function, and ``allowed`` that of one of several, of a mode.
+    """
+    choice = orjson.loads(parts.get("tool_choice", b"null"))
+    if not isinstance(choice, dict):
+        return
+    found = chosen_functions(choice, shown, chosen, "tool_choice")
+    if found is not None:
+        free = named(found[0]) if len(found) == 1 else allowed("required", list(map(named, found)))
+        parts["tool_choice"] = orjson.dumps(free if found else "auto")
+        return
+    nested = choice.get("allowed_tools")
+    holder = nested if isinstance(nested, dict) else choice
+    listed = holder.get("tools")
+    if not isinstance(listed, list):
+        return
+    written: list[Any] = []
+    for place, tool in enumerate(listed):
+        names = None
+        if isinstance(tool, dict):
+            names = chosen_functions(tool, shown, chosen, f"tool_choice.tools[{place}]")
+        written += [tool] if names is None else map(named, names)
+    if written != listed:
+        parts["tool_choice"] = orjson.dumps(allowed(str(holder.get("mode") or "auto"), written))

@@ -1,0 +1,36 @@
+"""What the demo serves with and without the library for MCP."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.commands.demo import CONVERT, TOOLS, demo_config, mcp_lines
+from proxy.upstreams.recorded.replay import packaged_fixtures
+
+
+def test_without_the_library_the_demo_has_no_mcp_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It works all the same, and says how to get one."""
+    found: Any = importlib.util.find_spec
+
+    def without(name: str, package: str | None = None) -> Any:
+        return None if name == "mcp" else found(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without)
+    config = demo_config(1, packaged_fixtures(), tmp_path)
+    assert config.mcp.servers == {}
+    assert tuple(config.policy.allow) == TOOLS
+    (line,) = mcp_lines("http://127.0.0.1:1", serves=False)
+    assert line.endswith("pip install '.[mcp]'")
+
+
+def test_with_the_library_one_tool_of_it_is_allowed(tmp_path: Path) -> None:
+    """And no other."""
+    config = demo_config(1, packaged_fixtures(), tmp_path)
+    assert list(config.mcp.servers) == ["units"]
+    assert tuple(config.policy.allow) == (*TOOLS, CONVERT)
+    *_, line = mcp_lines("http://127.0.0.1:1", serves=True)
+    assert line.startswith("curl http://127.0.0.1:1/mcp ")

@@ -1,0 +1,67 @@
+"""The web UI over the real server: the demo, from its first line to the run that one click makes."""
+
+import pytest
+from e2e_browser import chromium
+from require import require
+from ui_browser import opened
+from ui_pictures import demo
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+PAGES = {
+    "play": "Playground",
+    "approvals": "Approvals",
+    "tools": "Tools",
+    "mcp": "MCP servers",
+    "keys": "Keys",
+    "usage": "Usage",
+    "upstreams": "Upstreams",
+    "settings": "Settings",
+}
+BROKEN = ("This cannot be shown", "Not found")
+
+
+async def test_the_first_tool_call_is_one_click_away() -> None:
+    """The demo's link signs in, one button asks, the run appears by itself, and each page has its data."""
+    require("chromium", chromium() is not None, "no Chromium is installed")
+    async with demo() as link, opened(link) as tab:
+        await tab.size(1280, 900)
+        await tab.scheme("light")
+        address = link.partition("/#")[0]
+        await tab.has("The first tool call is one click away")
+        assert "login" not in await tab.run("location.href")
+        await tab.click("Ask the demo question")
+        await tab.until("document.querySelector('.list .item').innerText.includes('Completed')")
+        tools = await tab.run("document.querySelector('.list .item .c-tools').innerText")
+        assert "get_current_time" in tools
+        assert "get_weather" in tools
+        await tab.run("document.querySelector('.list .item a').click()")
+        await tab.until("document.querySelectorAll('.tl .call-row').length === 2")
+        await tab.has("policy.allow lacks")
+        await tab.click("Messages", within="main")
+        await tab.click("Show the conversation")
+        await tab.until("document.querySelectorAll('.message').length > 0")
+        for page, title in PAGES.items():
+            await tab.goto(f"{address}/{page}")
+            await tab.until("document.querySelector('main h1') && !document.querySelector('.progress.on')")
+            shown = await tab.run("document.querySelector('main h1').innerText")
+            assert shown == title, (page, shown)
+            text = await tab.run("main.innerText")
+            assert not any(words in text for words in BROKEN), page
+        assert tab.problems == []
+        assert all(url.startswith((address, "about:", "data:", "blob:")) for url in tab.asked)
+
+
+@pytest.mark.parametrize("dialect", ["chat", "responses", "messages", "ollama"])
+async def test_the_playground_asks_the_real_server(dialect: str) -> None:
+    """In each dialect the answer comes as text, with a badge for each of the two calls."""
+    require("chromium", chromium() is not None, "no Chromium is installed")
+    async with demo() as link, opened(link) as tab:
+        await tab.has("The first tool call is one click away")
+        await tab.goto(f"{link.partition('/#')[0]}/play?dialect={dialect}")
+        await tab.until("document.querySelector('.suggest .btn')")
+        await tab.run("document.querySelector('.suggest .btn').click()")
+        await tab.until("document.querySelector('.turn .after a')")
+        assert await tab.run("document.querySelectorAll('.call svg.ok').length") == 2
+        assert "7.4" in await tab.run("document.querySelector('article .says').innerText")
+        assert tab.problems == []

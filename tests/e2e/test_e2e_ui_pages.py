@@ -1,0 +1,670 @@
+"""The UI's pages in a real browser, over made-up data: what a person sees and does, and what never happens."""
+
+# ruff: noqa: E501  (a script of the page or an event of a stream is one line)
+
+import asyncio
+import json
+import shutil
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from e2e_browser import chromium
+from e2e_packages import installed_packages
+from require import require
+from ui_browser import Tab, opened
+from ui_data import HOSTILE, chat_stream, filled
+from ui_fake import FakeUi, faking
+from waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+PAGES = (
+    "/runs",
+    "/runs/ID",
+    "/runs/ID?tab=messages",
+    "/runs/ID?tab=json",
+    "/runs/ID/wire",
+    "/compare?a=1&b=2",
+    "/play",
+    "/approvals",
+    "/tools",
+    "/mcp",
+    "/keys",
+    "/usage",
+    "/upstreams",
+    "/settings",
+)
+ROWS = "document.querySelectorAll('.list .item').length"
+OVERFLOW = (
+    "[document.documentElement, document.querySelector('main')]"
+    ".filter((e) => e.scrollWidth > e.clientWidth + 1)"
+    ".map((e) => [e.tagName, e.scrollWidth, [...e.querySelectorAll('*')]"
+    ".filter((x) => x.getBoundingClientRect().right > innerWidth + 1 && !x.closest('.table-box,.code,.bytes,.seg,.tabs'))"
+    ".slice(0, 3).map((x) => x.className || x.tagName)])"
+)
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator[FakeUi]:
+    """Made-up data behind the real files and their policy."""
+    require("chromium", chromium() is not None, "no Chromium is installed")
+    async with faking(filled(FakeUi())) as served:
+        yield served
+
+
+@pytest.fixture
+async def tab(fake: FakeUi) -> AsyncIterator[Tab]:
+    """A browser at the list of runs, without motion; what it met is looked at in the end."""
+    async with opened("about:blank") as one:
+        await one.size(1280, 900)
+        await one.scheme("light")
+        yield one
+        assert one.problems == []
+        assert one.dialogs == 0
+        foreign = [url for url in one.asked if not url.startswith((fake.url, "about:", "data:", "blob:"))]
+        assert foreign == []
+
+
+async def at(tab: Tab, fake: FakeUi, page: str) -> None:
+    """Show a page, and wait until it is there."""
+    await tab.goto(fake.url + page.replace("ID", fake.runs[min(1, len(fake.runs) - 1)]["id"]))
+    await tab.until("document.querySelector('main h1') && !document.querySelector('.progress.on')")
+    assert await tab.run("document.querySelector('main h1').innerText") not in (
+        "Not found",
+        "This cannot be shown",
+    )
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_every_page_is_accessible(tab: Tab, fake: FakeUi, theme: str) -> None:
+    """axe finds nothing wrong with any page in either theme: contrast, names, roles, landmarks, order."""
+    npm = shutil.which("npm")
+    require("node", npm is not None, "npm is not installed")
+    packages, trouble = await asyncio.to_thread(installed_packages, str(npm))
+    require("node", packages is not None, f"the npm packages cannot be installed: {trouble}")
+    assert packages is not None
+    axe = (packages / "node_modules" / "axe-core" / "axe.min.js").read_text("utf-8")
+    await tab.scheme(theme)
+    found = []
+    for page in PAGES:
+        await at(tab, fake, page)
+        await tab.run(axe + "; true")
+        wrong = await tab.run(
+            "axe.run().then((r) => r.violations.map((v) => [v.id, v.nodes[0].html.slice(0, 200), v.nodes[0].failureSummary]))"
+        )
+        found += [(page, *one) for one in wrong]
+    fake.session = None
+    await tab.goto(fake.url + "/")
+    await tab.until("document.querySelector('.sign-in input')")
+    await tab.run(axe + "; true")
+    found += await tab.run(
+        "axe.run().then((r) => r.violations.map((v) => ['sign-in', v.id, v.nodes[0].html]))"
+    )
+    assert not found, "\n".join(map(str, found))
+
+
+@pytest.mark.parametrize(("width", "height"), [(360, 740), (768, 1024), (3840, 2160)])
+async def test_every_page_fits_its_screen(tab: Tab, fake: FakeUi, width: int, height: int) -> None:
+    """From a small telephone to 4K nothing has to be scrolled sideways."""
+    await tab.size(width, height)
+    for page in PAGES:
+        await at(tab, fake, page)
+        assert await tab.run(OVERFLOW) == [], page
+
+
+async def test_nothing_jumps_while_a_page_loads(tab: Tab, fake: FakeUi) -> None:
+    """The list and a run are laid out once: what is drawn later takes the place that it has."""
+    observe = (
+        "window.moved = 0; new PerformanceObserver((list) => list.getEntries().forEach((e) => { window.moved += e.value }))"
+        ".observe({type: 'layout-shift', buffered: true})"
+    )
+    await tab.send("Page.addScriptToEvaluateOnNewDocument", source=observe)
+    for page in ("/runs", "/runs/ID", "/usage"):
+        await at(tab, fake, page)
+        assert await tab.run("new Promise((r) => setTimeout(() => r(window.moved), 600))") < 0.05, page
+
+
+async def test_a_run_appears_as_it_happens(tab: Tab, fake: FakeUi) -> None:
+    """A run that begins stands on top at once, and changes its state in its place."""
+    await at(tab, fake, "/runs")
+    await until(lambda: bool(fake.streams))
+    run = fake.run(0, id="run_newcomer", model="newcomer", started_at=time.time() + 5)
+    fake.tell("run", run)
+    await tab.until("document.querySelector('.list .item').innerText.includes('newcomer')")
+    assert "Running" in await tab.run("document.querySelector('.list .item').innerText")
+    fake.tell("run", {**run, "status": "completed", "ended_at": time.time() + 6, "duration_s": 1.0})
+    await tab.until("document.querySelector('.list .item').innerText.includes('Completed')")
+    assert (
+        await tab.run(
+            "[...document.querySelectorAll('.list a')].filter((a) => a.innerText === 'newcomer').length"
+        )
+        == 1
+    )
+
+
+async def test_a_paused_list_stands_still(tab: Tab, fake: FakeUi) -> None:
+    """While it is paused nothing moves, the button counts, and going on shows what came."""
+    await at(tab, fake, "/runs")
+    await until(lambda: bool(fake.streams))
+    await tab.click("Pause")
+    fake.tell("run", fake.run(0, id="run_later", model="later", started_at=time.time() + 5))
+    await tab.has("Resume (1)")
+    assert (
+        await tab.run("[...document.querySelectorAll('.list a')].some((a) => a.innerText === 'later')")
+        is False
+    )
+    await tab.click("Resume")
+    await tab.until("document.querySelector('.list .item').innerText.includes('later')")
+
+
+async def test_filters_are_in_the_address(tab: Tab, fake: FakeUi) -> None:
+    """A filter changes the address, and the address alone gives the same list."""
+    await at(tab, fake, "/runs")
+    await tab.click("Failed")
+    await tab.until("location.search === '?status=failed'")
+    await tab.until(
+        "[...document.querySelectorAll('.list .item')].every((e) => e.innerText.includes('Failed'))"
+    )
+    many = await tab.run(ROWS)
+    await at(tab, fake, "/runs?status=failed")
+    await tab.until(f"{ROWS} === {many}")
+    await tab.run("document.querySelector('input[type=search]').focus()")
+    await tab.type("model:fast")
+    await tab.press("Enter")
+    await tab.until("location.search === '?status=failed&model=fast'")
+    await tab.has("No run fits this filter")
+    # What does not fit does not come in live, either.
+    fake.tell("run", fake.run(0, id="run_other", model="other", status="failed"))
+    fake.tell("run", fake.run(0, id="run_fits", model="fast", status="failed"))
+    await tab.until("document.querySelectorAll('.list .item').length === 1")
+
+
+async def test_thousands_of_runs_cost_what_a_screen_costs(tab: Tab, fake: FakeUi) -> None:
+    """However long the list is, only the rows in sight are in the page; scrolling loads further ones."""
+    fake.runs = [fake.run(number) for number in range(5000)]
+    await at(tab, fake, "/runs")
+    scroll = "document.querySelector('.list .scroll')"
+    for _ in range(8):
+        await tab.run(f"new Promise((r) => {{ {scroll}.scrollTop = 1e9; setTimeout(r, 120) }})")
+        assert await tab.run(ROWS) < 60
+    await tab.until("Number(document.querySelector('[aria-rowcount]').getAttribute('aria-rowcount')) > 500")
+    # A burst of changes is drawn at once, and what is looked at stays where it is.
+    before = await tab.run(f"{scroll}.scrollTop")
+    for number in range(200):
+        fake.tell("run", fake.run(0, id=f"run_burst{number}", started_at=time.time() + number))
+    await tab.has("200 new runs")
+    assert await tab.run(f"{scroll}.scrollTop") == before + 200 * 56
+    assert await tab.run(ROWS) < 60
+
+
+async def test_the_timeline_pins_numbers(tab: Tab, fake: FakeUi) -> None:
+    """Calls that ran side by side overlap on the axis, the wait for the first byte is hatched, a click pins."""
+    await at(tab, fake, "/runs/ID")
+    bars = "[...document.querySelectorAll('.call-row .bar')].map((e) => e.getBoundingClientRect())"
+    assert await tab.run(f"(([a, b]) => a.left < b.right && b.left < a.right)({bars})")
+    assert await tab.run("document.querySelectorAll('.tl .bar.wait').length") == 2
+    await tab.click("get_weather", within=".tl")
+    await tab.until("!document.querySelector('.pin').hidden")
+    pinned = await tab.run("document.querySelector('.pin').innerText")
+    assert "core__get_weather" in pinned
+    assert "84 ms" in pinned
+    assert "allowed by policy.allow" in pinned
+    await tab.run(
+        "document.querySelectorAll('.tl tbody tr')[1].dispatchEvent(new PointerEvent('pointerenter', {pointerType: 'mouse', clientX: 500, clientY: 400}))"
+    )
+    await tab.until("document.querySelector('.tip').innerText.includes('84 ms')")
+    assert await tab.run("document.querySelectorAll('.budgets .meter').length") == 3
+
+
+async def test_a_run_says_why_a_tool_was_not_offered(tab: Tab, fake: FakeUi) -> None:
+    """Each tool has its rule, and a withheld one the line of the configuration that would change it."""
+    await at(tab, fake, "/runs/ID")
+    await tab.has("policy.approve")
+    await tab.click("What would change this?")
+    await tab.has('allow = ["core__*", "mcp__pay__send"]')
+
+
+async def test_a_runs_actions(tab: Tab, fake: FakeUi) -> None:
+    """Copy, replay, compare and save do what they say."""
+    await tab.send("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    await at(tab, fake, "/runs/ID")
+    await tab.click("More", within="main")
+    await tab.click("Copy as curl")
+    await tab.has("curl command copied.")
+    assert await tab.run("navigator.clipboard.readText()") == "curl …"
+    await tab.click("Replay")
+    await tab.has("1 difference")
+    await tab.run("document.querySelector('dialog').close()")
+    await tab.click("More", within="main")
+    await tab.click("Compare with")
+    await tab.click("same shape", within="dialog")
+    await tab.has("Compare two runs")
+    assert [path for path, _ in fake.posted] == [f"runs/{fake.runs[1]['id']}/replay"]
+
+
+async def test_the_wire_is_aligned_and_replayed(tab: Tab, fake: FakeUi) -> None:
+    """Stretches that nobody touched are one ribbon, others show both sides; the scrubber goes through time."""
+    await at(tab, fake, "/runs/ID/wire")
+    await tab.has("untouched, 101 bytes")
+    fates = await tab.run("[...document.querySelectorAll('.wire-row .fate strong')].map((e) => e.innerText)")
+    assert fates == ["inserted", "withheld", "composed", "rewritten"]
+    assert await tab.run(
+        "[...document.querySelectorAll('.wire-row.rewritten mark')].map((e) => e.innerText)"
+    ) == ["2", "1"]
+    await tab.has("without a byte")
+    scrub = "(() => {{ const e = document.querySelector('input[type=range]'); e.value = {at}; e.dispatchEvent(new Event('input')); return document.querySelectorAll('.later').length }})()"
+    assert await tab.run(scrub.format(at=300)) == 4
+    assert await tab.run(scrub.format(at=2481)) == 0
+    await tab.click("Replay the stream")
+    await tab.until(
+        "document.querySelector('output').innerText.startsWith('2.48') && !document.querySelector('[aria-label=Pause]')"
+    )
+    await tab.click("Hex")
+    await tab.has("000000  64 61 74 61 3a")
+
+
+async def test_a_run_without_bytes_says_how_to_get_them(tab: Tab, fake: FakeUi) -> None:
+    """Where nothing was captured the page says why, and starts a capture of the next runs."""
+    fake.answers[f"GET runs/{fake.runs[1]['id']}/wire"] = {
+        "captured": False,
+        "reason": "no capture ran",
+        "legs": [],
+        "chunks": [],
+        "alignment": [],
+    }
+    fake.answers["POST capture"] = {"id": "cap_1"}
+    await at(tab, fake, "/runs/ID/wire")
+    await tab.has("No capture ran.")
+    await tab.click("Capture the next runs", within=".empty")
+    await tab.click("Start", within="dialog")
+    await tab.has("The next 20 runs are captured.")
+    assert fake.posted == [("capture", {"key": None, "runs": 20, "minutes": 15})]
+
+
+async def say_in_playground(tab: Tab, text: str) -> None:
+    """Type a message and send it with the keyboard."""
+    await tab.run("document.querySelector('.composer textarea').focus()")
+    await tab.type(text)
+    await tab.press("Enter")
+
+
+async def test_the_playground_is_a_thin_client(tab: Tab, fake: FakeUi) -> None:
+    """It sends one streaming request, shows the text, and a badge for each call it is told of."""
+    await at(tab, fake, "/play?dialect=chat&model=fast")
+    await say_in_playground(tab, "What is the weather in Berlin?")
+    await tab.has("It is 7 °C in Berlin, with light rain.")
+    await tab.has("610 → 41 tokens")
+    ((path, body),) = fake.posted
+    assert path == "play/v1/chat/completions"
+    assert body["stream"] is True
+    assert "tools" not in body
+    assert body["messages"] == [{"role": "user", "content": "What is the weather in Berlin?"}]
+    await tab.click("get_weather", within=".talk")
+    await tab.has("7.4 °C")
+    await at(tab, fake, "/play")
+    await tab.has("It is 7 °C in Berlin")  # kept in the tab
+
+
+STREAMS: dict[str, tuple[str, list[bytes]]] = {
+    "responses": (
+        "play/v1/responses",
+        [
+            b'event: response.output_item.added\ndata: {"type":"response.output_item.added","item":{"id":"m1","type":"mcp_call","name":"core__get_weather","arguments":"{}"}}\n\n',
+            b'event: response.output_item.done\ndata: {"type":"response.output_item.done","item":{"id":"m1","type":"mcp_call","name":"core__get_weather","arguments":"{}","output":"{\\"a\\":1}"}}\n\n',
+            b'event: response.output_text.delta\r\ndata: {"type":"response.output_text.delta","delta":"told by responses"}\r\n\r\n',
+            b'event: response.completed\ndata: {"type":"response.completed","response":{"status":"completed","usage":{"input_tokens":5,"output_tokens":6}}}\n\n',
+        ],
+    ),
+    "messages": (
+        "play/v1/messages",
+        [
+            b'event: message_start\ndata: {"type":"message_start","message":{"usage":{"input_tokens":5}}}\n\n',
+            b'event: ping\ndata: {"type":"ping","x_toolrelay":{"type":"tool_call","call_id":"c","name":"core__get_weather","arguments":{},"status":"in_progress"}}\n\n',
+            b'event: ping\ndata: {"type":"ping","x_toolrelay":{"type":"tool_result","call_id":"c","name":"core__get_weather","result":{},"status":"completed","ms":3}}\n\n',
+            b'event: content_block_delta\ndata: {"type":"content_block_delta","delta":{"type":"text_delta","text":"told by messages"}}\n\n',
+            b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":6}}\n\n',
+        ],
+    ),
+    "ollama": (
+        "play/api/chat",
+        [
+            b'{"message":{"content":""},"x_toolrelay":{"type":"tool_call","call_id":"c","name":"core__get_weather","arguments":{},"status":"in_progress"}}\n',
+            b'{"message":{"content":""},"x_toolrelay":{"type":"tool_result","call_id":"c","name":"core__get_weather","result":{},"status":"completed","ms":3}}\n',
+            b'{"message":{"content":"told by oll',
+            b'ama"}}\n{"done":true,"done_reason":"stop","prompt_eval_count":5,"eval_count":6,"message":{"content":""}}\n',
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("dialect", list(STREAMS))
+async def test_the_playground_speaks_each_dialect(tab: Tab, fake: FakeUi, dialect: str) -> None:
+    """Text, calls and usage are read from each dialect's own stream, however it is cut."""
+    path, fake.play = STREAMS[dialect]
+    await at(tab, fake, f"/play?dialect={dialect}&model=fast")
+    await say_in_playground(tab, "Hello")
+    await tab.has(f"told by {dialect}")
+    await tab.has("5 → 6 tokens")
+    assert await tab.run("document.querySelectorAll('.call svg.ok').length") == 1
+    assert fake.posted[0][0] == path
+
+
+async def test_a_tool_that_nobody_knows_has_a_general_view(tab: Tab, fake: FakeUi) -> None:
+    """A call of a tool without a view of its own shows its arguments, its result or its error."""
+    call = {"call_id": "c1", "name": "mcp__new__thing", "arguments": {"depth": 3}}
+    fake.play = chat_stream(
+        {"x_toolrelay": {"type": "tool_call", **call, "status": "in_progress", "ms": 0}},
+        {
+            "x_toolrelay": {
+                "type": "tool_progress",
+                "call_id": "c1",
+                "name": "mcp__new__thing",
+                "progress": 1,
+                "total": 4,
+                "status": "in_progress",
+            }
+        },
+        {
+            "x_toolrelay": {
+                "type": "tool_result",
+                **call,
+                "error": {"code": "timeout", "message": "It took too long."},
+                "status": "failed",
+                "ms": 5000.0,
+            }
+        },
+        {"choices": [{"index": 0, "delta": {"content": "Sorry."}}]},
+    )
+    await at(tab, fake, "/play?model=fast")
+    await say_in_playground(tab, "Go")
+    await tab.has("Sorry.")
+    await tab.click("new › thing")
+    await tab.has("timeout: It took too long.")
+    assert "depth" in await tab.run("document.querySelector('.call').innerText")
+
+
+async def test_an_approval_that_is_clicked_twice_is_decided_once(tab: Tab, fake: FakeUi) -> None:
+    """Two clicks send one decision, and the card says what became of it."""
+    await at(tab, fake, "/approvals")
+    await tab.has("2 calls wait for you")
+    await tab.run(
+        "(() => { const b = document.querySelector('[data-act=approve]'); b.click(); b.click(); })()"
+    )
+    await tab.has("Approved")
+    await tab.has("by ops")
+    assert fake.posted == [("approvals/appr_1", {"approve": True})]
+
+
+async def test_an_approval_that_somebody_else_decided(tab: Tab, fake: FakeUi) -> None:
+    """Where another person was faster the page says so, and shows that decision."""
+    fake.answers["POST approvals/appr_2"] = (
+        409,
+        {
+            "error": {"message": "It was denied a moment ago.", "code": "approval_decided"},
+            "approval": {"id": "appr_2", "status": "denied", "decided_by": "eve"},
+        },
+    )
+    await at(tab, fake, "/approvals")
+    await tab.run("document.querySelectorAll('[data-act=approve]')[1].click()")
+    await tab.has("It was denied a moment ago.")
+    await tab.has("by eve")
+
+
+async def test_an_approval_is_denied_with_a_reason_and_comes_live(tab: Tab, fake: FakeUi) -> None:
+    """A new question appears by itself; a denial takes a reason that the model reads."""
+    await at(tab, fake, "/approvals")
+    await until(lambda: bool(fake.streams))
+    fake.answers["POST approvals/appr_3"] = {"id": "appr_3", "status": "denied", "decided_by": "ops"}
+    fake.tell("approval", {"id": "appr_3", "status": "pending", "tool": "mcp__pay__refund", "arguments": {}})
+    await tab.has("mcp__pay__refund")
+    await tab.click("Deny…", within="[data-id=appr_3]")
+    await tab.type("Too much")
+    await tab.press("Enter")
+    await until(lambda: fake.posted == [("approvals/appr_3", {"approve": False, "reason": "Too much"})])
+
+
+async def test_what_strangers_write_is_shown_and_does_nothing(tab: Tab, fake: FakeUi) -> None:
+    """Markup, terminal codes and characters that hide or turn text are visible on every page, and only text."""
+    run = fake.run(
+        1,
+        model=HOSTILE,
+        caller_name=HOSTILE,
+        upstream=HOSTILE,
+        error_code=HOSTILE,
+        calls=[{"tool": HOSTILE, "status": "error", "error_code": HOSTILE}],
+    )
+    fake.runs = [run]
+    detail = fake.detail(run)
+    detail["invocations"][0] |= {
+        "tool": HOSTILE,
+        "arguments_redacted": {HOSTILE: HOSTILE},
+        "result_redacted": [HOSTILE],
+        "decision": HOSTILE,
+    }
+    detail["offer"] = [
+        {
+            "tool": HOSTILE,
+            "outcome": HOSTILE,
+            "rule": HOSTILE,
+            "reason": HOSTILE,
+            "change": {"setting": HOSTILE, "toml": HOSTILE, "note": HOSTILE},
+        }
+    ]
+    detail["kept_from_client"] = [{"what": HOSTILE, "why": HOSTILE}]
+    detail["messages"] = [
+        {
+            "role": HOSTILE,
+            "turn": 1,
+            "content": HOSTILE,
+            "content_json": json.dumps([HOSTILE]),
+            "tool_calls": None,
+            "name": HOSTILE,
+        }
+    ]
+    fake.answers[f"GET runs/{run['id']}"] = detail
+    approval = {
+        "id": "appr_9",
+        "status": "pending",
+        "tool": HOSTILE,
+        "reason": HOSTILE,
+        "arguments": {"a": HOSTILE},
+        "caller_name": HOSTILE,
+    }
+    fake.answers["GET approvals"] = {"data": [approval], "note": HOSTILE}
+    tools = {
+        "id": HOSTILE,
+        "name": HOSTILE,
+        "description": HOSTILE,
+        "parameters": {HOSTILE: HOSTILE},
+        "effect": HOSTILE,
+        "decision": HOSTILE,
+        "rule": HOSTILE,
+        "digest": HOSTILE,
+        "withheld": HOSTILE,
+        "pin": None,
+        "used": None,
+        "change": None,
+    }
+    fake.answers["GET tools"] = {"data": [tools]}
+    fake.answers["GET mcp"] = {
+        "data": [
+            {
+                "id": HOSTILE,
+                "reached_by": HOSTILE,
+                "state": HOSTILE,
+                "last_error": HOSTILE,
+                "list_ms": None,
+                "tools": [{"id": HOSTILE, "name": HOSTILE, "state": HOSTILE, "withheld": HOSTILE}],
+                "left_out": [],
+            }
+        ]
+    }
+    shown = "main.innerText"
+    for page, open_it in (
+        ("/runs", None),
+        (f"/runs/{run['id']}", "[...document.querySelectorAll('.tl button')].at(1).click()"),
+        (
+            f"/runs/{run['id']}?tab=messages",
+            "[...document.querySelectorAll('button')].find((b) => b.innerText.includes('Show the conversation')).click()",
+        ),
+        (f"/runs/{run['id']}?tab=kept", None),
+        ("/approvals", None),
+        ("/tools", "document.querySelector('tbody button').click()"),
+        ("/mcp", None),
+    ):
+        await at(tab, fake, page)
+        if open_it:
+            await tab.run(open_it)
+        await tab.until(
+            f"{shown}.includes('<img src=x') && {shown}.includes('⟨ESC⟩[31m') && {shown}.includes('⟨U+202E⟩')"
+        )
+        await tab.until(f"{shown}.includes('⟨U+200B⟩') && {shown}.includes('⟨BEL⟩')")
+        raw = await tab.run(
+            "/[\\u0007\\u001b\\u200b\\u202a-\\u202e]/.test(document.documentElement.textContent + [...document.querySelectorAll('*')].map((e) => [...e.attributes].map((a) => a.value).join()).join())"
+        )
+        assert raw is False, page
+        assert await tab.run("document.querySelectorAll('img, main script, iframe, object').length") == 0
+        assert "owned" not in await tab.run("document.title")
+
+
+async def test_a_hostile_answer_in_the_playground_is_text(tab: Tab, fake: FakeUi) -> None:
+    """What a model or a tool says runs nowhere, also where it comes in pieces."""
+    pieces = [
+        {"choices": [{"index": 0, "delta": {"content": HOSTILE[at : at + 7]}}]}
+        for at in range(0, len(HOSTILE), 7)
+    ]
+    result = {
+        "type": "tool_result",
+        "call_id": "c",
+        "name": HOSTILE,
+        "arguments": HOSTILE,
+        "result": {"images": [{"data": HOSTILE, "media_type": "text/html"}], "x": HOSTILE},
+        "status": "completed",
+        "ms": 1,
+    }
+    fake.play = chat_stream(
+        {"x_toolrelay": result}, *pieces, {"choices": [{"index": 0, "delta": {}, "finish_reason": HOSTILE}]}
+    )
+    await at(tab, fake, "/play?model=fast")
+    await say_in_playground(tab, "Go")
+    await tab.until(
+        "document.querySelector('.says:not(.writing)') && document.querySelectorAll('.after a').length"
+    )
+    text = await tab.run("document.querySelector('article .says').innerText")
+    assert "<script>document.title='owned'</script>" in text
+    assert "⟨U+202E⟩" in text
+    assert await tab.run("document.querySelectorAll('main img, main script').length") == 0
+    assert "owned" not in await tab.run("document.title")
+
+
+async def test_a_key_signs_in_and_the_session_may_end(tab: Tab, fake: FakeUi) -> None:
+    """Without a session there is the form; a refused key is told; an ended session leads back to the same page."""
+    session, fake.session = fake.session, None
+    refused: dict[str, Any] = {"error": {"message": "This key is not valid.", "code": "sign_in_failed"}}
+    fake.answers["POST session"] = (401, refused)
+    await tab.goto(fake.url + "/tools")
+    await tab.until("document.activeElement.id === 'key'")
+    await tab.type("tr_wrong")
+    await tab.press("Enter")
+    await tab.has("This key is not valid.")
+    assert session is not None
+
+    def signed(_: Any) -> Any:
+        fake.session = session
+        return session
+
+    fake.answers["POST session"] = signed
+    await tab.press("Enter")
+    await tab.until("document.querySelector('h1').innerText === 'Tools'")
+    assert await tab.run("Object.keys(sessionStorage).length + Object.keys(localStorage).length") == 0
+    fake.session = None
+    await tab.click("Keys", within=".rail")
+    await tab.has("Your session has ended.")
+    await tab.type("tr_again")
+    await tab.press("Enter")
+    await tab.until("document.querySelector('h1').innerText === 'Keys'")
+
+
+async def test_a_link_signs_in_and_leaves_no_trace(tab: Tab, fake: FakeUi) -> None:
+    """The code of a link is posted once, and stands neither in the address nor in the history."""
+    session, fake.session = fake.session, None
+
+    def signed(_: Any) -> Any:
+        fake.session = session
+        return session
+
+    fake.answers["POST session"] = signed
+    await tab.goto(fake.url + "/#login=abcdefgh12345678")
+    await tab.until("document.querySelector('h1').innerText.includes('Runs')")
+    assert fake.posted == [("session", {"code": "abcdefgh12345678"})]
+    assert await tab.run("location.href") == fake.url + "/"
+
+
+async def test_an_approver_sees_approvals_alone(tab: Tab, fake: FakeUi) -> None:
+    """With an approver's key there is one page, whatever the address says."""
+    assert fake.session is not None
+    fake.session = {**fake.session, "role": "approver"}
+    await at(tab, fake, "/runs")
+    assert await tab.run("document.querySelector('main h1').innerText") == "Approvals"
+    assert await tab.run("[...document.querySelectorAll('.rail a.nav')].map((a) => a.innerText.trim())") == [
+        "Approvals"
+    ]
+
+
+async def test_the_keyboard_is_enough(tab: Tab, fake: FakeUi) -> None:
+    """From the list to a run, its wire and back to other pages without a pointer."""
+    await at(tab, fake, "/runs")
+    await tab.press("j", "j")
+    await tab.until("document.activeElement.closest('.item') !== null")
+    await tab.press("Enter")
+    await tab.until("location.pathname.startsWith('/ui/runs/run_')")
+    await tab.until("document.activeElement.tagName === 'H1'")
+    await tab.press("w")
+    await tab.has("Wire inspector")
+    await tab.press("Escape")
+    await tab.until("document.querySelector('.tl')")
+    await tab.press("g", "t")
+    await tab.until("document.querySelector('h1').innerText === 'Tools'")
+    await tab.press("/")
+    await tab.until("document.activeElement.type === 'search'")
+    await tab.type("pay")
+    await tab.until("document.querySelectorAll('tbody tr').length === 1")
+    await tab.press("Escape")
+    await tab.press("?")
+    await tab.until("document.querySelector('dialog[open]')")
+    # Shortcuts of one key can be switched off.
+    await tab.run("document.querySelector('dialog input').click(); document.querySelector('dialog').close()")
+    await tab.press("g", "r")
+    assert await tab.run("document.querySelector('h1').innerText") == "Tools"
+
+
+async def test_the_page_works_without_live_events(tab: Tab, fake: FakeUi) -> None:
+    """Where the server ends the stream the page says so and stays; an error of the API is told with a way on."""
+    await at(tab, fake, "/runs")
+    await until(lambda: bool(fake.streams))
+    fake.answers["GET tools"] = (
+        503,
+        {"error": {"message": "The store cannot be read now.", "code": "store_unavailable"}},
+    )
+    await tab.click("Tools", within=".rail")
+    await tab.has("The store cannot be read now.")
+    fake.answers["GET tools"] = {"data": []}
+    await tab.click("Try again")
+    await tab.has("No tool is loaded")
+
+
+async def test_the_theme_is_chosen_and_kept(tab: Tab, fake: FakeUi) -> None:
+    """The system decides until somebody chooses, and the choice holds on the next load before the first paint."""
+    await at(tab, fake, "/runs")
+    await tab.click("Theme: as the system", within=".rail")
+    await tab.click("Theme: light", within=".rail")
+    assert await tab.run("document.documentElement.dataset.theme") == "dark"
+    await at(tab, fake, "/tools")
+    assert (
+        await tab.run(
+            "getComputedStyle(document.body).backgroundColor !== 'rgb(255, 255, 255)' && document.documentElement.dataset.theme"
+        )
+        == "dark"
+    )

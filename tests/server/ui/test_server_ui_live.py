@@ -1,0 +1,256 @@
+"""The event stream of the web UI: what happens is told soon, in bounds, and to nobody whose session ended."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from client_keys import bearer, made
+from listed_runs import run
+from running_proxy import Conversation
+from ui_rig import CLIENT, QUESTION, Browser, ui_proxy
+from waiting import PATIENCE_S, until
+
+from proxy.records import ToolEffect, ToolInvocationRecord
+from proxy.server.ui import feed as feeding
+from proxy.server.ui import live
+from proxy.server.ui.feed import Feed
+from proxy.server.ui.run_rows import RunRows
+from proxy.store.factory import open_store
+from proxy.store.options import StoreOptions
+from proxy.wires.stream.sse import SSEParser
+
+FAST_S = 0.02
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits a second between two looks."""
+    monkeypatch.setattr(feeding, "POLL_S", FAST_S)
+
+
+class Events:
+    """The events of one connection, as they come."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self.conversation = conversation
+        self.parser = SSEParser()
+        self.raw = b""
+
+    async def next(self, name: str) -> tuple[dict[str, Any], str]:
+        """The data and the id of the next event of that name; others are passed over."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                while (event := self.parser.next()) is None:
+                    line = await self.conversation.reader.readline()
+                    data = await self.conversation.reader.readexactly(int(line, 16) + 2)
+                    self.raw += data[:-2]
+                    self.parser.take(data[:-2])
+                lines = dict(part.split(": ", 1) for part in event.raw.decode().splitlines() if ": " in part)
+                if lines.get("event") == name:
+                    return json.loads(event.data), lines.get("id", "")
+
+
+@asynccontextmanager
+async def listening(browser: Browser, last: str | None = None) -> AsyncIterator[Events]:
+    """A page that listens."""
+    headers = browser.headers(writes=False) | ({"Last-Event-ID": last} if last is not None else {})
+    async with browser.proxy.sent(None, headers, method="GET", path="/ui/api/events") as conversation:
+        head = await conversation.head()
+        assert head.status == 200, head
+        assert head.header("content-type") == "text/event-stream"
+        assert head.header("content-security-policy")
+        yield Events(conversation)
+
+
+async def test_a_run_appears_while_it_happens() -> None:
+    """Each page that listens is told of a run, and of its end, with the calls in it."""
+    async with ui_proxy() as (browser, _):
+        await browser.sign_in()
+        async with listening(browser) as one, listening(browser) as two:
+            assert "cursor" in (await one.next("hello"))[0]
+            await two.next("hello")
+            assert (await browser.proxy.ask(QUESTION, bearer(CLIENT))).status == 200
+            for events in (one, two):
+                while (row := (await events.next("run"))[0])["status"] == "running":
+                    pass
+                assert row["status"] == "completed"
+                assert row["caller_name"] == "webui"
+                called = [(call["tool"], call["status"]) for call in row["calls"]]
+                assert called == [("core__get_current_time", "success")]
+        listed = (await browser.get("runs")).json["data"]
+        assert [row] == listed
+
+
+async def test_nobody_looks_while_nobody_listens() -> None:
+    """Without a page the record is not asked, and the last one that leaves ends the asking."""
+    async with ui_proxy() as (browser, _):
+        await browser.sign_in()
+        store, asked = browser.proxy.services.store, []
+        listed = store.list_runs
+
+        async def counted(wanted: Any) -> Any:
+            asked.append(wanted)
+            return await listed(wanted)
+
+        store.list_runs = counted  # type: ignore[method-assign]
+        async with listening(browser) as events:
+            await events.next("hello")
+            await until(lambda: len(asked) > 6)
+            events.conversation.leave()
+        await until(lambda: not any("ui-feed" in str(task.get_name()) for task in asyncio.all_tasks()))
+        seen = len(asked)
+        await browser.proxy.ask(QUESTION, bearer(CLIENT))
+        assert len(asked) == seen
+
+
+async def test_a_page_goes_on_where_it_was() -> None:
+    """After a lost connection the events since then come, or the word that too much was missed."""
+    async with ui_proxy() as (browser, _):
+        await browser.sign_in()
+        store = browser.proxy.services.store
+        async with listening(browser) as stays:
+            await stays.next("hello")
+            async with listening(browser) as goes:
+                await goes.next("hello")
+                store.put_run(run(1))
+                _, last = await goes.next("run")
+            store.put_run(run(2))
+            await stays.next("run")
+            await stays.next("run")
+            async with listening(browser, last) as back:
+                row, _ = await back.next("run")
+                assert row["id"] == run(2).id
+            for unknown in ("", "x", "00000000-5", "é", last.split("-")[0] + "-999999"):
+                async with listening(browser, unknown or "0-0") as back:
+                    await back.next("reset")
+
+
+async def test_too_many_pages_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session has four, and a process twenty; one that leaves makes room."""
+    async with ui_proxy() as (browser, _):
+        await browser.sign_in()
+        async with listening(browser) as one, listening(browser), listening(browser):
+            async with listening(browser):
+                answer = await browser.get("events")
+                assert (answer.status, answer.error["code"]) == (429, "too_many_listeners")
+                monkeypatch.setattr(live, "_MOST_LISTENERS", 4)
+                other = await Browser(browser.proxy).sign_in()
+                assert (await other.get("events")).status == 429
+            one.conversation.leave()
+
+            async def room() -> bool:
+                headers = browser.headers(writes=False)
+                async with browser.proxy.sent(None, headers, method="GET", path="/ui/api/events") as again:
+                    return (await again.head()).status == 200
+
+            await until(room)
+
+
+async def test_the_stream_ends_with_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page whose key is revoked is told so, and nothing more."""
+    monkeypatch.setattr(live.Live.__init__, "__kwdefaults__", {"comment_s": FAST_S})
+    async with ui_proxy() as (browser, _):
+        store = browser.proxy.services.store
+        await browser.sign_in(await made(store, "temp", admin=True))
+        async with listening(browser) as events:
+            await events.next("hello")
+            (key,) = (await store.read_keys()).keys
+            await store.revoke_key(key.id)
+            assert await events.next("end") == ({"code": "not_signed_in"}, "")
+            assert await events.conversation.reader.readuntil(b"\r\n\r\n") == b"0\r\n\r\n"
+
+
+async def test_a_server_that_ends_waits_for_no_page() -> None:
+    """A stream ends when the process begins to drain."""
+    async with ui_proxy() as (browser, _):
+        await browser.sign_in()
+        async with listening(browser) as events:
+            await events.next("hello")
+            assert browser.proxy.draining.open == 0
+            browser.proxy.draining.refuse()
+            async with asyncio.timeout(PATIENCE_S):
+                assert await events.conversation.reader.readuntil(b"0\r\n\r\n")
+
+
+async def test_what_strangers_write_cannot_end_an_event() -> None:
+    """Newlines, controls and hidden characters of a model's name or a tool are data in one line of ASCII."""
+    async with ui_proxy() as (browser, _):
+        await browser.sign_in()
+        hostile = "x\n\nevent: end\ndata: {}\n\n\r\u2028<img src=x onerror=alert(1)>\x1b[2J\u202e"
+        async with listening(browser) as events:
+            await events.next("hello")
+            browser.proxy.services.store.put_run(run(1, model=hostile))
+            row, _ = await events.next("run")
+            assert row["model"] == hostile
+            assert events.raw.isascii()
+
+
+async def test_a_slow_page_costs_no_memory() -> None:
+    """Of each run only the newest word waits; past a bound the page is told to read anew."""
+    store = open_store("memory:", StoreOptions())
+    await store.start()
+    feed = Feed(store, RunRows(store), "e", None)
+    listener = await feed.join(None)
+    for turn in range(1, 60):
+        store.put_run(run(1, status="running", turns=turn, ended_at=None))
+        await asyncio.sleep(FAST_S / 4)
+    await until(lambda: any(event.key.startswith("run:") for event in listener.pending.values()))
+    assert sum(event.key.startswith("run:") for event in listener.pending.values()) == 1
+    for number in range(1000):
+        feed.tell("capture", f"capture:{number}", {"id": number})
+    events, missed = listener.take()
+    assert missed
+    assert len(events) <= 300
+    huge = {"id": "run_1", "offered": ["x" * 100] * 1000, "calls": []}
+    feed.tell("run", "run:run_1", huge)
+    (event,) = listener.take()[0]
+    assert json.loads(event.data) == {"id": "run_1", "offered": [], "calls": [], "cut": True}
+    feed.leave(listener)
+
+
+async def test_an_old_run_that_ends_is_seen() -> None:
+    """A run that began before a hundred others is told of when it ends, and when a call of it begins."""
+    store = open_store("memory:", StoreOptions())
+    await store.start()
+    old = run(0, status="running", ended_at=None)
+    store.put_run(old)
+    for number in range(1, 150):
+        store.put_run(run(number))
+    feed = Feed(store, RunRows(store), "e", None)
+    listener = await feed.join(None)
+    call = ToolInvocationRecord(
+        *(
+            "inv_1",
+            old.id,
+            1,
+            0,
+            "c1",
+            "core__a",
+            "core",
+            "d",
+            ToolEffect.READ_ONLY,
+            "allowed",
+            "started",
+            1.0,
+        )
+    )
+    store.close_invocation(call)
+
+    async def told() -> list[Any]:
+        await asyncio.wait_for(listener.woken.wait(), PATIENCE_S)
+        return [json.loads(event.data) for event in listener.take()[0] if event.name == "run"]
+
+    rows: list[Any] = []
+    while not rows:
+        rows = await told()
+    assert [(row["id"], row["calls"][0]["status"]) for row in rows] == [(old.id, "started")]
+    store.put_run(replace(old, status="completed", ended_at=2.0))
+    rows = []
+    while not rows:
+        rows = await told()
+    assert [(row["id"], row["status"]) for row in rows] == [(old.id, "completed")]
+    feed.leave(listener)

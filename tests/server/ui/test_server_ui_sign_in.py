@@ -1,0 +1,292 @@
+"""Sign-in to the web UI: by a key or a link, for this origin alone, and no longer than the key is valid."""
+
+import json
+from typing import Any
+
+import pytest
+from client_keys import declared, made
+from running_proxy import Proxy, make_config, running
+from ui_rig import ADMIN, CLIENT, Browser, ui_proxy
+
+from proxy.server.ui.sessions import Sessions, login_code, signing_key
+
+GETS = ("runs", "runs/run_1", "compare", "tools", "mcp", "keys", "usage", "upstreams", "settings", "health")
+
+
+async def code_of(proxy: Proxy, **how: float) -> str:
+    """A code for a link, as `toolrelay ui` makes it from the record."""
+    _, hash_key = await proxy.services.store.hash_key()
+    import time
+
+    return login_code(signing_key(hash_key), now=time.time() + how.get("later_s", 0.0))
+
+
+async def test_an_administrators_key_is_exchanged_for_a_cookie() -> None:
+    """The cookie is sent below /ui alone, by no script and by no other site."""
+    async with ui_proxy() as (browser, _):
+        assert (await browser.get("session")).status == 401
+        answer = await browser.send("POST", "session", {"key": ADMIN})
+        assert answer.status == 200
+        said = answer.json
+        assert (said["object"], said["name"], said["role"], said["via"]) == (
+            "ui.session",
+            "boss",
+            "admin",
+            "key",
+        )
+        assert ADMIN not in answer.body.decode()
+        cookie = answer.header("set-cookie") or ""
+        parts = cookie.split("; ")
+        assert {"Path=/ui", "HttpOnly", "SameSite=Strict"} <= set(parts)
+        assert parts[0].startswith("toolrelay_ui=")
+        assert "Secure" not in parts
+        assert answer.header("cache-control") == "no-store"
+        assert (await browser.get("session")).json["name"] == "boss"
+        assert (await browser.get("runs")).status == 200
+
+
+async def test_over_https_the_cookie_is_sent_by_https_alone() -> None:
+    """The browser says itself by what it reached us."""
+    async with ui_proxy() as (browser, _):
+        host = f"127.0.0.1:{browser.proxy.port}"
+        answer = await browser.send(
+            "POST", "session", {"key": ADMIN}, {"Origin": f"https://{host}", "Host": host}
+        )
+        assert answer.status == 200
+        cookie = answer.header("set-cookie") or ""
+        assert cookie.startswith("__Secure-toolrelay_ui=")
+        assert "Secure" in cookie.split("; ")
+        assert (await browser.get("runs")).status == 200
+
+
+async def test_nobody_signs_in_in_the_clear_from_another_machine() -> None:
+    """A session would be read on the way."""
+    async with ui_proxy(server={"host": "0.0.0.0"}) as (browser, _):
+        host = f"192.0.2.1:{browser.proxy.port}"
+        answer = await browser.send(
+            "POST", "session", {"key": ADMIN}, {"Origin": f"http://{host}", "Host": host}
+        )
+        assert (answer.status, answer.error["code"]) == (403, "insecure_sign_in")
+
+
+async def test_a_link_signs_in_once_and_not_for_long() -> None:
+    """A code is good once, within its minute, and only if it was made with the record's own key."""
+    async with ui_proxy() as (browser, _):
+        code = await code_of(browser.proxy)
+        answer = await browser.send("POST", "session", {"code": code})
+        assert (answer.status, answer.json["name"], answer.json["via"]) == (200, "operator", "link")
+        assert (await browser.get("runs")).status == 200
+        for bad in (
+            code,
+            await code_of(browser.proxy, later_s=-61),
+            login_code(b"k" * 32, now=9e9),
+            "x",
+            "é",
+        ):
+            other = Browser(browser.proxy)
+            refused = await other.send("POST", "session", {"code": bad})
+            assert (refused.status, refused.error["code"]) == (401, "sign_in_failed")
+            assert refused.header("set-cookie") is None
+
+
+async def test_a_cookie_is_no_code_and_a_code_no_cookie() -> None:
+    """What is signed says what it is for."""
+    async with ui_proxy() as (browser, _):
+        await browser.sign_in()
+        cookie = browser.cookie.partition("=")[2]
+        assert (await Browser(browser.proxy).send("POST", "session", {"code": cookie})).status == 401
+        browser.cookie = f"toolrelay_ui={await code_of(browser.proxy)}"
+        assert (await browser.get("runs")).status == 401
+
+
+async def test_keys_that_open_nothing_here_are_refused_alike() -> None:
+    """A client's key, an unknown one and none get the same words."""
+    async with ui_proxy() as (browser, _):
+        answers = [await browser.send("POST", "session", {"key": key}) for key in (CLIENT, "tr_unknown", "")]
+        assert {answer.status for answer in answers} == {401}
+        assert len({answer.body for answer in answers}) == 1
+
+
+async def test_failed_sign_ins_are_few() -> None:
+    """After five of an address in a minute the right key is not looked at either."""
+    async with ui_proxy() as (browser, _):
+        for _ in range(5):
+            assert (await browser.send("POST", "session", {"key": "tr_wrong"})).status == 401
+        answer = await browser.send("POST", "session", {"key": ADMIN})
+        assert (answer.status, answer.error["code"]) == (429, "too_many_sign_ins")
+        assert 1 <= int(answer.header("retry-after") or "") <= 61
+
+
+@pytest.mark.parametrize("path", GETS)
+async def test_nothing_is_read_without_a_session(path: str) -> None:
+    """No cookie, a wrong one and one of another server open nothing."""
+    async with ui_proxy() as (browser, _):
+        for cookie in ("", "toolrelay_ui=x", "toolrelay_ui=a.b", "toolrelay_ui=e30.AAAA", "other=1"):
+            browser.cookie = cookie
+            answer = await browser.get(path)
+            assert (answer.status, answer.error["code"]) == (401, "not_signed_in")
+            assert answer.header("cache-control") == "no-store"
+            assert answer.header("content-security-policy")
+
+
+@pytest.mark.parametrize("path", GETS)
+async def test_nothing_is_read_from_another_sites_page(path: str) -> None:
+    """A page of another origin gets nothing with its reader's cookie, whatever its browser says of it."""
+    async with ui_proxy(server={"cors_origins": ["http://localhost:3000"]}) as (browser, _):
+        await browser.sign_in()
+        for headers in (
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Sec-Fetch-Site": "same-site"},
+            {"Origin": "http://localhost:3000", "Sec-Fetch-Site": "same-site"},
+            {"Origin": "http://localhost:3000", "Sec-Fetch-Site": "same-origin"},
+            {"Origin": "null"},
+        ):
+            answer = await browser.get(path, headers)
+            assert answer.status == 403, headers
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-toolrelay-ui": None},
+        {"x-toolrelay-ui": "0"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "none"},
+    ],
+)
+async def test_nothing_is_changed_from_another_sites_page(headers: dict[str, str | None]) -> None:
+    """A write needs the page's own header, and comes from the proxy's own origin."""
+    async with ui_proxy() as (browser, _):
+        await browser.sign_in()
+        for method, path, body in (
+            ("POST", "session", {"key": ADMIN}),
+            ("DELETE", "session", None),
+            ("POST", "runs/run_1/replay", {}),
+        ):
+            assert (await browser.send(method, path, body, headers)).status == 403
+        assert (await browser.get("session")).status == 200
+
+
+async def test_a_form_changes_nothing() -> None:
+    """A body that is no JSON is not read."""
+    async with ui_proxy() as (browser, _):
+        answer = await browser.send("POST", "session", {"key": ADMIN}, {"Content-Type": "text/plain"})
+        assert answer.status == 415
+
+
+async def test_the_cookie_is_good_for_nothing_else() -> None:
+    """No path of the API, of /admin or of the metrics looks at a cookie."""
+    async with ui_proxy() as (browser, upstream):
+        await browser.sign_in()
+        headers = browser.headers(writes=False)
+        for method, path in (("GET", "/v1/models"), ("GET", "/admin/runs"), ("GET", "/metrics")):
+            assert (await browser.proxy.ask(None, headers, method=method, path=path)).status == 401
+        answer = await browser.proxy.ask({"model": "m"}, headers)
+        assert answer.status == 401
+        assert not upstream.requests
+
+
+async def test_signing_out_ends_the_session_for_good() -> None:
+    """A copy of the cookie is worth nothing any more."""
+    async with ui_proxy() as (browser, _):
+        await browser.sign_in()
+        kept = browser.cookie
+        answer = await browser.send("DELETE", "session")
+        assert answer.status == 204
+        assert "Max-Age=0" in (answer.header("set-cookie") or "")
+        assert browser.cookie == ""
+        browser.cookie = kept
+        assert (await browser.get("runs")).status == 401
+
+
+async def test_a_session_ends_with_its_key() -> None:
+    """The next request after a revocation is refused."""
+    async with ui_proxy() as (browser, _):
+        store = browser.proxy.services.store
+        secret = await made(store, "temp", admin=True)
+        await browser.sign_in(secret)
+        assert (await browser.get("runs")).status == 200
+        (key,) = (await store.read_keys()).keys
+        assert await store.revoke_key(key.id)
+        assert (await browser.get("runs")).status == 401
+
+
+async def test_every_worker_knows_a_session(tmp_path: Any) -> None:
+    """Over one record, what one server signed the other takes, and what one ended is over at both."""
+    keys = {"boss": declared(ADMIN, admin=True)}
+    store = {"url": f"sqlite:///{tmp_path / 'r.db'}"}
+    config = make_config("http://127.0.0.1:9/v1", keys=keys, store=store)
+    async with running(config) as one, running(config) as two:
+        browser = await Browser(one).sign_in()
+        elsewhere = Browser(two, browser.cookie)
+        assert (await elsewhere.get("runs")).status == 200
+        code = await code_of(one)
+        assert (await Browser(two).send("POST", "session", {"code": code})).status == 200
+        assert (await Browser(one).send("POST", "session", {"code": code})).status == 401
+        assert (await elsewhere.send("DELETE", "session")).status == 204
+        assert (await browser.get("runs")).status == 401
+
+
+class Keys:
+    """No client keys."""
+
+    async def find(self, secret: str) -> None:
+        return None
+
+    async def named(self, key_id: str) -> None:
+        return None
+
+
+class Marks:
+    """Marks that last for ever."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    async def mark_once(self, name: str, until: float) -> bool:
+        new = name not in self.names
+        self.names.add(name)
+        return new
+
+    async def is_marked(self, name: str) -> bool:
+        return name in self.names
+
+
+async def test_sessions_end_by_the_clock() -> None:
+    """Unused for an hour, or used for as long as it lasts; one from the future is none."""
+    now = [1000.0]
+    sessions = Sessions(b"k" * 32, Keys(), Marks(), lasts_s=3 * 3600, now=lambda: now[0])
+    session = await sessions.by_code(sessions.code())
+    assert session is not None
+    cookie = sessions.cookie(session)
+    now[0] += 3599
+    assert await sessions.by_cookie(cookie) == session
+    renewed = sessions.renewed(session)
+    assert renewed is not None
+    now[0] += 2
+    assert await sessions.by_cookie(cookie) is None
+    assert await sessions.by_cookie(sessions.cookie(renewed)) == renewed
+    for _ in range(4):
+        now[0] += 3000
+        renewed = sessions.renewed(renewed) or renewed
+    assert await sessions.by_cookie(sessions.cookie(renewed)) is None
+    now[0] = 1000.0 - 120
+    assert await sessions.by_cookie(cookie) is None
+
+
+async def test_what_is_signed_cannot_be_changed() -> None:
+    """Every change of a cookie makes it nobody's."""
+    now = [1000.0]
+    sessions = Sessions(b"k" * 32, Keys(), Marks(), lasts_s=3600, now=lambda: now[0])
+    session = await sessions.by_code(sessions.code())
+    assert session is not None
+    cookie = sessions.cookie(session)
+    for place in range(len(cookie)):
+        changed = cookie[:place] + ("A" if cookie[place] != "A" else "B") + cookie[place + 1 :]
+        # The last character of base64 may have bits that say nothing.
+        assert place in (len(cookie) - 1, cookie.index(".") - 1) or await sessions.by_cookie(changed) is None
+    for odd in ("", ".", "a", "a.b.c", "x" * 5000, json.dumps({"n": 1}) + "."):
+        assert await sessions.by_cookie(odd) is None

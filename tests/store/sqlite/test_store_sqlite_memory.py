@@ -1,0 +1,197 @@
+"""The record in memory: bounded, shared out, in no file."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from store_records import T0, hidden, invocation, message, response, run, suspended
+
+from proxy.caches import cache_sizes
+from proxy.effect_records import EffectClaim, EffectResult
+from proxy.errors import StoreUnavailable
+from proxy.store.base import RunFilter
+from proxy.store.options import StoreOptions
+from proxy.store.seal import Seal
+from proxy.store.sqlite.memory import MAX_BYTES, MemoryStore
+from proxy.store.sqlite.room import who_gives
+
+Make = Callable[..., MemoryStore]
+
+KIB = b"x" * 1024
+BOUND = 400_000
+
+
+def held(store: MemoryStore) -> int:
+    """The bytes of the rows of a store."""
+    assert store._db is not None
+    return store._db.held()
+
+
+async def test_content_past_the_bytes_goes_the_oldest_first(make_memory: Make) -> None:
+    """What one caller keeps stays below ``max_bytes``, and the newest of it is there."""
+    store = make_memory(max_bytes=BOUND)
+    await store.start()
+    for number in range(200):
+        store.put_response(response(f"r{number}", response=KIB * 8, created_at=T0 + number))
+        await store.list_runs(RunFilter())
+        assert held(store) <= BOUND
+    found = [await store.find_response(f"r{number}", "open") is not None for number in range(200)]
+    assert found == sorted(found)
+    assert 20 <= sum(found) <= BOUND // 8192
+    size = cache_sizes()["record_in_memory"]
+    assert 0 < size.held <= size.limit
+
+
+async def test_a_caller_pushes_out_its_own_content(make_memory: Make) -> None:
+    """Rule R3: one key's flood, under names of ever new end users, leaves what waits for others."""
+    store = make_memory(max_bytes=BOUND)
+    await store.start()
+    for caller in ("ada", "team/cleo", "flood/0"):
+        store.put_run(run(f"run_{caller}", caller=caller))
+        store.put_suspended(suspended(f"s-{caller}", run_id=f"run_{caller}", caller=caller, payload=KIB))
+        store.put_messages([message(f"run_{caller}", content="x" * 1000)])
+        store.put_hidden(hidden(f"h-{caller}", caller=caller, payload=KIB))
+    for number in range(300):
+        flood: dict[str, Any] = {"caller": f"flood/{number}", "created_at": T0 + 1 + number}
+        store.put_hidden(hidden(f"h-{number}", payload=KIB * 8, **flood))
+        await store.list_runs(RunFilter())
+    assert held(store) <= BOUND
+    for caller in ("ada", "team/cleo"):
+        assert await store.find_suspended(f"s-{caller}") is not None
+        assert (await store.find_hidden([f"h-{caller}"]))[f"h-{caller}"]
+        detail = await store.get_run(f"run_{caller}")
+        assert detail is not None
+        assert len(detail.messages) == 1
+    assert (await store.find_hidden(["h-299"]))["h-299"]
+    assert not (await store.find_hidden(["h-0"]))["h-0"]
+
+
+async def test_runs_past_the_bytes_go_before_content(make_memory: Make) -> None:
+    """Where the rows of runs take more than half the oldest of them go, and a caller's content stays."""
+    store = make_memory(max_bytes=BOUND)
+    await store.start()
+    store.put_response(response(run_id="kept", response=KIB * 20))
+    store.put_run(run("going-on", status="running", started_at=T0 - 10))
+    for number in range(3000):
+        store.put_run(run(f"r{number:04}", status="completed", started_at=T0 + number))
+        if not number % 200:
+            await store.list_runs(RunFilter())
+    assert await store.get_run("r2999") is not None
+    assert held(store) <= BOUND
+    assert await store.get_run("r0000") is None
+    assert await store.get_run("going-on") is not None
+    assert await store.find_response("resp_1", "open") is not None
+
+
+async def test_effects_lose_what_they_gave_and_not_that_they_happened(make_memory: Make) -> None:
+    """Rule R5: past the bytes results of effects are forgotten with their runs, and no claim."""
+    store = make_memory(max_bytes=BOUND)
+    await store.start()
+    for number in range(40):
+        store.put_run(run(f"run_{number}", status="completed", started_at=T0 + number))
+        call = invocation(f"inv_{number}", run_id=f"run_{number}", status="success")
+        claim = EffectClaim(f"place:{number}", f"request:{number}", is_repeat=True)
+        assert await store.claim_effect(call, claim) is None
+        store.keep_effect(f"inv_{number}", EffectResult("x" * 16_000))
+        await store.list_runs(RunFilter())
+        assert held(store) <= BOUND
+    found = [await store.find_effect(EffectClaim(f"place:{number}")) for number in range(40)]
+    assert all(each is not None and each.status == "success" for each in found)
+    kept = [each.result is not None for each in found if each]
+    assert kept == sorted(kept)
+    assert not kept[0]
+    assert kept[-1]
+
+
+async def test_what_is_too_large_by_itself_pushes_out_nobody_elses(make_memory: Make) -> None:
+    """A caller whose content does not fit at all loses it; the others keep theirs."""
+    store = make_memory(max_bytes=BOUND)
+    await store.start()
+    store.put_response(response("small", caller="ada", response=KIB))
+    store.put_response(response("large", caller="bob", response=b"x" * BOUND, created_at=T0 + 1))
+    await store.list_runs(RunFilter())
+    assert await store.find_response("small", "ada") is not None
+    assert await store.find_response("large", "bob") is None
+
+
+def test_no_option_makes_the_bound_larger() -> None:
+    """``store.max_bytes`` may only make it less."""
+    for given_bytes, bound in ((0, MAX_BYTES), (2**40, MAX_BYTES), (1000, 1000)):
+        assert MemoryStore(StoreOptions(max_bytes=given_bytes))._max_bytes == bound
+
+
+async def test_nothing_touches_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file is made or open, neither for rows nor for what is sorted, and no key seals anything."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("SQLITE_TMPDIR", str(tmp_path))
+    before = {os.readlink(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd") if _is_open(each)}
+    store = MemoryStore(StoreOptions(content="all", seal=Seal(b"k" * 32), clock=lambda: T0))
+    await store.start()
+    store.put_run(run())
+    store.put_messages([message(content="x" * 500_000)])
+    await store.hash_key()
+    await store.note_keys()
+    assert await store.get_run("run_1") is not None
+    assert store._db is not None
+    assert list(await store._db.execute_fetchall("PRAGMA temp_store")) == [(2,)]
+    ((_, _, name),) = await store._db.execute_fetchall("PRAGMA database_list")
+    assert name == ""
+    ((sealed_by,),) = await store._db.execute_fetchall("SELECT sealed_by FROM messages")
+    assert sealed_by is None
+    after = {os.readlink(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd") if _is_open(each)}
+    assert {each for each in after - before if each.startswith("/")} == set()
+    assert os.listdir(tmp_path) == []
+    await store.aclose()
+
+
+def _is_open(descriptor: str) -> bool:
+    return os.path.lexists(f"/proc/self/fd/{descriptor}")
+
+
+async def test_two_stores_have_nothing_in_common(make_memory: Make) -> None:
+    """Each has a database of its own."""
+    first, second = make_memory(), make_memory()
+    await first.start()
+    await second.start()
+    first.put_run(run())
+    assert await first.get_run("run_1") is not None
+    assert await second.get_run("run_1") is None
+
+
+async def test_what_is_in_memory_can_be_read_after_the_end(make_memory: Make) -> None:
+    """A replayed run is read from its record once its server has ended; nothing can be written any more."""
+    store = make_memory()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await store.find_suspended("key-1")
+    await store.start()
+    store.put_run(run())
+    await store.aclose()
+    assert await store.get_run("run_1") is not None
+    assert not await store.settle(1.0)
+    assert not await store.healthy()
+    with pytest.raises(StoreUnavailable):
+        await store.open_invocation(invocation(), durable=True)
+
+
+_HELD = st.dictionaries(st.sampled_from(["a", "a/1", "a/2", "b", "b/1", "c"]), st.integers(0, 1000))
+
+
+@given(held=_HELD, need=st.integers(0, 3000))
+def test_whoever_has_most_gives(held: dict[str, int], need: int) -> None:
+    """All together give enough, none more than it has, and no key is left with less than one that gives."""
+    gives = who_gives(held, need)
+    assert all(0 <= size <= held[caller] for caller, size in gives.items())
+    assert sum(gives.values()) >= min(need, sum(held.values()))
+    had, left = dict[str, int](), dict[str, int]()
+    for caller, size in held.items():
+        key = caller.partition("/")[0]
+        had[key] = had.get(key, 0) + size
+        left[key] = left.get(key, 0) + size - gives.get(caller, 0)
+    giving = [key for key in had if left[key] < had[key]]
+    for key in giving:
+        assert all(left[other] <= left[key] + len(held) for other in had)

@@ -1,0 +1,111 @@
+"""What the UI is made of: no markup from data, nothing from elsewhere, and small."""
+
+import gzip
+import re
+from pathlib import Path
+
+import pytest
+
+import proxy
+
+STATIC = Path(proxy.__file__).parent / "server" / "ui" / "static"
+FILES = sorted(path for path in STATIC.rglob("*") if path.is_file())
+SCRIPTS = [path for path in FILES if path.suffix == ".js"]
+MOST_BYTES = 150_000
+MOST_LINES = 400
+MOST_FILES = 12
+FORBIDDEN = (
+    "innerHTML",
+    "outerHTML",
+    "insertAdjacentHTML",
+    "document.write",
+    "createContextualFragment",
+    "DOMParser",
+    "srcdoc",
+    "setHTML",
+    "eval(",
+    "new Function",
+    "javascript:",
+    "cssText",
+    "setTimeout('",
+    'setTimeout("',
+)
+"""Ways in which a text becomes markup or code."""
+NAMESPACE = "http://www.w3.org/2000/svg"
+
+
+def named(path: Path) -> str:
+    """A file's name as a test shows it."""
+    return str(path.relative_to(STATIC))
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=named)
+def test_no_text_becomes_markup_or_code(path: Path) -> None:
+    """Whatever a stranger wrote gets on the page as a text node; no script has another way."""
+    text = path.read_text("utf-8")
+    assert [word for word in FORBIDDEN if word in text] == []
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=named)
+def test_text_nodes_are_made_in_one_place(path: Path) -> None:
+    """Only the modules that draw hidden characters as names make text nodes, so no text gets round them."""
+    if named(path) in ("core/dom.js", "core/visible.js"):
+        return
+    text = path.read_text("utf-8")
+    assert "createTextNode" not in text
+    assert "createElement" not in text
+    # What is set as text directly is a word or a number of ours.
+    ours = {"core/shell.js": 2, "core/dom.js": 2}
+    assert text.count("textContent =") <= ours.get(named(path), 0)
+
+
+@pytest.mark.parametrize("path", FILES, ids=named)
+def test_nothing_comes_from_elsewhere(path: Path) -> None:
+    """No file names another host, loads by ``url()``, or holds a script or style in markup."""
+    text = path.read_text("utf-8")
+    assert re.findall(r"https?://(?![$.\\/])[^\s\"'`)]+", text.replace(NAMESPACE, "")) == []
+    assert not re.search(r"[\"'`]//[a-z]", text)
+    assert "url(" not in text
+    if path.suffix == ".html":
+        assert not re.search(r"<script(?![^>]* src=)|<style|\sstyle=|\son[a-z]+=", text)
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=named)
+def test_each_import_is_relative_and_there(path: Path) -> None:
+    """Modules find each other below any prefix, and without an import map."""
+    text = path.read_text("utf-8")
+    for pair in re.findall(r"^import (?:.* from )?\"([^\"]+)\"|import\(\"([^\"]+)\"\)", text, re.MULTILINE):
+        name = "".join(pair)
+        assert name.startswith("."), name
+        assert (path.parent / name).resolve().is_file(), name
+
+
+def test_each_page_of_the_router_is_there() -> None:
+    """An address of the router has a module."""
+    pages = re.findall(r"/, \"(\w+)\"\]", (STATIC / "core" / "router.js").read_text("utf-8"))
+    assert len(set(pages)) == 12
+    assert [page for page in pages if not (STATIC / "pages" / f"{page}.js").is_file()] == []
+
+
+def test_it_is_small() -> None:
+    """All files together, as they go over the network, are at most 150 KB."""
+    assert sum(len(gzip.compress(path.read_bytes(), 9)) for path in FILES) <= MOST_BYTES
+
+
+def test_files_and_folders_can_be_read() -> None:
+    """No file is long, and no folder holds many."""
+    assert [named(path) for path in FILES if path.read_text("utf-8").count("\n") > MOST_LINES] == []
+    folders = {path.parent for path in FILES}
+    assert [
+        str(folder) for folder in folders if sum(one.is_file() for one in folder.iterdir()) > MOST_FILES
+    ] == []
+
+
+def test_dark_is_one_set_of_colours() -> None:
+    """The theme that is chosen and the one that the system prefers are the same."""
+    css = (STATIC / "css" / "base.css").read_text("utf-8")
+    chosen = re.search(r":root\[data-theme=\"dark\"\] \{(.*?)\}", css, re.DOTALL)
+    preferred = re.search(r":root:not\(\[data-theme=\"light\"\]\) \{(.*?)\}", css, re.DOTALL)
+    assert chosen is not None
+    assert preferred is not None
+    assert chosen[1].split() == preferred[1].split()

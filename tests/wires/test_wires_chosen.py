@@ -1,0 +1,168 @@
+"""Server tools that the elements of ``tools`` choose: what they say, and what they may not say."""
+
+from typing import Any
+
+import pytest
+
+from proxy.errors import RequestError
+from proxy.events import ToolResult
+from proxy.wires.chosen import (
+    NOTHING_CHOSEN,
+    NOTHING_SHOWN,
+    ChosenTool,
+    ServedTool,
+    ShownServer,
+    ShownTools,
+    ToolFilter,
+    ran,
+    read_chosen,
+)
+
+FILES = {"type": "mcp", "server_label": "docs", "server_url": "toolrelay/files", "require_approval": "never"}
+
+
+def fault(*tools: Any) -> RequestError:
+    """The refusal of these tools."""
+    with pytest.raises(RequestError) as caught:
+        read_chosen(tools)
+    assert caught.value.status == 400
+    assert str(caught.value.param) in str(caught.value)
+    return caught.value
+
+
+def test_a_server_and_a_tool() -> None:
+    """Each has its place, by which the element is taken out of the body."""
+    chosen = read_chosen([{"type": "function", "name": "mine"}, FILES, {"type": "toolrelay:core__time"}])
+    (server,) = chosen.servers
+    assert (server.label, server.name, server.url_at) == ("docs", "files", "tools[1].server_url")
+    assert chosen.tools == (ChosenTool("tools[2]", "core__time"),)
+    assert chosen.places == (("tools", frozenset({1, 2})),)
+    assert chosen.labels == {"docs"}
+    assert chosen
+
+
+@pytest.mark.parametrize(
+    "element",
+    [
+        {"type": "mcp", "server_label": "x", "server_url": "https://mcp.example.com/mcp"},
+        {"type": "mcp", "server_label": "x", "connector_id": "connector_gmail"},
+        {"type": "mcp", "server_label": "x", "server_url": "toolrelayed/files"},
+        {"type": "mcp", "server_url": None},
+        {"type": "web_search"},
+        {"type": ["mcp"]},
+        "toolrelay/files",
+        None,
+        {"type": "function", "name": "toolrelay:x"},
+    ],
+)
+def test_what_is_not_ours_is_left_alone(element: Any) -> None:
+    """It is the client's, or its vendor's."""
+    assert read_chosen([element]) is NOTHING_CHOSEN
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [("toolrelay", ""), ("toolrelay/", ""), ("toolrelay/files", "files"), ("toolrelay/a/", "a")],
+)
+def test_addresses(url: str, name: str) -> None:
+    """One without a name means all server tools."""
+    (server,) = read_chosen([{"type": "mcp", "server_url": url}]).servers
+    assert server.name == name
+    assert server.label == (name or "toolrelay")
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"server_label": ""}, "server_label"),
+        ({"server_label": 7}, "server_label"),
+        ({"server_label": "x" * 257}, "server_label"),
+        ({"headers": {"authorization": "Bearer x"}}, "headers"),
+        ({"authorization": "x"}, "authorization"),
+        ({"allowed_tools": "read"}, "allowed_tools"),
+        ({"allowed_tools": [""]}, "allowed_tools[0]"),
+        ({"allowed_tools": ["x"] * 257}, "allowed_tools"),
+        ({"allowed_tools": {"tool_names": "read"}}, "allowed_tools.tool_names"),
+        ({"allowed_tools": {"read_only": 1}}, "allowed_tools.read_only"),
+        ({"allowed_tools": {"read_only": False}}, "allowed_tools.read_only"),
+        ({"require_approval": "sometimes"}, "require_approval"),
+        ({"require_approval": True}, "require_approval"),
+        ({"require_approval": {"maybe": {}}}, "require_approval"),
+        ({"require_approval": {"never": {"tool_names": 1}}}, "require_approval.never.tool_names"),
+    ],
+)
+def test_a_field_that_is_wrong_is_named(more: dict[str, Any], param: str) -> None:
+    """Rule E1: with its place."""
+    assert fault({**FILES, **more}).param == f"tools[0].{param}"
+
+
+def test_a_secret_is_not_repeated() -> None:
+    """The refusal of credentials names their field alone."""
+    assert "s3cret" not in str(fault({**FILES, "authorization": "s3cret"}))
+
+
+def test_empty_credentials_are_none() -> None:
+    """Libraries send the fields that nobody set."""
+    assert read_chosen([{**FILES, "headers": None, "authorization": ""}])
+
+
+def test_two_servers_of_one_label() -> None:
+    """Nobody could tell whose a call is."""
+    assert fault(FILES, {**FILES, "server_url": "toolrelay/other"}).param == "tools[1]"
+
+
+def test_many_elements_are_refused() -> None:
+    """What is read of them is bounded."""
+    assert fault(*({"type": f"toolrelay:core__{n}"} for n in range(65))).param == "tools"
+
+
+def test_filters() -> None:
+    """Names, those that only read, or both at once."""
+    assert ToolFilter().fits("a", False)
+    assert ToolFilter(frozenset({"a"})).fits("a", False)
+    assert not ToolFilter(frozenset({"a"})).fits("b", True)
+    assert ToolFilter(read_only=True).fits("b", True)
+    assert not ToolFilter(frozenset({"a"}), read_only=True).fits("a", False)
+
+
+@pytest.mark.parametrize(
+    ("said", "asks_a", "asks_b"),
+    [
+        (None, True, True),
+        ("always", True, True),
+        ("never", False, False),
+        ({"never": {"tool_names": ["a"]}}, False, True),
+        ({"never": {"read_only": True}}, False, True),
+        ({"never": {}}, True, True),
+        ({"always": {"tool_names": ["b"]}}, True, True),
+        ({"always": {"tool_names": ["b"]}, "never": {"tool_names": ["a"]}}, False, True),
+    ],
+)
+def test_approvals(said: Any, asks_a: bool, asks_b: bool) -> None:
+    """In doubt somebody is asked.  ``a`` only reads, ``b`` does not."""
+    (server,) = read_chosen([{**FILES, "require_approval": said}]).servers
+    assert (server.approval.asks("a", True), server.approval.asks("b", False)) == (asks_a, asks_b)
+
+
+def test_calls_of_a_server() -> None:
+    """A name of the wire leads to label and name, and back."""
+    tool = ServedTool("mcp__files__read", "read", "", {}, True)
+    shown = ShownTools((ShownServer("docs", (tool,)),), counts=True)
+    assert shown.called("mcp__files__read") == ("docs", "read")
+    assert shown.called("read") is None
+    assert shown.id_of("docs", "read") == "mcp__files__read"
+    assert shown.id_of("docs", "write") is None
+    assert shown.id_of("other", "read") is None
+    assert shown.renamed({"mcp__files__read": "mine"}).called("mine") == ("docs", "read")
+
+
+@pytest.mark.parametrize(
+    ("code", "counts"),
+    [(None, True), ("execution_failed", True), ("timeout", True), ("policy_denied", False)],
+)
+def test_what_ran_is_counted(code: Any, counts: bool) -> None:
+    """A call that was refused did not run; a client that chose nothing is told nothing."""
+    result = ToolResult("c", code is None, "", code)
+    told = ran(ShownTools(counts=True), result)
+    assert told == ({"server_tool_use_details": {"tool_calls_executed": 1}} if counts else {})
+    assert ran(NOTHING_SHOWN, result) == {}

@@ -1,0 +1,122 @@
+"""A request body without what chooses server tools, in every dialect that has a list of tools."""
+
+import json
+from typing import Any
+
+import pytest
+
+from proxy.errors import RequestError
+from proxy.wires.anthropic import AnthropicWire
+from proxy.wires.chat import ChatWire
+from proxy.wires.chosen import ServedTool, ShownServer, ShownTools
+from proxy.wires.client_port import ClientPort
+from proxy.wires.ollama import OllamaWire
+from proxy.wires.responses import ResponsesWire
+
+ENTRY = {"type": "mcp", "server_label": "docs", "server_url": "toolrelay/files", "require_approval": "never"}
+VENDOR = {"type": "mcp", "server_label": "deep", "server_url": "https://mcp.example.com/mcp"}
+READ = ServedTool("mcp__files__read", "read", "", {}, True)
+LIST = ServedTool("mcp__files__list", "list", "", {}, True)
+SHOWN = ShownTools((ShownServer("docs", (LIST, READ)),), counts=True)
+WIRES: dict[str, ClientPort] = {
+    "chat": ChatWire(),
+    "responses": ResponsesWire(),
+    "anthropic": AnthropicWire(),
+    "ollama": OllamaWire(),
+}
+ASK: dict[str, dict[str, Any]] = {
+    "chat": {"model": "m", "messages": [{"role": "user", "content": "hi"}]},
+    "responses": {"model": "m", "input": "hi"},
+    "anthropic": {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]},
+    "ollama": {"model": "m", "messages": [{"role": "user", "content": "hi"}]},
+}
+
+each_wire = pytest.mark.parametrize("wire", WIRES)
+
+
+def less(wire: str, **fields: Any) -> dict[str, Any]:
+    """What stays of a request."""
+    payload = {**ASK[wire], **fields}
+    port = WIRES[wire]
+    raw, asked = port.without_chosen(json.dumps(payload).encode(), port.parse(payload), SHOWN)
+    left = json.loads(raw)
+    assert asked.model == "m"
+    return dict(left)
+
+
+@each_wire
+def test_only_what_is_ours_goes(wire: str) -> None:
+    """All else keeps its bytes, with its spaces."""
+    port = WIRES[wire]
+    rest = json.dumps(ASK[wire])[1:-1]
+    raw = f'{{"tools": [{json.dumps(ENTRY)}, {{"x":  1}}, {{"type": "toolrelay:core__t"}}], {rest}}}'.encode()
+    left, _ = port.without_chosen(raw, port.parse(json.loads(raw)), SHOWN)
+    assert left.startswith(b'{"tools":[{"x":  1}],"model":"m"')
+    assert b"toolrelay" not in left
+
+
+@each_wire
+def test_a_list_without_elements_goes(wire: str) -> None:
+    """Some servers refuse one that is empty."""
+    assert less(wire, tools=[ENTRY]) == ASK[wire]
+
+
+def test_a_forced_server_of_responses() -> None:
+    """It is any of its tools, or the one that is named."""
+    forced = {"type": "mcp", "server_label": "docs"}
+    named = [{"type": "function", "name": tool.id} for tool in (LIST, READ)]
+    choice = less("responses", tools=[ENTRY], tool_choice=forced)["tool_choice"]
+    assert choice == {"type": "allowed_tools", "mode": "required", "tools": named}
+    choice = less("responses", tools=[ENTRY], tool_choice={**forced, "name": "read"})["tool_choice"]
+    assert choice == {"type": "function", "name": READ.id}
+
+
+def test_a_server_among_allowed_tools() -> None:
+    """Its tools take its place; a vendor's server stays."""
+    mine, theirs = {"type": "function", "name": "mine"}, {"type": "mcp", "server_label": "deep"}
+    allowed = {
+        "type": "allowed_tools",
+        "mode": "auto",
+        "tools": [mine, {"type": "mcp", "server_label": "docs", "name": "read"}, theirs],
+    }
+    left = less("responses", tools=[ENTRY, VENDOR], tool_choice=allowed)
+    assert left["tools"] == [VENDOR]
+    assert left["tool_choice"]["tools"] == [mine, {"type": "function", "name": READ.id}, theirs]
+    only = {"type": "allowed_tools", "mode": "auto", "tools": [theirs]}
+    assert less("responses", tools=[ENTRY, VENDOR], tool_choice=only)["tool_choice"] == only
+
+
+def test_a_forced_tool_of_chat() -> None:
+    """A single tool is forced by its type."""
+    single = {"type": "toolrelay:core__t"}
+    choice = less("chat", tools=[single], tool_choice=single)["tool_choice"]
+    assert choice == {"type": "function", "function": {"name": "core__t"}}
+    server = less("chat", tools=[ENTRY], tool_choice={"type": "mcp", "server_label": "docs"})["tool_choice"]
+    assert server["allowed_tools"]["mode"] == "required"
+    assert [one["function"]["name"] for one in server["allowed_tools"]["tools"]] == [LIST.id, READ.id]
+
+
+@pytest.mark.parametrize(
+    ("choice", "param"),
+    [
+        ({"type": "mcp", "server_label": "docs", "name": "write"}, "tool_choice.name"),
+        ({"type": "toolrelay:core__other"}, "tool_choice.type"),
+    ],
+)
+def test_a_forced_tool_that_was_not_chosen(choice: dict[str, Any], param: str) -> None:
+    """Rule E1: the field is named."""
+    with pytest.raises(RequestError) as caught:
+        less("responses", tools=[ENTRY], tool_choice=choice)
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", None, {"type": "function", "name": "mine"}])
+def test_any_other_choice_stays(choice: Any) -> None:
+    """It is the client's."""
+    assert less("responses", tools=[ENTRY], tool_choice=choice)["tool_choice"] == choice
+
+
+def test_a_choice_of_nothing_goes_with_the_last_tool() -> None:
+    """Providers refuse a choice where there are no tools."""
+    assert "tool_choice" not in less("chat", tools=[ENTRY], tool_choice="none", parallel_tool_calls=False)
+    assert "tool_choice" not in less("anthropic", tools=[ENTRY], tool_choice={"type": "none"})
