@@ -35,7 +35,9 @@ CALLS_PER_REQUEST = 370  # 333 to 360: its head came before, and one like the an
 CALLS_PER_REQUEST_OF_A_NEW_HEAD = (
     475  # 426 to 460: the parser reads it, and all that hangs on it is worked out
 )
-CALLS_PER_REQUEST_WITH_TOOLS = 1240  # 1201: planned for any dialect, and known again if it is repeated
+# 1588: planned for any dialect, known again if it is repeated, and its answer is noted under three keys, so
+# that no hidden turn of another conversation with the same words is taken for its own.
+CALLS_PER_REQUEST_WITH_TOOLS = 1640
 # The client's body is cut into its members here, which a request without a call is spared.
 # 1516 to 1539, by what ran before: its rows committed, and its request known again if it is repeated.
 CALLS_PER_TOOL_TURN = 1620
