@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from docgen.llms import llms_text
 from docgen.tables import commands, metrics, tool_options
 from proxy.server.config.text import settings_table
 
@@ -29,6 +30,7 @@ def pages(root: Path) -> dict[str, str]:
     :raises ValueError: a page lacks one of its marks.
     """
     found = {name: _filled((root / "docs" / name).read_text("utf-8"), name) for name in PARTS}
+    found["llms.txt"] = llms_text(root)
     return {**found, ERRORS: _with_anchors((root / "docs" / ERRORS).read_text("utf-8"))}
 
 

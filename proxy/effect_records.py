@@ -41,7 +41,8 @@ class EffectClaim:
     request and of the call that it led to, ``tool`` one of the request and the tool alone, and ``number``
     says which of that tool's effects for the request it is, from 0; both digests are empty where equal
     calls are to have effects of their own.  ``is_repeat`` says that the client called the request a
-    repeat, ``asked_at`` when it came.
+    repeat, ``asked_at`` when it came.  ``approval`` is the id of the approval that is used up with the claim;
+    empty for none.
     """
 
     place: str
@@ -50,6 +51,7 @@ class EffectClaim:
     asked_at: float = 0.0
     tool: str = ""
     number: int = 0
+    approval: str = ""
 
     @property
     def slot(self) -> str:

@@ -42,6 +42,7 @@ ToolErrorCode = Literal[
     "unknown_tool",
     "policy_denied",
     "approval_required",
+    "approval_denied",
     "timeout",
     "rate_limited",
     "result_too_large",

@@ -64,6 +64,7 @@ PROGRAM = textwrap.dedent(
 
     sys.stderr.write(script.get("stderr", ""))
     sys.stderr.flush()
+    called = 0
     for line in sys.stdin:
         asked = json.loads(line)
         number, method = asked.get("id"), asked.get("method")
@@ -77,6 +78,9 @@ PROGRAM = textwrap.dedent(
             name = asked["params"]["name"]
             with open(script["calls"], "a") as file:
                 file.write(name + "\\n")
+            called += 1
+            if called == script["dies_on"]:
+                os._exit(3)
             token = asked["params"].get("_meta", {}).get("progressToken")
             answer(number, script["answers"].get(name, {"result": {"content": []}}), token)
         elif method == "notifications/cancelled":
@@ -102,9 +106,13 @@ def scripted(
     name: str = "toy",
     stderr: str = "",
     listed: Mapping[str, Any] | None = None,
+    dies_on: int = 0,
     **server: Any,
 ) -> Server:
-    """A server with these tools and answers, not started; ``listed`` is what it lists in place of them."""
+    """A server with these tools and answers, not started; ``listed`` is what it lists in place of them.
+
+    It dies on the call of the number ``dies_on``, each time that it has been started.
+    """
     program, script = folder / f"{name}.py", folder / f"{name}.json"
     program.write_text(PROGRAM)
     said = {
@@ -113,6 +121,7 @@ def scripted(
         "calls": str(folder / f"{name}.calls"),
         "stderr": stderr,
         "list": listed,
+        "dies_on": dies_on,
     }
     script.write_text(json.dumps(said))
     return Server(name, command=sys.executable, args=(str(program), str(script)), **server)

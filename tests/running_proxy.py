@@ -235,8 +235,10 @@ def make_config(
 ) -> Config:
     """A configuration over upstreams (URLs, or tables with ``name``), nothing in files.
 
-    It is open unless there are ``keys``, or ``auth`` says otherwise.
+    It is open unless there are ``keys``, or ``auth`` says otherwise.  Nobody is asked about calls unless
+    there is a section ``approvals``.
     """
+    sections.setdefault("approvals", {"enabled": False})
     if not sections.get("keys"):
         sections["auth"] = {"mode": "open", **sections.get("auth", {})}
     tables: dict[str, Any] = {}

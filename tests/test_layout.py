@@ -19,6 +19,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in FILES}
 
 WORDS = {
+    "proxy.approval_records",
     "proxy.caches",
     "proxy.conversation",
     "proxy.effect_records",
@@ -78,6 +79,7 @@ RELAY_MAY_IMPORT = {
     "proxy.upstreams.base",
     "proxy.store.base",
     "proxy.tools.contract.spec",
+    "proxy.tools.running.plan",
     "proxy.tools.running.runner",
     "proxy.tools.access.policy",
     "proxy.tools.access.catalog",
@@ -205,6 +207,7 @@ ORDER = {
             "printing",
             "common",
             "fitting",
+            "approvals",
             "credentials",
             "keys",
             "mcp",
@@ -234,6 +237,7 @@ ORDER = {
         "passthrough",
         "memory",
         "ask",
+        "approvals",
         "direct_calls",
         "run",
         "ports",
@@ -245,7 +249,7 @@ ORDER = {
     ),
     "server": (
         *("peers", "limits", "callers", "config", "open_record", "telemetry", "serving", "auth", "context"),
-        *("middleware", "websockets", "detached", "api", "mcp", "ui", "compose", "app"),
+        *("middleware", "websockets", "detached", "admin_approvals", "api", "mcp", "ui", "compose", "app"),
     ),
     "store": (
         *("base", "key_mark", "look_ups", "rows", "shelf", "seal", "key_file", "options", "tokens", "sql"),
@@ -378,6 +382,7 @@ MADE_OF_DATA: dict[str, str] = {
     "proxy.relay.base.RunSettings": "one field for each setting of runs",
     "proxy.relay.offer.Offer": "one decision about names, as data",
     "proxy.relay.routing.router.ServedUpstream": "one field for each setting of an upstream",
+    "proxy.relay.memory.history.LastTurn": "what is kept of one turn",
     "proxy.relay.run.run._Turn": "what is counted of one turn",
 }
 """Values that hold more fields than that and nobody to work with, and why."""

@@ -161,7 +161,14 @@ def test_ci_runs_everything() -> None:
     text = script.read_text(encoding="utf-8")
     subprocess.run(["bash", "-n", script], check=True, timeout=PATIENCE_S)
     assert "set -euo pipefail" in text
-    for step in ('ruff" format --check', 'ruff" check', 'mypy"', "-m pytest", "TOOLRELAY_TEST_REQUIRE"):
+    for step in (
+        'ruff" format --check',
+        'ruff" check',
+        'mypy"',
+        "-m pytest",
+        "TOOLRELAY_TEST_REQUIRE",
+        'mkdocs" build --strict',
+    ):
         assert step in text, step
 
 

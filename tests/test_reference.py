@@ -48,6 +48,13 @@ def test_a_page_holds_what_the_code_says(name: str) -> None:
     assert (DOCS / name).read_text("utf-8") == pages(ROOT)[name]
 
 
+def test_the_list_for_programs_names_pages_that_exist() -> None:
+    """llms.txt names pages of docs/; `python -m docgen` writes it."""
+    named = re.findall(r"\]\(([^)]+)\)", (DOCS / "llms.txt").read_text("utf-8"))
+    assert len(named) >= 50
+    assert [name for name in named if not (DOCS / name).exists()] == []
+
+
 def test_the_picture_shows_the_demo() -> None:
     """The demo prints what the picture of it shows; `python -m docgen` draws it anew."""
     assert words(drawn((DOCS / "demo.svg").read_text("utf-8"))) == words(play())

@@ -1,19 +1,28 @@
 """Every snippet of the README and of docs/ is read by what it is for."""
 
+import asyncio
+import importlib.util
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from documents import DOCS, Snippet, snippets
 from require import require
+from running_proxy import make_config, running
+from typer.main import get_command
 from waiting import LATE_S, PATIENCE_S
 
+from proxy.commands.cli import app
+from proxy.commands.demo import MODEL
 from proxy.server.config.load import load_config
+from proxy.upstreams.recorded.replay import packaged_fixtures
 
 SECRET = "0123456789abcdef" * 4
 """In place of a file that a snippet names."""
@@ -86,3 +95,102 @@ def test_test_of_ones_own_passes(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout
+
+
+@pytest.mark.parametrize("snippet", snippets("yaml"), ids=str)
+def test_it_is_yaml(snippet: Snippet) -> None:
+    """A YAML snippet is YAML, and a configuration inside of it loads."""
+    require("yaml", importlib.util.find_spec("yaml") is not None, "the extra docs is not installed")
+    import yaml
+
+    for document in yaml.safe_load_all(snippet.text):
+        for name, text in document.get("data", {}).items() if document.get("kind") == "ConfigMap" else ():
+            assert name == "toolrelay.toml"
+            tomllib.loads(text)
+
+
+@pytest.mark.parametrize("snippet", snippets("nginx"), ids=str)
+def test_nginx_takes_it(snippet: Snippet, tmp_path: Path) -> None:
+    """A snippet for nginx is a configuration that it accepts."""
+    program = _found("nginx")
+    (tmp_path / "nginx.conf").write_text(
+        f"pid {tmp_path}/pid; error_log stderr; events {{}} http {{ access_log off;\n"
+        "map $http_upgrade $connection_upgrade { default upgrade; '' ''; }\n"
+        + "".join(f"{kind}_temp_path {tmp_path}/{kind};\n" for kind in ("proxy", "fastcgi", "uwsgi", "scgi"))
+        + f"client_body_temp_path {tmp_path}/body;\n"
+        f"server {{ listen unix:{tmp_path}/socket;\n{snippet.text}}} }}\n"
+    )
+    command = [program, "-t", "-q", "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")]
+    subprocess.run(command, check=True, timeout=PATIENCE_S)
+
+
+@pytest.mark.parametrize("snippet", snippets("haproxy"), ids=str)
+def test_haproxy_takes_it(snippet: Snippet, tmp_path: Path) -> None:
+    """A snippet for HAProxy is a configuration that it accepts; the certificate is left out."""
+    program = _found("haproxy")
+    text = re.sub(r"bind :443 ssl crt \S+", f"bind unix@{tmp_path}/socket", snippet.text)
+    head = "defaults\n  mode http\n  timeout connect 5s\n  timeout client 1h\n  timeout server 1h\n"
+    (tmp_path / "haproxy.cfg").write_text(head + text)
+    subprocess.run([program, "-c", "-q", "-f", tmp_path / "haproxy.cfg"], check=True, timeout=PATIENCE_S)
+
+
+def _found(name: str) -> str:
+    # Debian has them where only root looks.
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
+    require(name, found is not None, f"{name} is not installed")
+    return found or ""
+
+
+def _calls() -> list[tuple[Snippet, list[str]]]:
+    """Every call of ``toolrelay`` in a shell snippet, as its arguments."""
+    calls = []
+    for snippet in snippets("bash"):
+        for line in snippet.text.replace("\\\n", " ").splitlines():
+            for part in re.split(r"&&|\||;(?!')", line):
+                words = shlex.split(part, comments=True) if part.count("'") % 2 == 0 else part.split()
+                names = [
+                    number for number, word in enumerate(words) if word.rpartition("/")[2] == "toolrelay"
+                ]
+                if names and "docker" not in words[0] and words[0] not in ("claude", "git"):
+                    calls.append((snippet, words[names[0] + 1 :]))
+    return calls
+
+
+def test_each_command_and_option_exists() -> None:
+    """Each call of ``toolrelay`` that is shown names a command, and options that it has."""
+    calls = _calls()
+    assert len(calls) >= 25
+    for snippet, words in calls:
+        command: Any = get_command(app)
+        rest = list(words)
+        while getattr(command, "commands", None) is not None and rest and not rest[0].startswith("-"):
+            if rest[0] not in command.commands:
+                break
+            command = command.commands[rest.pop(0)]
+        if getattr(command, "commands", None) is not None:
+            # A group that lists by default.
+            command = command.commands.get("list", command)
+        options = {name for parameter in command.params for name in parameter.opts}
+        for word in rest:
+            if word.startswith("--"):
+                assert word.partition("=")[0] in options, f"{snippet}: {' '.join(words)}"
+
+
+async def test_each_curl_line_of_the_demo_is_answered() -> None:
+    """What asks the demo's model is answered by the demo, in the way that the page says."""
+    lines = [
+        snippet for snippet in snippets("bash") if "curl" in snippet.text and f'"{MODEL}"' in snippet.text
+    ]
+    assert len(lines) >= 3
+    upstream = {"name": "demo", "base_url": f"replay:{packaged_fixtures()}", "wires": ("chat",)}
+    config = make_config(upstream, policy={"allow": ("core__*",)}, auth={"mode": "open"})
+    async with running(config) as proxy:
+        for snippet in lines:
+            words = shlex.split(snippet.text.replace("\\\n", " "))
+            words += ["--silent", "--show-error", "--include", "--max-time", str(LATE_S)]
+            command = [word.replace("127.0.0.1:8080", f"127.0.0.1:{proxy.port}") for word in words]
+            process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+            out, _ = await process.communicate()
+            assert out.startswith(b"HTTP/1.1 200"), snippet
+            assert b"data: [DONE]" in out, snippet
+            assert (b"core__get_weather" in out) == ("x-toolrelay-trace: status" in snippet.text), snippet

@@ -114,6 +114,7 @@ class ToyRequest:
     conversation: str = ""
     references: Sequence[str] = ()
     keeps: bool = True
+    wants_json: bool = False
     max_calls: int | None = None
     open_names: bool = False
     brings_ours: bool = False

@@ -9,6 +9,7 @@ import typer
 
 from proxy import __version__
 from proxy.commands import common
+from proxy.commands.approvals.cli import approvals_app
 from proxy.commands.credentials.cli import credentials_app
 from proxy.commands.keys.cli import keys_app
 from proxy.commands.mcp.cli import mcp_app
@@ -30,6 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 tools_app = typer.Typer(help="List the tools, or call one of them.", cls=ListByDefault)
+app.add_typer(approvals_app, name="approvals")
 app.add_typer(credentials_app, name="credentials")
 app.add_typer(keys_app, name="keys")
 app.add_typer(mcp_app, name="mcp")

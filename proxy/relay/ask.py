@@ -84,6 +84,7 @@ class RequestOptions:
 
     ``wanted`` are the tools that it chose; ``None`` where it chose none.  ``history`` says whether answers
     are looked up and remembered for it.  ``attempt`` says whether it repeats another request.
+    ``decisions`` are ids of approvals, each with whether it is approved.
     ``detached`` is set where nobody waits for the answer.
     """
 
@@ -91,6 +92,7 @@ class RequestOptions:
     trace: Trace = "silent"
     history: bool = True
     attempt: Attempt = NO_ATTEMPT
+    decisions: tuple[tuple[str, bool], ...] = ()
     detached: Detached | None = None
 
 

@@ -9,6 +9,7 @@ from typing import Final
 from proxy.http.headers import Columns, Headers, HeaderSection, by_names, described
 
 __all__ = [
+    "APPROVALS",
     "LEFT_OUT",
     "RESTORED",
     "forwardable",
@@ -18,6 +19,8 @@ __all__ = [
     "returned",
 ]
 
+APPROVALS: Final = "x-toolrelay-approvals"
+"""Names the approvals that an answer waits for, where it is not streamed."""
 RESTORED: Final = "x-toolrelay-restored"
 LEFT_OUT: Final = "x-toolrelay-left-out"
 """Names the fields of a request that its upstream, which speaks another dialect, was not sent."""

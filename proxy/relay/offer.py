@@ -265,10 +265,12 @@ class Offers:
         return known
 
 
-def guard(offer: Offer, specs: Iterable[ToolSpec], policy: Policy, untrusted: str) -> Offer:
+def guard(
+    offer: Offer, specs: Iterable[ToolSpec], policy: Policy, untrusted: str, *, asks: bool = False
+) -> Offer:
     """The offer of a request that begins behind what ``untrusted`` gave: see :func:`guarded_names`."""
     by_id = {spec.name: spec for spec in specs}
-    rules = guarded_names(offer, by_id.get, policy, untrusted)
+    rules = guarded_names(offer, by_id.get, policy, untrusted, asks=asks)
     if not rules:
         return offer
     return replace(
@@ -282,14 +284,20 @@ def guard(offer: Offer, specs: Iterable[ToolSpec], policy: Policy, untrusted: st
 
 
 def guarded_names(
-    offer: Offer, find: Callable[[str], ToolSpec | None], policy: Policy, untrusted: str
+    offer: Offer,
+    find: Callable[[str], ToolSpec | None],
+    policy: Policy,
+    untrusted: str,
+    *,
+    asks: bool = False,
 ) -> dict[str, str]:
     """The names of an offer whose tools need an approval after what ``untrusted`` gave, with the rule.
 
     Those too that a client declared and that mean a tool of ours.  ``find`` gives the tool of an id.
     A tool of a guarded name runs no more, whatever a model is shown: the runner asks policy itself.
+    None is guarded where somebody is asked about its calls (``asks``).
     """
-    if not untrusted:
+    if not untrusted or asks:
         return {}
     found = {name: spec for name, tool in offer.names.items() if (spec := find(tool)) is not None}
     rules = {name: policy.decide(spec, untrusted=untrusted) for name, spec in found.items()}

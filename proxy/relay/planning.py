@@ -11,11 +11,12 @@ from types import MappingProxyType
 
 from proxy.errors import RequestError
 from proxy.in_thread import LARGE_BYTES, in_thread
+from proxy.relay.approvals.approvals import Resuming
 from proxy.relay.ask import Ask, RequestHead, UpstreamPermissions
 from proxy.relay.body import check_switches
 from proxy.relay.headers import of_any_dialect
 from proxy.relay.memory.fingerprint import prompt_fingerprint
-from proxy.relay.memory.history import Restored
+from proxy.relay.memory.history import Restored, Settle
 from proxy.relay.memory.idempotency import repeat_of
 from proxy.relay.memory.references import item_not_found
 from proxy.relay.memory.run_memory import RunMemory
@@ -117,6 +118,7 @@ class Planner:
     ) -> None:
         """``wires`` are those in which upstreams are asked, by their names."""
         self._wires = wires
+        self._approvals = memory.approvals
         self._history = memory.history
         self._items = memory.items
         self._threads = memory.threads
@@ -219,6 +221,7 @@ class Planner:
             draft.offer_fingerprint,
             is_person=draft.is_person,
             local=ask.local,
+            settle=self._settle(ask, route),
         )
         if read_before and not restored.untrusted:
             restored = replace(restored, untrusted=read_before)
@@ -230,6 +233,19 @@ class Planner:
         if not (draft.must_run or restored or in_run):
             return Plan(route, None)
         return Plan(route, await self._job(planning, draft, restored))
+
+    def _settle(self, ask: Ask, route: Route) -> Settle | None:
+        """What finds out about approvals of the one who asks; ``None`` where there are none."""
+        if not self._approvals.enabled:
+            return None
+        upstream, permissions = route.served.upstream.name, ask.access.permissions
+        resuming = Resuming(
+            ask.identity,
+            permissions.policies[upstream],
+            permissions.selections[upstream].catalog,
+            ask.access.meter,
+        )
+        return lambda ids: self._approvals.settle(ids, resuming)
 
     async def _with_items(self, ask: Ask, route: Route) -> tuple[Ask, str]:
         """A request that says the items of our responses that it names, if its upstream cannot know them; and
@@ -297,6 +313,7 @@ class Planner:
                 offer_fingerprint=draft.offer_fingerprint,
                 repeat_key=planning.repeat_key,
                 local=ask.local,
+                waiting=restored.waiting,
             ),
             Accounting(meter, price_of(meter, self._prices, route, payload)),
             Recording(
@@ -320,7 +337,7 @@ class Planner:
             untrusted = await self._untrusted_upstream(draft.request, restored, planning.ask.identity.caller)
         if untrusted:
             ledger.mark_untrusted(untrusted)
-            offer = guard(offer, selection.offered, policy, untrusted)
+            offer = guard(offer, selection.offered, policy, untrusted, asks=selection.asks)
         return ToolAccess(offer, policy, selection, ledger)
 
     def _ledger(self, planning: Planning, draft: _Draft) -> RunLedger:

@@ -47,6 +47,7 @@ __all__ = [
     "clean_name",
     "clean_text",
     "effect_value",
+    "fitting",
     "hidden_row",
     "invocation_row",
     "is_text",
@@ -70,6 +71,7 @@ __all__ = [
     "suspended_row",
     "turn_row",
     "upsert",
+    "write_json",
 ]
 
 Row = tuple[Any, ...]
@@ -203,14 +205,14 @@ def run_row(record: RunRecord) -> Row:
         record.input_tokens,
         record.output_tokens,
         record.total_tokens,
-        _json(record.offered),
-        _json(dict(record.withheld)) if record.withheld else "{}",
+        write_json(record.offered),
+        write_json(dict(record.withheld)) if record.withheld else "{}",
         record.trace,
         record.shape,
         record.cost,
         record.spent,
         record.unreported,
-        _json(record.left_out) if record.left_out else "[]",
+        write_json(record.left_out) if record.left_out else "[]",
         record.agent,
         record.parent_run,
         record.parent_call,
@@ -232,7 +234,7 @@ def turn_row(record: TurnRecord) -> Row:
         record.tool_calls,
         record.error_code,
         record.cost,
-        _json(dict(record.withheld)) if record.withheld else "{}",
+        write_json(dict(record.withheld)) if record.withheld else "{}",
         int(record.total_tokens is None),
         record.first_at,
     )
@@ -240,7 +242,7 @@ def turn_row(record: TurnRecord) -> Row:
 
 def message_row(record: MessageRecord) -> Row:
     """The values of :data:`MESSAGE_COLUMNS`."""
-    return _fitting(
+    return fitting(
         record.run_id,
         record.turn,
         record.seq,
@@ -269,8 +271,8 @@ def invocation_row(record: ToolInvocationRecord) -> Row:
         record.decision,
         record.status,
         record.error_code,
-        None if record.arguments_redacted is None else _json(record.arguments_redacted),
-        None if record.result_redacted is None else _json(record.result_redacted),
+        None if record.arguments_redacted is None else write_json(record.arguments_redacted),
+        None if record.result_redacted is None else write_json(record.result_redacted),
         record.result_bytes,
         record.started_at,
         record.ended_at,
@@ -279,19 +281,19 @@ def invocation_row(record: ToolInvocationRecord) -> Row:
 
 def native_row(record: NativeCall) -> Row:
     """The values of :data:`NATIVE_COLUMNS`."""
-    return _fitting(record.invocation_id, record.run_id, record.payload)
+    return fitting(record.invocation_id, record.run_id, record.payload)
 
 
 def suspended_row(record: SuspendedTurn) -> Row:
     """The values of :data:`SUSPENDED_COLUMNS`."""
-    return _fitting(
+    return fitting(
         record.key, record.run_id, clean_name(record.caller), record.wire, record.payload, record.created_at
     )
 
 
 def hidden_row(record: HiddenTurns) -> Row:
     """The values of :data:`HIDDEN_COLUMNS`."""
-    return _fitting(
+    return fitting(
         record.key,
         record.variant,
         record.run_id,
@@ -304,7 +306,7 @@ def hidden_row(record: HiddenTurns) -> Row:
 
 def response_row(record: ResponseRecord) -> Row:
     """The values of :data:`RESPONSE_COLUMNS`."""
-    return _fitting(
+    return fitting(
         record.id,
         record.caller,
         record.run_id,
@@ -317,7 +319,7 @@ def response_row(record: ResponseRecord) -> Row:
 
 def result_row(record: KeptResult) -> Row:
     """The values of :data:`RESULT_COLUMNS`."""
-    return _fitting(
+    return fitting(
         record.handle,
         record.run_id,
         record.caller,
@@ -330,7 +332,7 @@ def result_row(record: KeptResult) -> Row:
 def effect_value(result: EffectResult) -> bytes:
     """What the model was given of an effect, as JSON."""
     fields = (result.content, result.safe_message, result.truncated, result.redacted, result.untrusted)
-    return _json(list(fields)).encode()
+    return write_json(list(fields)).encode()
 
 
 def read_run(row: Row) -> RunRecord:
@@ -446,7 +448,7 @@ def runs_query(wanted: RunFilter) -> tuple[str, Row]:
     )
 
 
-def _fitting(*row: Any) -> Row:
+def fitting(*row: Any) -> Row:
     """The values as a database takes them; nearly every row is that as it is."""
     for value in row:
         kind = type(value)
@@ -474,7 +476,7 @@ def _fit(value: Any) -> Any:
     return max(-_INT64, min(value, _INT64)) if isinstance(value, int) else value
 
 
-def _json(value: Any) -> str:
+def write_json(value: Any) -> str:
     """JSON text of a redacted value; whatever JSON cannot say is named by its type, never shown."""
     try:
         return orjson.dumps(value).decode("utf-8")

@@ -22,6 +22,7 @@ from proxy.errors import ConfigError, StoreError
 from proxy.store import rows
 
 __all__ = [
+    "APPROVALS",
     "CALLS",
     "CLAIMS",
     "CONTENT",
@@ -99,7 +100,19 @@ CALLS: Final = ContentTable(
     ("arguments_redacted", "result_redacted"),
     "tool call",
 )
-CONTENT: Final = (MESSAGES, SUSPENDED, HIDDEN, RESPONSES, RESULTS, NATIVE_CALLS)
+_APPROVAL_COLUMNS: Final = (
+    "id", "run_id", "turn", "seq", "call_id", "caller", "client_key", "tool", "effect", "spec_digest",
+    "arguments_digest", "arguments", "arguments_shown", "rule", "created_at", "expires_at", "status",
+    "decided_by", "decided_via", "decided_at", "words", "edited", "invocation_id",
+)  # fmt: skip
+APPROVALS: Final = ContentTable(
+    "approvals",
+    _APPROVAL_COLUMNS,
+    ("id",),
+    ("arguments", "arguments_shown", "words", "edited"),
+    "approval",
+)
+CONTENT: Final = (MESSAGES, SUSPENDED, HIDDEN, RESPONSES, RESULTS, NATIVE_CALLS, APPROVALS)
 """What goes with its days, and where room is needed."""
 
 RECORD: Final = (CLAIMS, CALLS)

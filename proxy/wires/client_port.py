@@ -106,6 +106,11 @@ class ClientRequest(Protocol):
         ...
 
     @property
+    def wants_json(self) -> bool:
+        """Whether the answer is to be JSON, in which there is no place for words of the proxy's own."""
+        ...
+
+    @property
     def max_calls(self) -> int | None:
         """The client's own bound on tool calls, or ``None``."""
         ...

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from proxy.conversation import Conversation
+from proxy.conversation import Conversation, Message
 from proxy.events import ResultImage, ToolCall, ToolDefinition
 from proxy.records import MessageRecord
 from proxy.wires.client_port import ClientRequest
@@ -91,6 +91,10 @@ class Crossing:
             declared, lambda name: is_hidden(renamed.get(name, name)), max_argument_bytes
         )
         return crossed_reader(reader, self._client.encoder(self._request), renamed)
+
+    def write_turn(self, message: Message) -> bytes:
+        """A turn of a model, as the reader of the upstream's dialect would give it."""
+        return self._upstream.write_turn(message)
 
     def turn_reader(
         self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int

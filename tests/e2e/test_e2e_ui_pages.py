@@ -468,7 +468,7 @@ async def test_what_strangers_write_is_shown_and_does_nothing(tab: Tab, fake: Fa
         "id": "appr_9",
         "status": "pending",
         "tool": HOSTILE,
-        "reason": HOSTILE,
+        "why": HOSTILE,
         "arguments": {"a": HOSTILE},
         "caller_name": HOSTILE,
     }

@@ -356,8 +356,10 @@ def untrusted_lines(config: Config, services: CheckedServices) -> list[str]:
     withheld = [spec.name for spec in allowed if not policy.decide(spec, untrusted=sources[0]).allowed]
     if not withheld:
         return []
+    asks = config.approvals.enabled and config.store.content != "none"
+    how = "asks first" if asks else "not offered"
     return [
-        f"after a run has read a result of {' or '.join(sources)}: not offered: {', '.join(withheld)} "
+        f"after a run has read a result of {' or '.join(sources)}: {how}: {', '.join(withheld)} "
         "(policy.after_untrusted)"
     ]
 
@@ -374,9 +376,9 @@ def withheld_lines(config: Config, services: CheckedServices) -> list[str]:
         elif decision.outcome == "denied":
             lines.append(f"not offered: {spec.name}: to allow it, set {allow_line(config, spec.name)}")
         elif not decision.allowed:
-            lines.append(
-                f"not offered: {spec.name}: {decision.rule}, and this version cannot ask for approval"
-            )
+            asks = config.approvals.enabled and config.store.content != "none"
+            how = "asks first" if asks else "not offered"
+            lines.append(f"{how}: {spec.name}: {decision.rule}")
     return lines + _idle_patterns(config, services) + _idle_aliases(config, services)
 
 

@@ -13,18 +13,21 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 import orjson
 import structlog
 
+from proxy.approval_records import approval_ids_in
 from proxy.errors import StoreError
 from proxy.events import ToolCall
 from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
 from proxy.relay.memory.local import LocalResponses
 from proxy.relay.memory.loose import PLAIN, Pointer, evidence_of, has_other, loose_keys, pointer_of
+from proxy.relay.memory.marks import WAITING, fill, waiting_of
 from proxy.relay.memory.outcomes import MemoryOutcome, PutBack, Recall
-from proxy.relay.memory.turns import LastTurn, Restored
+from proxy.relay.memory.turns import Answers, LastTurn, Restored, Settle
 from proxy.relay.memory.variants import variant_of
 from proxy.store.base import LOOK_UP_S, Store
 from proxy.values import value_class
@@ -33,9 +36,11 @@ from proxy.wires.json.splice import join_object
 from proxy.wires.past.clock import ToldRule
 from proxy.wires.upstream_port import BodyEditor, ChainedEditor
 
-__all__ = ["History", "LastTurn", "Restored"]
+__all__ = ["Answers", "History", "LastTurn", "Restored", "Settle"]
 
 _MOST_LOOKUPS = 256
+_ASKED: Final = "approval"
+"""In place of the offer's fingerprint in the keys of turns that wait for approvals."""
 _AMBIGUOUS = "several"
 """In place of the variant of a held turn: others of the same calls were held under its key."""
 
@@ -72,8 +77,12 @@ class History:
         *,
         is_person: bool = True,
         local: LocalResponses | None = None,
+        settle: Settle | None = None,
     ) -> "Restored":
         """Put back every hidden turn that fits.
+
+        ``settle`` says what became of approvals that a turn waits for; with ``None`` no such turn is put
+        back.  Raises :class:`~proxy.errors.StoreError` where that does.
 
         ``local`` are responses that only the client's connection knows, which it may go on from, too.
 
@@ -84,13 +93,14 @@ class History:
         recall = Recall()
         returned = request.returned_calls() if is_person else ()
         answers = request.answers() if offer_fingerprint is not None else ()
-        if not (returned or answers or request.continues is not None):
+        asked = _asked(request) if is_person and settle is not None else ()
+        if not (returned or answers or asked or request.continues is not None):
             return Restored(recall=recall)
         try:
             # One deadline for all that is looked up: a client with many answers waits no longer.
             async with asyncio.timeout(LOOK_UP_S):
                 found = await self._look_up(
-                    request, caller, offer_fingerprint or "", returned, answers, local, recall
+                    request, caller, offer_fingerprint or "", returned, answers, asked, local, recall
                 )
         except (StoreError, TimeoutError) as error:
             # In doubt the client's version goes; a record that fails must not stop a stream.
@@ -98,7 +108,28 @@ class History:
             recall = Recall()
             recall.miss("unavailable", len(returned) + len(answers) + (request.continues is not None))
             return Restored(unavailable=True, recall=recall)
-        return _restore(request, editor, found, recall)
+        said: Answers | None = None
+        if settle is not None and (ids := _waited_for(found)):
+            said = await settle(ids)
+            found = self._filled(found, said.results)
+        restored = _restore(request, editor, found, recall)
+        if said is not None and restored:
+            untrusted = restored.untrusted or said.untrusted
+            restored = replace(restored, waiting=tuple(said.waiting), untrusted=untrusted)
+        return restored
+
+    def _filled(self, found: "_Found", results: Mapping[str, str]) -> "_Found":
+        """What was found with the results of calls that waited for approvals, which is kept so, too."""
+        response, held = found.response, list(found.held)
+        if response is not None and any(one in results for one in waiting_of(response.continuation)):
+            response = replace(response, continuation=fill(response.continuation, results))
+            self._store.put_response(response)
+        for place, (position, turn) in enumerate(held):
+            if any(one in results for one in waiting_of(turn.payload)):
+                turn = replace(turn, payload=fill(turn.payload, results))
+                self._store.put_suspended(turn)
+                held[place] = (position, turn)
+        return _Found(response, held, found.hidden, found.loosely)
 
     def _tell_unavailable(self, error: Exception) -> None:
         reason = str(error) or f"the record did not answer within {LOOK_UP_S:g} s"
@@ -111,6 +142,7 @@ class History:
         offer_fingerprint: str,
         returned_calls: Sequence[ReturnedCalls],
         answers: Sequence[Answer],
+        asked: Sequence[Answer],
         local: LocalResponses | None,
         recall: Recall,
     ) -> "_Found":
@@ -126,6 +158,13 @@ class History:
                 request.conversation_key(caller, each.call_ids, upto=each.position, told=self._told),
             )
             for each in returned_calls[-_MOST_LOOKUPS:]
+        ]
+        places += [
+            (
+                each.position,
+                request.answer_key(caller, _ASKED, each.text, upto=each.position, told=self._told),
+            )
+            for each in asked
         ]
         waiting = await self._store.find_all_suspended([key for _, key in places]) if places else {}
         held = [
@@ -291,6 +330,7 @@ class History:
                 editor.continuation(turn.message, turn.calls, turn.mask),
                 untrusted=turn.untrusted,
                 upstream=turn.upstream,
+                **_waits(turn),
             ),
             created_at=self._now(),
         )
@@ -341,6 +381,7 @@ class History:
             variant=variant,
             untrusted=turn.untrusted,
             upstream=turn.upstream,
+            **_waits(turn),
         )
         self._store.put_suspended(
             SuspendedTurn(
@@ -349,6 +390,25 @@ class History:
                 caller=turn.caller,
                 wire=turn.wire,
                 payload=marked,
+                created_at=self._now(),
+                ephemeral=not request.keeps,
+            )
+        )
+        return request.keeps
+
+    def hold_asked(self, request: ClientRequest, editor: BodyEditor, turn: LastTurn, *, visible: str) -> bool:
+        """Hold a turn that waits for approvals until the client sends back what it was told, ``visible``.
+
+        Returns whether the record has something to be found.
+        """
+        payload = editor.suspend(turn.message, turn.calls, turn.mask)
+        self._store.put_suspended(
+            SuspendedTurn(
+                key=request.answer_key(turn.caller, _ASKED, visible, told=self._told),
+                run_id=turn.run_id,
+                caller=turn.caller,
+                wire=turn.wire,
+                payload=_marked(payload, untrusted=turn.untrusted, upstream=turn.upstream, **_waits(turn)),
                 created_at=self._now(),
                 ephemeral=not request.keeps,
             )
@@ -371,6 +431,23 @@ def _why_not(found: Sequence[HiddenTurns]) -> MemoryOutcome:
     if len(found) > 1:
         return "ambiguous"
     return "nothing_hidden" if found[0].variant == PLAIN else "not_found"
+
+
+def _asked(request: ClientRequest) -> Sequence[Answer]:
+    """The answers of ours that told a client that a call waits for an approval, as far as they say so."""
+    return [answer for answer in request.answers() if approval_ids_in(answer.text)][-_MOST_LOOKUPS:]
+
+
+def _waited_for(found: _Found) -> Sequence[str]:
+    """The approvals that wait in what was found, each once."""
+    payloads = [turn.payload for _, turn in found.held]
+    if found.response is not None:
+        payloads.insert(0, found.response.continuation)
+    return list(dict.fromkeys(one for payload in payloads for one in waiting_of(payload)))
+
+
+def _waits(turn: LastTurn) -> dict[str, str]:
+    return {WAITING: " ".join(turn.waiting)} if turn.waiting else {}
 
 
 def _restore(request: ClientRequest, editor: BodyEditor, found: _Found, recall: Recall) -> Restored:

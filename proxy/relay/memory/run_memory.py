@@ -1,6 +1,7 @@
 """What runs keep between requests."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from proxy.relay.memory.commit_waiter import CommitWaiter
 from proxy.relay.memory.history import History
@@ -8,6 +9,9 @@ from proxy.relay.memory.idempotency import Idempotency
 from proxy.relay.memory.references import ItemReferences
 from proxy.relay.memory.refusals import RefusalCache
 from proxy.relay.memory.threads import Threads
+
+if TYPE_CHECKING:  # What asks people stands above what keeps turns for them.
+    from proxy.relay.approvals.approvals import Approvals
 
 __all__ = ["RunMemory"]
 
@@ -19,7 +23,7 @@ class RunMemory:
     ``history`` holds hidden turns, ``items`` finds what a request names by its id, ``threads`` what
     strangers' text a conversation has, ``refusals`` what models do not take, ``idempotency`` the effects
     that a repeated request must not cause again.  ``commits`` waits for the record before a client is told
-    to go on.
+    to go on.  ``approvals`` are calls that wait for a person.
     """
 
     history: History
@@ -28,3 +32,4 @@ class RunMemory:
     refusals: RefusalCache
     idempotency: Idempotency
     commits: CommitWaiter
+    approvals: "Approvals"

@@ -7,8 +7,9 @@ from proxy.relay.memory.threads import threads_of
 from proxy.relay.run.job import Job
 from proxy.relay.run.keepalive import with_keepalive
 from proxy.relay.run.run import UNRUN
+from proxy.relay.run.stand_in import stand_in
 from proxy.relay.run.state import State
-from proxy.wires.upstream_port import RewritingReader, SuspendedCall, TellingEditor
+from proxy.wires.upstream_port import ChainedEditor, RewritingReader, SuspendedCall, TellingEditor
 
 __all__ = ["RunEnding"]
 
@@ -48,6 +49,34 @@ class RunEnding:
         held = self._commits.wait_before_suspend(lambda: self._hold(job, state))
         await with_keepalive(held, self._settings.keepalive_s, output.keep_alive)
         await _send_end(job, state, data)
+
+    async def ask(self, job: Job, state: State) -> None:
+        """End the client's response, in which it was told that calls wait for approvals; hold the turn.
+
+        Raises :class:`~proxy.errors.NotOnRecord` where the turn is nowhere kept.
+        """
+        output = state.output
+        data = self._last_bytes(job, state, "stop")
+        output.client.flush()
+        held = self._commits.wait_before_suspend(lambda: self._hold_asked(job, state))
+        await with_keepalive(held, self._settings.keepalive_s, output.keep_alive)
+        await _send_end(job, state, data)
+
+    async def ask_again(self, job: Job, state: State, text: str) -> None:
+        """Answer, in place of a model, that calls of an earlier turn wait for approvals still."""
+        await stand_in(job, state, text)
+        await self.finish(job, state, "stop")
+
+    async def _hold_asked(self, job: Job, state: State) -> bool:
+        """Keep a turn that waits for approvals until its client sends back what it was told."""
+        if not job.client.request.continues or not isinstance(job.upstream.editor, ChainedEditor):
+            state.outcome.to_find |= self._history.hold_asked(
+                job.client.request,
+                job.upstream.editor,
+                _last_turn(job, state),
+                visible=state.output.writer.visible,
+            )
+        return state.outcome.to_find
 
     def _last_bytes(self, job: Job, state: State, reason: str | None) -> bytes:
         """Let go what is held back, end the stream, and keep what the record is to have of the answer."""
@@ -155,6 +184,7 @@ def _last_turn(job: Job, state: State) -> LastTurn:
         calls=calls,
         untrusted=state.tools.untrusted_read(),
         upstream=job.upstream.route.served.upstream.name,
+        waiting=[one.id for one in (*job.conversation.waiting, *state.turn.approvals)],
     )
 
 

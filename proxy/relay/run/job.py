@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 
+from proxy.approval_records import Approval
 from proxy.records import Meter
 from proxy.relay.ask import Ask, Identity, RequestHead
 from proxy.relay.memory.local import LocalResponses
@@ -80,7 +81,8 @@ class Conversation:
     upstream keeps.  ``offer_fingerprint`` is that of the offer where the answer is to be remembered, else
     ``None``.  ``repeat_key`` is what a repeat of this request has in common with it, empty where none is
     recognised.  ``local`` keeps a response that the record must not have, where the client's connection may
-    go on from it.
+    go on from it.  ``waiting`` are approvals that what was restored waits for: no model is asked before
+    somebody has decided.
     """
 
     restored: bool
@@ -89,6 +91,7 @@ class Conversation:
     offer_fingerprint: str | None
     repeat_key: str
     local: LocalResponses | None
+    waiting: tuple[Approval, ...] = ()
 
 
 @value_class

@@ -12,7 +12,7 @@ from dataclasses import replace
 from proxy.errors import NotOnRecord, UpstreamError, WireError
 from proxy.records import RunStatus
 from proxy.relay.base import ClientStream, OnBroken, RunEvents, RunSettings, ignore_broken, no_events
-from proxy.relay.headers import LEFT_OUT, RESTORED, restored_header
+from proxy.relay.headers import APPROVALS, LEFT_OUT, RESTORED, restored_header
 from proxy.relay.memory.run_memory import RunMemory
 from proxy.relay.nested import RunEnd
 from proxy.relay.routing.fallback import NextUpstream
@@ -58,6 +58,7 @@ class Orchestrator:
         self._settings = settings
         self._turns = ModelTurns(settings, memory.refusals, broken)
         self._tools = ToolCalls(runner, approver, settings, memory, watch, parents or Parents())
+        self._approvals = memory.approvals
         self._ending = RunEnding(memory, settings)
         self._journal = Journal(store, watch)
 
@@ -176,6 +177,11 @@ class Orchestrator:
 
     async def _loop(self, job: Job, state: State) -> tuple[RunStatus, str | None]:
         """Turn until the run has an end; its status and error code."""
+        if job.conversation.waiting:
+            await self._ending.ask_again(
+                job, state, self._approvals.notice(job.conversation.waiting, again=True)
+            )
+            return "suspended", None
         command = state.run.start()
         while True:
             match command:
@@ -184,14 +190,23 @@ class Orchestrator:
                     self._journal.turn_ended(job, state)
                     _tell_usage(job, state)
                 case AskApproval():
-                    command = state.run.decided(await self._tools.ask_approval(job, state, command))
+                    command = await self._tools.ask_approval(job, state, command)
                 case RunTools():
                     command = await self._tools.run(job, state, command)
                 case Suspend():
-                    await self._ending.suspend(job, state)
+                    if command.waiting:
+                        await self._tell_waiting(state)
+                    await (self._ending.suspend if command.calls else self._ending.ask)(job, state)
                     return "suspended", None
                 case Finish():
                     return await self._finish(job, state, command)
+
+    async def _tell_waiting(self, state: State) -> None:
+        """Tell the client which calls wait for an approval, in text."""
+        output, approvals = state.output, state.turn.approvals
+        output.client.set_header(APPROVALS, ",".join(approval.id for approval in approvals))
+        data = output.writer.turn_ended("suspended" if state.run.client_calls else "final")
+        await output.send(data + output.writer.note(self._approvals.notice(approvals)))
 
     async def _finish(self, job: Job, state: State, command: Finish) -> tuple[RunStatus, str | None]:
         """Carry out a :class:`Finish`; the run's status and error code."""

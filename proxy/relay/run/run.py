@@ -73,19 +73,25 @@ class AskApproval:
 class RunTools:
     """Run ``calls``; the ``refused`` ones have their results already.
 
-    ``approved`` are the indices of those calls that were asked for and approved.
+    ``approved`` are the indices of those calls that were asked for and approved.  ``waiting`` are the calls
+    that do not run now, since somebody has still to decide about them.
     """
 
     calls: tuple[ToolCall, ...]
     refused: tuple[ToolResult, ...] = ()
     approved: frozenset[int] = frozenset()
+    waiting: tuple[ToolCall, ...] = ()
 
 
 @value_class
 class Suspend:
-    """Hand ``calls`` to the client; what is hidden waits until it returns."""
+    """Hand ``calls`` to the client; what is hidden waits until it returns.
+
+    ``waiting`` are calls of ours that somebody has to decide about; the client may have none of its own then.
+    """
 
     calls: tuple[ToolCall, ...]
+    waiting: tuple[ToolCall, ...] = ()
 
 
 @value_class
@@ -131,6 +137,7 @@ class _Turn:
     parted: tuple[tuple[ToolCall, ...], tuple[ToolCall, ...]] | None = None
     subcalls: dict[str, tuple[ToolCall, ...]] = field(default_factory=dict)
     undecided: RunTools | None = None
+    waiting: tuple[ToolCall, ...] = ()
 
 
 @dataclass(slots=True)
@@ -330,15 +337,24 @@ class Run:
         self.turn.undecided = command
         return AskApproval(asking)
 
-    def decided(self, approved: frozenset[int]) -> RunTools:
-        """The answer to :class:`AskApproval`: the indices of the calls that may run.
+    def decided(
+        self,
+        approved: frozenset[int],
+        waiting: frozenset[int] = frozenset(),
+        refused: Sequence[ToolResult] = (),
+    ) -> RunTools:
+        """The answer to :class:`AskApproval`: the indices of the calls that may run, and of those that wait.
 
-        The others run into the refusal of the policy that asked.  Raises RuntimeError if nothing was asked.
+        ``refused`` are results of calls that would not run in any case.  The others run into the refusal of
+        the policy that asked.  Raises RuntimeError if nothing was asked.
         """
         command, self.turn.undecided = self.turn.undecided, None
         if command is None:
             raise RuntimeError("no approval was asked for in this turn")
-        return RunTools(command.calls, command.refused, approved)
+        self.turn.waiting = tuple(call for call in command.calls if call.index in waiting)
+        over = {result.call_id for result in refused}
+        calls = [call for call in command.calls if call.index not in waiting and call.call_id not in over]
+        return RunTools(tuple(calls), (*command.refused, *refused), approved, self.turn.waiting)
 
     def budget_failure(self, call: ToolCall) -> ToolResult:
         """Why a call of the last turn is not run."""
@@ -391,8 +407,8 @@ class Run:
     def tools_ran(self) -> Command:
         """All of the turn's hidden calls have results: what now?"""
         self.turns_hidden += 1
-        if theirs := self.client_calls:
-            return Suspend(theirs)
+        if (theirs := self.client_calls) or self.turn.waiting:
+            return Suspend(theirs, self.turn.waiting)
         # Time may have run out while the tools ran; the model still gets its last word.
         self.spent = self.spent or self._spent()[0] or self._report_is_due()
         return self._next_turn(last=self._refused_any or bool(self.spent))

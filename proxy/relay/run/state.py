@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 
+from proxy.approval_records import Approval
 from proxy.events import ToolCall
 from proxy.http.headers import Headers
 from proxy.relay.base import ClientStream
@@ -93,7 +94,7 @@ class ToolState:
         access = self.access
         tool = self.id_of(call.name)
         if tool in access.selection.asking:
-            return True
+            return not access.selection.asks or tool in self.offer.names.values()
         untrusted = access.ledger.untrusted_before(turn)
         if not untrusted or tool not in self.offer.names.values():
             return False
@@ -146,7 +147,8 @@ class TurnProgress:
 
     ``first_chunk_at`` is when its stream began, 0 before.  ``events`` counts those of its stream where use is
     limited.  ``results`` are its result messages by call id.  ``fields_recovered`` says that what was changed
-    last, for an upstream that had refused it, were fields.
+    last, for an upstream that had refused it, were fields.  ``waiting`` are the approvals that its calls wait
+    for, by the places of these in it.
     """
 
     started_at: float = 0.0
@@ -154,6 +156,12 @@ class TurnProgress:
     events: int = 0
     results: dict[str, bytes] = field(default_factory=dict)
     fields_recovered: bool = False
+    waiting: dict[int, Approval] = field(default_factory=dict)
+
+    @property
+    def approvals(self) -> list[Approval]:
+        """What it waits for, each once: equal calls share one."""
+        return list({approval.id: approval for approval in self.waiting.values()}.values())
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from proxy.errors import ToolFailure
 from proxy.events import ToolCall, ToolProgress, ToolResult
 from proxy.records import ToolEffect
 from proxy.relay.base import RunEvents, RunSettings
+from proxy.relay.memory.marks import mark_of
 from proxy.relay.memory.run_memory import RunMemory
 from proxy.relay.offer import Offer, guarded_names, offered_only
 from proxy.relay.run.approver import Approver
@@ -39,6 +40,7 @@ class ToolCalls:
         parents: Parents,
     ) -> None:
         self._runner = runner
+        self._approvals = memory.approvals
         self._parents = parents
         self._approver = approver
         self._settings = settings
@@ -49,11 +51,29 @@ class ToolCalls:
             "narrowed_policies", _NARROWED_BYTES, lambda key, _: 8000 + key[1].kept_bytes
         )
 
-    async def ask_approval(self, job: Job, state: State, command: AskApproval) -> frozenset[int]:
-        """The indices of the calls that are approved; the client is kept waiting meanwhile."""
+    async def ask_approval(self, job: Job, state: State, command: AskApproval) -> Command:
+        """Ask about calls; which of them run now, are refused or wait.
+
+        The client is kept waiting meanwhile.
+        """
         calls = [call.to_run(state.tools.id_of(call.name), "") for call in command.calls]
-        asking = self._approver.decide(job, calls)
-        return await with_keepalive(asking, self._settings.keepalive_s, state.output.keep_alive)
+        deciding = self._approver.decide(job, calls)
+        approved = await with_keepalive(deciding, self._settings.keepalive_s, state.output.keep_alive)
+        left = [call for call in calls if call.index not in approved]
+        if not left or not self._can_wait(job):
+            return state.run.decided(approved)
+        context = state.tools.context.at_turn(state.run.turn.number)
+        asking = self._approvals.ask(left, context, self._offered_only(job, state, left), job.identity)
+        asked = await with_keepalive(asking, self._settings.keepalive_s, state.output.keep_alive)
+        state.turn.waiting = dict(asked.waiting)
+        return state.run.decided(approved, frozenset(asked.waiting), asked.refused)
+
+    def _can_wait(self, job: Job) -> bool:
+        """Whether a turn of this request can be held for a person, and its client told so in text."""
+        request = job.client.request
+        # An upstream's own conversation has no place for what is known later; JSON has none for a notice.
+        told = not (request.conversation or request.wants_json or request.choices > 1)
+        return job.tools.selection.asks and job.conversation.is_person and told
 
     async def run(self, job: Job, state: State, command: RunTools) -> Command:
         """Run the turn's calls, show them as far as the client asked, keep the stream alive.
@@ -87,7 +107,11 @@ class ToolCalls:
         with self._parents.waiting(job, state, calls):
             results = await with_keepalive(work, self._settings.keepalive_s, shown.show, shown.notifier)
         await shown.show(False)
-        return self._take_results(job, state, [*results, *command.refused])
+        waiting = [
+            ToolResult(call.call_id, False, mark_of(state.turn.waiting[call.index].id))
+            for call in command.waiting
+        ]
+        return self._take_results(job, state, [*results, *command.refused, *waiting])
 
     async def refuse_hidden(self, job: Job, state: State) -> None:
         """Put the hidden calls of the last turn on record, none of which is made."""
@@ -96,7 +120,7 @@ class ToolCalls:
 
     async def _refuse(self, job: Job, state: State, call: ToolCall, result: ToolResult) -> None:
         """Put a call on record that is not made, with the budget that is spent."""
-        rule = state.run.spent if result.error_code == "budget_exhausted" else "the function is the client's"
+        rule = _why_refused(state, call, result)
         failure = ToolFailure(result.safe_message, code=result.error_code or "execution_failed")
         context = state.tools.context.at_turn(state.run.turn.number)
         await self._runner.refuse(_to_run(job, state, call), context, failure, f"refused: {rule}")
@@ -107,7 +131,9 @@ class ToolCalls:
         What needs an approval was not offered for that alone, and is refused in these words (rule T2).
         Worked out once for all runs that share both.
         """
-        asking = tuple(call.name for call in calls if call.name in job.tools.selection.asking)
+        selection = job.tools.selection
+        withheld = frozenset() if selection.asks else selection.asking
+        asking = tuple(call.name for call in calls if call.name in withheld)
         key = (job.tools.policy, state.tools.offer, asking)
         narrowed = self._narrowed.of(state.tools.catalog)
         known = narrowed.get(key)
@@ -214,9 +240,19 @@ def _withhold_guarded(job: Job, state: State) -> None:
     """Leave out of the turns to come what needs an approval after what the model will have read."""
     tools, offer = state.tools, state.tools.offer
     untrusted = job.tools.ledger.untrusted_before(state.run.turn.number)
-    rules = guarded_names(offer, tools.catalog.get, job.tools.policy, untrusted)
+    asks = job.tools.selection.asks
+    rules = guarded_names(offer, tools.catalog.get, job.tools.policy, untrusted, asks=asks)
     job.upstream.editor.withhold(rules)
     tools.withheld = {offer.names[name]: rule for name, rule in rules.items() if name not in offer.guarded}
+
+
+def _why_refused(state: State, call: ToolCall, result: ToolResult) -> str:
+    """Why a call is not made, in the words of its row."""
+    if result.error_code == "budget_exhausted":
+        return state.run.spent
+    if state.tools.is_hidden(call.name):
+        return f"{result.error_code}, before anybody was asked for an approval"
+    return "the function is the client's"
 
 
 def _has_effect(spec: ToolSpec | None) -> bool:

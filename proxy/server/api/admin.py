@@ -1,4 +1,7 @@
-"""``/admin``: the record and the tools as JSON, for administrators.  Nothing runs or changes here."""
+"""``/admin``: the record, the tools and what waits for a person, for administrators.
+
+Nothing runs here, and nothing changes but by decisions about approvals.
+"""
 
 import asyncio
 import re
@@ -12,6 +15,7 @@ from aiohttp import web
 
 from proxy.errors import ConfigError, RequestError, StoreError
 from proxy.hard_timeout import HardTimeout
+from proxy.server.admin_approvals import AdminApprovals
 from proxy.server.api.json_output import detail_to_json, run_to_json, server_to_json, to_line, tool_to_json
 from proxy.server.api.run_filters import parse_filter
 from proxy.server.auth.authenticate import Authenticator
@@ -56,6 +60,7 @@ class Admin:
         tools_enabled: bool,
         declared: Container[str],
         servers: Overviews,
+        approvals: AdminApprovals,
     ) -> None:
         self._authenticator = authenticator
         self._store = store
@@ -64,6 +69,7 @@ class Admin:
         self._tools_enabled = tools_enabled
         self._declared = declared
         self._servers = servers
+        self._approvals = approvals
         self._hard_timeout = HardTimeout()
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.admin")
 
@@ -74,16 +80,22 @@ class Admin:
         ask for; then 400, 404, 405, and 503 where the record cannot be read.
         """
         facts.caller = (await self._authenticator.admit_admin(request, target)).name
-        if request.method not in ("GET", "HEAD"):
-            raise RequestError(
-                405, "The /admin paths accept only GET and HEAD.", headers={"Allow": "GET, HEAD"}
-            )
         kind, slash, run_id = target.path.removeprefix("/admin").removeprefix("/").partition("/")
+        decides = kind == "approvals" and bool(slash)
+        if request.method not in (("GET", "HEAD", "POST") if decides else ("GET", "HEAD")):
+            allowed = "GET, HEAD and POST" if decides else "GET and HEAD"
+            raise RequestError(
+                405,
+                f"{'This path accepts' if decides else 'The /admin paths accept'} only {allowed}.",
+                headers={"Allow": "GET, HEAD, POST" if decides else "GET, HEAD"},
+            )
         work: Coroutine[Any, Any, web.Response] | None = None
         if kind == "runs":
             work = self._record(facts, target, run_id if slash else None)
         elif kind == "mcp" and not slash:
             work = self._mcp(target)
+        elif kind == "approvals":
+            work = self._approval(request, facts, target, run_id if slash else None)
         if work is not None:
             try:
                 return await self._hard_timeout.run(work, REPORT_S)
@@ -94,10 +106,25 @@ class Admin:
                     type="server_error",
                     code="store_unavailable",
                 ) from None
-        if kind in ("tools", "approvals") and not slash:
+        if kind == "tools" and not slash:
             parse_query(target.query)
-            return json_answer(self.tools() if kind == "tools" else _approvals())
+            return json_answer(self.tools())
         raise _unknown(target)
+
+    async def _approval(
+        self, request: EdgeRequest, facts: RequestFacts, target: Target, approval_id: str | None
+    ) -> web.Response:
+        approvals, admin = self._approvals, facts.caller
+        if approval_id is None:
+            query = parse_query(target.query, "limit", "before", "waiting")
+            waiting, limit = truth(query, "waiting"), _limit(query.get("limit"))
+            rows, more = await approvals.listed(query, limit=limit, waiting=waiting)
+            return json_answer(page(rows, more=more))
+        if request.method == "POST":
+            parse_query(target.query)
+            return json_answer(await approvals.decided(approval_id, admin, request))
+        content = truth(parse_query(target.query, "content"), "content")
+        return json_answer(await approvals.shown(approval_id, admin, content=content))
 
     async def _record(self, facts: RequestFacts, target: Target, run_id: str | None) -> web.Response:
         if run_id is None:
@@ -156,18 +183,12 @@ class Admin:
         rows = []
         for spec in self._registry.current.tools():
             decision = self._policy.decide(spec)
-            withheld = None if decision.allowed else decision.rule
+            asks = decision.outcome == "needs_approval" and self._approvals.decisions.enabled
+            withheld = None if decision.allowed or asks else decision.rule
             if not self._tools_enabled:
                 withheld = "tools.enabled is false"
             rows.append(tool_to_json(spec, decision) | {"withheld": withheld})
         return page(rows, more=False)
-
-
-def _approvals() -> dict[str, Any]:
-    return page([], more=False) | {
-        "note": "This version has no approvals. A tool that needs approval is not offered, and a call "
-        "of it is refused."
-    }
 
 
 def page(rows: Sequence[dict[str, Any]], *, more: bool) -> dict[str, Any]:

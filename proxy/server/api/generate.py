@@ -7,6 +7,8 @@ import orjson
 import structlog
 from aiohttp import web
 
+from proxy.relay.approvals.decisions import Verdict
+from proxy.relay.approvals.rules import Decider
 from proxy.relay.ask import Access, Ask, Identity, RequestHead, RequestOptions
 from proxy.relay.body import Body
 from proxy.relay.routing.fallback import Candidates, NextUpstream
@@ -68,6 +70,7 @@ class Generate:
         self._orchestrator = runs.orchestrator
         self._clients = clients
         self._prices = runs.prices
+        self._approvals = runs.memory.approvals
         self._passthrough = passthrough
         self._past = runs.memory.history
         self._history = history
@@ -86,6 +89,7 @@ class Generate:
         if context.caller.rights.keyed:
             await self._request_reader.check_rights(context, body, principal)
         options = request_options_of(context, history=self._history)
+        await self._decide(principal, context, options)
         routes = self._routes(context, wire, body, options)
         if _is_background(context, wire, body):
             access = Access(context.permissions, routes, context.admission)
@@ -97,6 +101,12 @@ class Generate:
             return await self._forwarder.send(context, body, candidates, principal.name)
         access = Access(context.permissions, routes, context.admission)
         return await self._plan(context, self._ask(context, wire, body, principal, options, access))
+
+    async def _decide(self, principal: Principal, context: Context, options: RequestOptions) -> None:
+        """Take the decisions that a request's header brings, as its caller's."""
+        decider = Decider(principal.name, caller=principal.name, key=context.caller.name)
+        for approval_id, approve in options.decisions:
+            await self._approvals.decide(approval_id, Verdict(approve), decider, "header")
 
     def _routes(self, context: Context, wire: Wire, body: Body, options: RequestOptions) -> Sequence[Route]:
         """The upstreams that may answer; of those, the ones that offer what the request chose."""

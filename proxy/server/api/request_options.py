@@ -1,9 +1,11 @@
 """What a request's headers ask of the proxy itself: tools, a trace, a history, to be taken for a repeat."""
 
+import re
 from typing import Final
 
 from multidict import istr
 
+from proxy.approval_records import APPROVAL_ID
 from proxy.errors import RequestError
 from proxy.relay.ask import RequestOptions
 from proxy.relay.memory.idempotency import NO_ATTEMPT, Attempt
@@ -19,6 +21,9 @@ IDEMPOTENCY_KEY: Final = istr("Idempotency-Key")
 _HISTORY: Final = istr("x-toolrelay-history")
 _RETRY_COUNT: Final = istr("x-stainless-retry-count")
 _SESSION: Final = istr("x-claude-code-session-id")
+_APPROVE: Final = istr("x-toolrelay-approve")
+_MOST_DECISIONS: Final = 16
+_DECISION: Final = re.compile(rf"({APPROVAL_ID})(?:\s*;\s*(deny))?")
 _TOOLS: Final = istr("x-toolrelay-tools")
 _TRACE: Final = istr("x-toolrelay-trace")
 
@@ -33,7 +38,8 @@ def request_options_of(context: Context, *, history: bool) -> RequestOptions:
     if not head[_chooses]:
         return RequestOptions(None, permissions.trace, history, attempt)
     wanted, trace = parse_wanted(head.sole(_TOOLS)), _trace(context)
-    return RequestOptions(wanted, trace, _wants_history(head) and history, attempt)
+    history = _wants_history(head) and history
+    return RequestOptions(wanted, trace, history, attempt, _decisions(head.sole(_APPROVE)))
 
 
 def attempt_of(head: Head) -> Attempt:
@@ -42,9 +48,27 @@ def attempt_of(head: Head) -> Attempt:
 
 
 def _chooses(head: Head) -> bool:
-    """Whether a request chooses tools, a trace or a history: nearly none does."""
+    """Whether a request chooses tools, a trace or a history, or decides something: nearly none does."""
     headers = head.headers
-    return _TOOLS in headers or _TRACE in headers or _HISTORY in headers
+    return _TOOLS in headers or _TRACE in headers or _HISTORY in headers or _APPROVE in headers
+
+
+def _decisions(header: str | None) -> tuple[tuple[str, bool], ...]:
+    """Ids of approvals, each with whether it is approved: ``ID`` or ``ID;deny``, with commas between."""
+    if header is None:
+        return ()
+    found: dict[str, bool] = {}
+    for part in header.split(","):
+        said = _DECISION.fullmatch(part.strip())
+        if said is None or said[1] in found or len(found) == _MOST_DECISIONS:
+            raise RequestError(
+                400,
+                "x-toolrelay-approve must be a list of approval ids, each once, like appr_… or appr_…;deny "
+                f"({_MOST_DECISIONS} at most).",
+                param="x-toolrelay-approve",
+            )
+        found[said[1]] = said[2] is None
+    return tuple(found.items())
 
 
 def _wants_history(head: Head) -> bool:

@@ -82,20 +82,23 @@ class PermissionSets:
         policy: Policy,
         *,
         tools_enabled: bool,
-        trace: Trace,
-        trace_max: Trace,
+        traces: tuple[Trace, Trace],
         direct: bool = False,
         agents: Mapping[str, Agent] = MappingProxyType({}),
+        asks: bool = False,
     ) -> None:
-        """``agents`` are by the ids of their tools."""
+        """``traces`` are what is shown unasked and at the most.  ``agents`` are by the ids of their tools.
+        ``asks`` says that people can be asked about calls that need an approval.
+        """
         self._agents = agents
         self._router = router
         self._registry = registry
         self._policy = policy
         self._tools_enabled = tools_enabled
         self._direct = direct and tools_enabled
-        self._trace = TRACES.index(trace)
-        self._trace_max = TRACES.index(trace_max)
+        self._asks = asks
+        self._trace = TRACES.index(traces[0])
+        self._trace_max = TRACES.index(traces[1])
         self._cached: Derived[Rights, Permissions] = Derived("views", _MAX_BYTES, _permissions_bytes)
 
     def of(self, rights: Rights) -> Permissions:
@@ -112,7 +115,7 @@ class PermissionSets:
         router = self._router.narrowed(rights.upstreams, rights.models) if narrowed else self._router
         policies = {served.upstream.name: served.policy(policy) for served in router.served}
         selections = {
-            name: _less(catalog.select(here), self._forbidden_agents(router))
+            name: _less(catalog.select(here, asks=self._asks), self._forbidden_agents(router))
             for name, here in policies.items()
         }
         if not self._tools_enabled:

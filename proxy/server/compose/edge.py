@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from proxy.relay.routing.router import Router
+from proxy.server.admin_approvals import AdminApprovals
 from proxy.server.api.admin import Admin
 from proxy.server.api.pipeline import Pipeline
 from proxy.server.auth.authenticate import (
@@ -86,10 +87,10 @@ def make_permissions(services: Services, router: Router) -> PermissionSets:
         services.registry,
         services.policy,
         tools_enabled=tools.enabled,
-        trace=tools.trace,
-        trace_max=tools.trace_max,
+        traces=(tools.trace, tools.trace_max),
         direct=services.config.mcp.serve,
         agents={tool: agent for one in services.agents for tool, agent in one.agents.items()},
+        asks=services.approvals.enabled,
     )
 
 
@@ -102,6 +103,7 @@ def make_admin(services: Services, authenticator: Authenticator) -> Admin:
         tools_enabled=services.config.tools.enabled,
         declared=services.config.keys,
         servers=services.mcp_overview,
+        approvals=AdminApprovals(services.approvals),
     )
 
 

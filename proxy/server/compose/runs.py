@@ -38,6 +38,7 @@ def create_runs(services: Services, given: Overrides, wires: Mapping[str, Wire])
         refusals=RefusalCache(),
         idempotency=Idempotency(forget=store.release_effect, settle=store.settle_effects),
         commits=_commits(services),
+        approvals=services.approvals,
     )
     planner = Planner(
         memory=memory,

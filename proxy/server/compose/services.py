@@ -6,7 +6,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from proxy import __version__
+from proxy.approval_records import ApprovalLog
 from proxy.errors import ConfigError, Guard
+from proxy.relay.approvals.approvals import Approvals
+from proxy.relay.approvals.rules import ApprovalRules
 from proxy.relay.routing.router import Router
 from proxy.server.compose.credentials import OpenCredentials
 from proxy.server.compose.overrides import Overrides
@@ -67,6 +70,7 @@ class Services:
     egress: EgressPool | None
     credentials: OpenCredentials | None
     instruments: Instruments
+    approvals: Approvals
     mcp: Sequence[McpProvider] = ()
     agents: Sequence[AgentProvider] = ()
     detached: list[Callable[[float], Awaitable[None]]] = field(default_factory=list)
@@ -153,6 +157,24 @@ def completion_wires(item_key: bytes | None = None) -> dict[str, Wire]:
     return {"ollama_generate": OllamaCompletionWire(), "responses_compact": ResponsesCompactionWire(item_key)}
 
 
+def make_approvals(config: Config, runner: Runner, store: Store) -> Approvals:
+    """What asks people about calls; nobody is asked where the record keeps no content to be run later."""
+    settings = config.approvals
+    keeps = isinstance(store, ApprovalLog) and config.store.content != "none"
+    return Approvals(
+        store if keeps and isinstance(store, ApprovalLog) else None,
+        runner,
+        ApprovalRules(
+            enabled=settings.enabled,
+            expires_s=settings.expires_s,
+            by=settings.by,
+            admin_only=settings.admin_only,
+            edit=settings.edit,
+            url=settings.public_url,
+        ),
+    )
+
+
 async def create_services(
     config: Config, *, overrides: Overrides | None = None, reap: bool = False, guard: Guard = nullcontext
 ) -> Services:
@@ -206,6 +228,7 @@ async def create_services(
         egress=egress,
         credentials=credentials,
         instruments=instruments,
+        approvals=make_approvals(config, runner, store),
         mcp=mcp,
         agents=agents,
     )

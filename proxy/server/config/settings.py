@@ -452,6 +452,36 @@ class PolicyConfig(Section):
     )
 
 
+class ApprovalsConfig(Section):
+    """How people are asked about calls that need approval (``policy.approve`` and its like)."""
+
+    enabled: bool = Field(
+        default=True,
+        description="Offer tools that need approval, and ask about their calls. false: do not offer them.",
+    )
+    expires_s: Annotated[float, Field(gt=0, le=30 * 86400, allow_inf_nan=False)] = Field(
+        default=3600,
+        description="Seconds that a call waits for a decision, and that an approved call waits to be run.",
+    )
+    by: Literal["caller", "admin"] = Field(
+        default="caller",
+        description="Who decides: caller (whoever sent the request, or an approver) or admin (only "
+        "administrators and approvers, and never the key that sent the request).",
+    )
+    admin_only: Patterns = Field(
+        default=(),
+        description="Tools for which only administrators and approvers decide: names or patterns like "
+        '"pay__*".',
+    )
+    edit: bool = Field(
+        default=False, description="Let approvers change the arguments of a call before they approve it."
+    )
+    public_url: Annotated[str, AfterValidator(check_collector_url)] = Field(
+        default="",
+        description="URL of a page where people decide, shown to whoever waits. Empty: no URL.",
+    )
+
+
 class SealKeys(TypedDict):
     """The arguments by which a record is opened that is sealed, or was."""
 
@@ -678,6 +708,7 @@ class Config(Section):
     )
     tools: ToolsConfig = ToolsConfig()
     policy: PolicyConfig = PolicyConfig()
+    approvals: ApprovalsConfig = ApprovalsConfig()
     agents: Annotated[dict[str, AgentConfig], AfterValidator(check_agent_names)] = Field(
         default={},
         json_schema_extra={

@@ -23,7 +23,8 @@ from proxy.effect_records import (
 from proxy.records import ToolInvocationRecord
 from proxy.store import rows
 from proxy.store.seal import CALLS, CLAIMS
-from proxy.store.sql.base import SqlBase, SqlReader, select
+from proxy.store.sql.approvals import SqlApprovals
+from proxy.store.sql.base import SqlReader, select
 from proxy.store.sql.writer import RowRefused
 from proxy.store.sql.writes import Write
 
@@ -87,7 +88,7 @@ _ATTEMPTS: Final = f"""
 """
 
 
-class SqlEffects(SqlBase):
+class SqlEffects(SqlApprovals):
     """The rows of invocations, and what is claimed with them."""
 
     async def open_invocation(self, record: ToolInvocationRecord, *, durable: bool) -> None:
@@ -120,10 +121,13 @@ class SqlEffects(SqlBase):
         row = (self._owner_id, *self._call_row(record))
         try:
             await self._writer.commit(
-                _CLAIM, claims, also=[(_PUT_INVOCATION, [row])], undo=partial(self._withdrawal, record.id)
+                _CLAIM,
+                claims,
+                also=[(_PUT_INVOCATION, [row]), *self._use_of(claim.approval, record.id)],
+                undo=partial(self._withdrawal, record.id),
             )
         except RowRefused:
-            earlier = await self._in_the_way(claim)
+            earlier = await self._in_the_way(claim) or await self._used(claim)
             if earlier is None or earlier.invocation_id == record.id:
                 raise
             return earlier
@@ -154,6 +158,11 @@ class SqlEffects(SqlBase):
             if key in found and claim.yields_to(key, is_repeat=bool(found[key][1]), asked_at=found[key][2]):
                 return self._earlier(found[key], another=key == claim.slot)
         return None
+
+    async def _used(self, claim: EffectClaim) -> EarlierEffect | None:
+        """The execution that the claim's approval was used for, once the claims of that are gone."""
+        used = await self._used_by(claim.approval) if claim.approval else None
+        return None if used is None else EarlierEffect(*used)
 
     async def find_effect(self, claim: EffectClaim) -> EarlierEffect | None:
         """What became of a claimed effect; one whose row was purged since then is over.

@@ -32,8 +32,9 @@ class Selection:
     """What a policy says of the tools of a catalog.
 
     ``offered`` are those that a model may see, sorted by id; ``withheld`` has for each other one the rule,
-    ``asking`` are those of them that need an approval.  ``guards`` says that an untrusted result would
-    withhold one of ``offered``.  A selection is equal to itself alone.
+    ``asking`` are those that need an approval; with ``asks`` they are offered, too, since somebody can be
+    asked about their calls.  ``guards`` says that an untrusted result would change what one of ``offered``
+    needs.  A selection is equal to itself alone.
     """
 
     catalog: "Catalog"
@@ -41,6 +42,7 @@ class Selection:
     withheld: Mapping[str, str] = field(default_factory=dict)
     asking: frozenset[str] = frozenset()
     guards: bool = False
+    asks: bool = False
 
 
 class Catalog(Snapshot):
@@ -81,18 +83,23 @@ class Catalog(Snapshot):
         """Every tool, sorted by id, so that what is offered is the same every time (rule T7)."""
         return tuple(spec for spec, _ in self._tools.values())
 
-    def select(self, policy: Policy) -> Selection:
-        """What a caller under ``policy`` is offered."""
+    def select(self, policy: Policy, *, asks: bool = False) -> Selection:
+        """What a caller under ``policy`` is offered; with ``asks`` also what needs an approval."""
         decisions = [(spec, policy.decide(spec)) for spec in self.tools()]
-        offered = tuple(spec for spec, decision in decisions if decision.allowed)
-        refused = {spec.name: decision for spec, decision in decisions if not decision.allowed}
+        asking = frozenset(spec.name for spec, said in decisions if said.outcome == "needs_approval")
+        allowed = [spec for spec, decision in decisions if decision.allowed]
+        offered = tuple(
+            spec for spec, decision in decisions if decision.allowed or (asks and spec.name in asking)
+        )
+        taken = {spec.name for spec in offered}
         return Selection(
             catalog=self,
             offered=offered,
-            withheld={name: decision.rule for name, decision in refused.items()},
-            asking=frozenset(name for name, said in refused.items() if said.outcome == "needs_approval"),
+            withheld={spec.name: said.rule for spec, said in decisions if spec.name not in taken},
+            asking=asking,
             guards=policy.guards_after_untrusted
-            and any(not policy.decide(spec, untrusted="x").allowed for spec in offered),
+            and any(not policy.decide(spec, untrusted="x").allowed for spec in allowed),
+            asks=asks,
         )
 
 

@@ -53,7 +53,8 @@ def claim_of(invocation: Invocation, effect: str) -> EffectClaim:
     request = context.ledger.request
     place = f"place:{context.run_id}:{context.turn}:{invocation.call.index}"
     if not effect or request is None:
-        return EffectClaim(place)
+        approval = invocation.approval
+        return EffectClaim(place, approval="" if approval is None else approval.id)
     tool = effect.partition("\0")[0]
     return EffectClaim(
         place,

@@ -25,6 +25,7 @@ from proxy.tools.access.policy import Policy
 from proxy.tools.contract.redaction import brief
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.running.ledger import RunContext
+from proxy.tools.running.plan import ApprovedCall
 
 __all__ = [
     "MAX_NATIVE",
@@ -58,7 +59,7 @@ class Invocation:
     claimed on record, ``begun`` that it was begun, by this call or another (``caused_by``, else empty),
     ``untrusted`` that its result has a stranger's text in it.  ``connecting`` says that it waits for
     credentials, ``connected_s`` for how many seconds it did.  ``catalog`` has the tools of its run.
-    ``approved`` says that somebody approved the call, where policy asks for that.
+    ``approved`` says that somebody approved the call, where policy asks for that, or what exactly.
     """
 
     id: str
@@ -72,7 +73,7 @@ class Invocation:
     started: float
     on_start: OnStart | None = None
     on_progress: OnProgress | None = None
-    approved: bool = False
+    approved: bool | ApprovedCall = False
     decision: str = "unknown tool"
     arguments_redacted: Any = None
     opened: bool = False
@@ -94,6 +95,11 @@ class Invocation:
         """Tell whoever wants to know how far the call has come."""
         if self.on_progress is not None:
             self.on_progress(self.call, progress)
+
+    @property
+    def approval(self) -> ApprovedCall | None:
+        """What was approved, where the call may run by that alone and once."""
+        return self.approved if isinstance(self.approved, ApprovedCall) else None
 
     @property
     def read_only(self) -> bool:

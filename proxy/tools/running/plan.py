@@ -4,6 +4,7 @@ Nothing in here acts: no I/O, nothing counted, nothing remembered.  What comes o
 more, and only the runner runs it (rule T1).
 """
 
+import hashlib
 import json
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,7 +25,34 @@ from proxy.tools.contract.redaction import private_values, redact_arguments
 from proxy.tools.contract.spec import Redaction, ToolEffect, ToolSpec
 from proxy.tools.contract.validation import validate_canonically
 
-__all__ = ["AdmittedCall", "PlannedCall", "Refusal", "admit", "plan"]
+__all__ = ["AdmittedCall", "ApprovedCall", "PlannedCall", "Refusal", "admit", "digest_of", "plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovedCall:
+    """What somebody approved: this definition of a tool with these arguments, and nothing else.
+
+    ``id`` is the approval's, ``by`` who decided.  ``spec_digest`` is the definition's, ``arguments_digest``
+    that of :attr:`PlannedCall.arguments` (see :func:`digest_of`).
+    """
+
+    id: str
+    by: str
+    spec_digest: str
+    arguments_digest: str
+
+    def mismatch(self, planned: "PlannedCall") -> str:
+        """Why a call is not the one that was approved, in words; empty if it is."""
+        if planned.spec.digest != self.spec_digest:
+            return "the definition of the tool has changed since the call was approved, so it was not made"
+        if digest_of(planned.arguments) != self.arguments_digest:
+            return "the arguments are not those that were approved, so the call was not made"
+        return ""
+
+
+def digest_of(arguments: bytes) -> str:
+    """The SHA-256 of canonical arguments, in hexadecimal."""
+    return hashlib.sha256(arguments).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +138,17 @@ class PlannedCall:
 
 
 def admit(
-    call: ToolCall, spec: ToolSpec | None, policy: Policy, *, untrusted: str, approved: bool = False
+    call: ToolCall,
+    spec: ToolSpec | None,
+    policy: Policy,
+    *,
+    untrusted: str,
+    approved: bool | ApprovedCall = False,
 ) -> AdmittedCall | Refusal:
     """Whether there is such a tool, and policy lets it run.
 
     ``untrusted`` is the tool whose untrusted result the model had read when it called; empty if none.
-    ``approved`` says that somebody approved this very call, where policy asks for that.
+    ``approved`` says that somebody approved this very call, where policy asks for that, or what exactly.
     """
     if spec is None:
         return Refusal(ToolFailure("there is no tool of this name", code="unknown_tool"), "unknown tool")
@@ -123,7 +156,9 @@ def admit(
     decision = f"{decided.outcome}: {decided.rule}"
     if decided.outcome == "denied":
         return Refusal(ToolFailure("this tool is not allowed here", code="policy_denied"), decision)
-    if decided.outcome == "needs_approval" and approved:
+    if isinstance(approved, ApprovedCall):
+        decision = f"approved by {approved.by} ({approved.id}): {decided.rule}"
+    elif decided.outcome == "needs_approval" and approved:
         decision = f"approved: {decided.rule}"
     elif decided.outcome == "needs_approval":
         words = "this tool needs an approval, and none can be given here"

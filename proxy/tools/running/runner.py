@@ -4,8 +4,7 @@ known → policy → budget and rate → size → parse → validate → bounds 
 opened → kept result, or run within its time (execution.py) → output as text, bounded → redacted → row
 closed → result (outcome.py).  What is decided on the way is decided without acting (plan.py): what
 comes of it is bound together in a ``PlannedCall``, and nothing but this module has one run.  Every step
-that says no ends in a result that the model can read and go on with; nothing here raises but a
-cancellation.
+that says no ends in a result that the model can read; nothing here raises but a cancellation.
 """
 
 import asyncio
@@ -25,6 +24,7 @@ from proxy.tools.contract.capabilities import Clock, Credentials
 from proxy.tools.contract.paging import ResultShelf
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.running.cache import ResultCache
+from proxy.tools.running.checks import Checks
 from proxy.tools.running.concurrency import Nesting, Slots
 from proxy.tools.running.effects import SharedEffects, claim_of
 from proxy.tools.running.execution import Executor, OnCrash
@@ -39,7 +39,7 @@ from proxy.tools.running.invocation import (
 from proxy.tools.running.ledger import Claim, RunContext, fingerprint
 from proxy.tools.running.loop_watch import MAX_STEP_S, blocked_s, thread_use
 from proxy.tools.running.outcome import Outcomes, failed, mark_untrusted
-from proxy.tools.running.plan import PlannedCall, Refusal, admit, plan
+from proxy.tools.running.plan import ApprovedCall, PlannedCall, Refusal, admit, plan
 from proxy.tools.running.tool_tasks import ToolTasks
 
 __all__ = ["OnClosed", "OnCrash", "OnDone", "OnProgress", "OnStart", "Runner", "new_invocation_id"]
@@ -61,19 +61,15 @@ class Runner:
 
     Args:
         clock: the tools' time of day, by which they say how long a result may be kept.  The record has
-            the machine's, as it has for runs and turns: one that stands still (the demo's) would put
-            a call days before its run.
-        shelf: where results too large to be shown are kept for ``core__read_result``; ``None`` for
-            nowhere.
+            the machine's: one that stands still (the demo's) would put a call days before its run.
+        shelf: where too large results are kept for ``core__read_result``; ``None`` for nowhere.
         max_read_only, max_read_only_per_caller: read-only tools that run at the same moment.
         max_parallel: of these, the calls of one run.
         on_crash: told what a tool raised that is no ``ToolFailure``.
         on_closed: told of every call that is over.
-        effects: where effects are claimed, so that another process does not repeat them; ``None``
-            where there is no other, and nothing outlives this one.
+        effects: where effects are claimed, so that no other process repeats them; ``None`` for nowhere.
         credentials: of the connections that tools name; ``None`` where those need none.
-        log_arguments: whether lines of the log have a call's redacted arguments, as its row has; not
-            where no word of a conversation is to stand in other places.
+        log_arguments: whether lines of the log have a call's redacted arguments, as its row has.
     """
 
     def __init__(
@@ -117,6 +113,7 @@ class Runner:
         self._max_parallel = max_parallel
         self._nesting = Nesting()
         self._intersections = Intersections()
+        self.checks = Checks(registry, policy, self._intersections, self._tasks, self._executor, credentials)
         self._pending: set[asyncio.Task[ToolResult]] = set()
 
     async def run(
@@ -128,14 +125,15 @@ class Runner:
         budget_s: float | None = None,
         on_start: OnStart | None = None,
         on_progress: OnProgress | None = None,
-        approved: bool = False,
+        approved: bool | ApprovedCall = False,
     ) -> ToolResult:
         """Run one call; never raises but ``CancelledError``.
 
         ``policy`` narrows the configured one for this caller.  ``budget_s`` is how many seconds
         the run has left.  ``on_start`` is called when the call's row is open and before the tool
         runs; not for a call that is refused or answered with an earlier result.  ``approved`` says that
-        somebody approved this call, where policy asks for that.  When the caller is
+        somebody approved this call, where policy asks for that; an :class:`ApprovedCall` lets run what
+        it names alone, and once, whoever asks for it again.  When the caller is
         cancelled a read-only tool is too; a tool with effects that has started runs to its end (see
         :meth:`drain`).
         """
@@ -164,7 +162,7 @@ class Runner:
             return await self._outcomes.refuse(invocation, Refusal(failure, invocation.decision))
         claim = Claim(invocation.id, fingerprint(call), loop.create_future())
         ledger.take_place(context.turn, call.index, claim)
-        if invocation.read_only:
+        if invocation.read_only and invocation.approval is None:
             return await self._settle(invocation, claim)
         task = asyncio.create_task(self._settle(invocation, claim))
         self._pending.add(task)
@@ -292,6 +290,7 @@ class Runner:
             return await self._outcomes.refuse(invocation, planned)
         invocation.decided(planned.decision, planned.arguments_redacted)
         once = planned.spec.cache_ttl_s > 0 if planned.read_only else not planned.spec.repeatable
+        once = once and invocation.approval is None
         try:
             # What runs once for equal calls would wait for itself where it is called from inside.
             with self._nesting.inside(planned.equality if once else invocation.id):
@@ -322,8 +321,11 @@ class Runner:
         if took_s > MAX_STEP_S:
             # The arguments are bounded: it is the tool's own validator that is slow.
             self._journal.blocked(invocation, took_s)
-        if isinstance(planned, Refusal) and planned.cause is not None:
-            self._executor.crashed(invocation, admitted.spec, planned.cause)
+        if isinstance(planned, Refusal):
+            if planned.cause is not None:
+                self._executor.crashed(invocation, admitted.spec, planned.cause)
+        elif invocation.approval is not None and (words := invocation.approval.mismatch(planned)):
+            return planned.refused(ToolFailure(words, code="policy_denied"))
         return planned
 
     async def _count(self, invocation: Invocation, spec: ToolSpec) -> None:
@@ -339,6 +341,8 @@ class Runner:
 
     async def _once(self, invocation: Invocation, planned: PlannedCall) -> ToolResult:
         """Run the call, unless it is an effect that the run has caused already (rule R5)."""
+        if invocation.approval is not None:
+            return await self._begin(invocation, planned, "")
         if planned.read_only:
             failure = await self._connect(invocation, planned)
             if failure is not None:
@@ -373,7 +377,9 @@ class Runner:
         if failure is not None:
             return await self._not_connected(invocation, planned, claim, failure)
         if self._shared is None:
-            return await self._perform(invocation, planned)
+            # Without a record nobody could tell whether an approved call has run already.
+            once = invocation.approval is not None
+            return self._outcomes.unrecorded(invocation) if once else await self._perform(invocation, planned)
         # Whoever has begun it has no longer than its tool has; then nobody knows what became of it.
         patience_s = _GRACE_S + self._executor.limit_s(planned.spec)
         if invocation.deadline is not None:

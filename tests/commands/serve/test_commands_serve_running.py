@@ -258,7 +258,7 @@ def test_check_lists_and_finds_nothing(tmp_path: Path, here: Here) -> None:
         r"core__get_current_time +read_only +allowed +policy.allow has \"core__\*\"", done.stdout
     )
     assert re.search(r"core__get_weather +read_only +needs approval +policy.approve has", done.stdout)
-    assert "not offered: core__get_weather" in done.stdout
+    assert "asks first: core__get_weather" in done.stdout
     assert done.stdout.endswith("No faults found.\n")
     assert [path.name for path in tmp_path.iterdir()] == ["toolrelay.toml"]
 

@@ -392,12 +392,12 @@ async def test_tools_are_listed_with_what_policy_says() -> None:
         assert {row["withheld"] for row in rows} == {"tools.enabled is false"}
 
 
-async def test_there_are_no_approvals_and_it_says_so() -> None:
-    """The list is there for what reads it, empty, with the reason."""
+async def test_the_list_of_approvals_is_empty_while_nothing_waits() -> None:
+    """A page as of any other list."""
     async with administered() as (proxy, _):
         answer = await look(proxy, "/approvals")
         assert (answer.status, answer.json["data"], answer.json["has_more"]) == (200, [], False)
-        assert "no approvals" in answer.json["note"]
+        assert (await look(proxy, "/approvals?waiting=perhaps")).error["param"] == "waiting"
 
 
 async def test_head_has_no_body() -> None:

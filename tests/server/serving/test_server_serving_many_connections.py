@@ -119,7 +119,7 @@ async def test_what_a_stranger_s_text_withholds_is_said(tmp_path: Path) -> None:
     """Rule T2: check names the tools that policy.after_untrusted withholds, and whose results do that."""
     (tmp_path / "desk.py").write_text(DESK)
     modules = f'[tools]\nmodules = ["{tmp_path / "desk.py"}"]\n'
-    said = "after a run has read a result of desk__page: not offered: desk__send (policy.after_untrusted)"
+    said = "after a run has read a result of desk__page: asks first: desk__send (policy.after_untrusted)"
     for allow, more, lines in (
         ('"desk__*"', "", [said]),
         ('"desk__*"', 'after_untrusted = "allow"\n', []),

@@ -16,7 +16,10 @@ export async function show({ query: asked, signal }) {
   let list = null;
 
   async function load() {
-    list = await api(`approvals${query({ state, limit: 100 })}`, { signal });
+    list = await api(`approvals${query({ state, limit: 100 })}`, { signal }).catch((error) => {
+      if (error.status !== 404) throw error;
+      return { data: [], note: "This server has no approvals. A tool that needs one is not offered." };
+    });
     draw();
   }
 

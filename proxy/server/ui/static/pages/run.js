@@ -41,13 +41,15 @@ export async function show({ params, session, signal }) {
       }
     }, 150);
   }, signal);
-  keys({ w: () => go(`/ui/${path}/wire`), Escape: () => go("/ui/runs") }, signal);
+  // Where the server cannot capture there is nothing to inspect.
+  const hasWire = Boolean(detail.wire);
+  keys({ ...(hasWire && { w: () => go(`/ui/${path}/wire`) }), Escape: () => go("/ui/runs") }, signal);
 
   const { run } = detail;
   const status = h("span", statusBadge(run.status));
   const title = run.model || "Direct tool call";
   const actions = [
-    h("a.btn", { href: `/ui/${path}/wire` }, icon("wire"), "Wire"),
+    hasWire && h("a.btn", { href: `/ui/${path}/wire` }, icon("wire"), "Wire"),
     h("button.btn", { type: "button", onclick: () => replay(path) }, icon("replay"), "Replay"),
     menu("More", "more", [
       ["Copy as curl", "copy", () => copyAs(path, "curl")],

@@ -17,14 +17,17 @@ const GAP_MS = 1000;
 
 export async function show({ params, session, signal }) {
   const path = `/ui/runs/${params.id}`;
-  const wire = await api(`runs/${params.id}/wire`, { signal });
+  const wire = await api(`runs/${params.id}/wire`, { signal }).catch((error) => {
+    if (error.status !== 404) throw error;
+    return { captured: false, never: true, reason: "this version of the server captures no bytes" };
+  });
   const crumbs = h("nav.small", { "aria-label": "Breadcrumb" }, h("a", { href: "/ui/runs" }, "Runs"), h("span.muted", " / "), h("a", { href: path }, h("code", shortId(params.id))), h("span.muted", " / "), "Wire");
   keys({ Escape: () => go(path) }, signal);
   const start = h("button.btn", { type: "button", onclick: () => capture(session) }, icon("wire"), "Capture the next runs");
   const title = "Wire inspector";
   const sub = "What each side sent and got, byte for byte, and what the proxy did in between.";
   if (!wire.captured) {
-    return { title, node: [crumbs, head(title, sub), h("div.card", empty("wire", "The bytes of this run were not captured", `${wire.reason ? `${wire.reason[0].toUpperCase()}${wire.reason.slice(1)}. ` : ""}Capturing is off until somebody asks for it, and is limited in time and size.`, start))] };
+    return { title, node: [crumbs, head(title, sub), h("div.card", empty("wire", "The bytes of this run were not captured", `${wire.reason ? `${wire.reason[0].toUpperCase()}${wire.reason.slice(1)}.` : ""}${wire.never ? "" : " Capturing is off until somebody asks for it, and is limited in time and size."}`, !wire.never && start))] };
   }
   const legs = legsOf(wire);
   const pairs = wire.alignment.map((pair) => ({ ...pair, rows: rowsOf(pair, legs) }));

@@ -15,6 +15,12 @@ export function askCard(row, { inline = false, decided = () => {} } = {}) {
   let busy = false;
   let current = row;
 
+  /** What somebody else decided, from the list. */
+  async function asItIs() {
+    const list = await api("approvals?state=all&limit=100").catch(() => null);
+    return list?.data.find((one) => one.id === id) ?? null;
+  }
+
   async function decide(approve, reason) {
     if (busy) return; // A second click is the same decision, not another one.
     busy = true;
@@ -25,7 +31,7 @@ export function askCard(row, { inline = false, decided = () => {} } = {}) {
       say(approve ? "Approved." : "Denied.");
     } catch (error) {
       if (error.status === 409) {
-        const other = error.body?.approval ?? error.body?.data ?? null;
+        const other = error.body?.approval ?? (await asItIs());
         current = { ...current, ...(other ?? { status: "superseded" }) };
         draw(error.message);
         return decided(current);
@@ -46,7 +52,7 @@ export function askCard(row, { inline = false, decided = () => {} } = {}) {
       box,
       h("div.row.wrap", h("code.isolate", h("strong", tool)), state ? h("span.badge", { class: state[1] }, icon(state[2]), state[3]) : h("span.badge.warn", icon("clock"), "Waits for you"),
         h("span.grow"), h("span.muted.small", [current.caller_name ?? current.caller, current.created_at && ago(current.created_at), !state && current.expires_at && `until ${time(current.expires_at)}`].filter(Boolean).join(" · "))),
-      current.reason && h("p.soft", "Why it asks: ", h("span.isolate", current.reason)),
+      current.why && h("p.soft", "Why it asks: ", h("span.isolate", current.why)),
       h("div.code", { tabindex: 0, "aria-label": "Arguments" }, json(shown, { open: 4 })),
       trouble && note("warn", trouble),
       state ? after() : buttons(),
@@ -55,7 +61,7 @@ export function askCard(row, { inline = false, decided = () => {} } = {}) {
   }
 
   function after() {
-    return h("p.muted.small", [current.decided_by && `by ${current.decided_by}`, current.decided_via && `via ${current.decided_via}`, current.decided_at && moment(current.decided_at), current.words ?? current.decision_reason].filter(Boolean).join(" · "));
+    return h("p.muted.small", [current.decided_by && `by ${current.decided_by}`, current.decided_via && `via ${current.decided_via}`, current.decided_at && moment(current.decided_at), current.reason].filter(Boolean).join(" · "));
   }
 
   function buttons() {

@@ -1,0 +1,64 @@
+"""Hooks of MkDocs (``mkdocs.yml``) for what the site has and ``docs/`` has not."""
+
+import os
+import re
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+PROJECT: Final = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+_LINK: Final = re.compile(r"(?<!!)\[(?P<text>(?:[^\[\]]|`[^`]*`)*)\]\((?P<target>[^)\s]+)\)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the project's own pages below ``project/``, and to the navigation what it does not name yet."""
+    for name in PROJECT:
+        files.append(File.generated(config, f"project/{name}", content=(ROOT / name).read_text("utf-8")))
+    named = set(_named(config.nav or []))
+    more = [
+        file.src_uri
+        for file in files.documentation_pages()
+        if file.src_uri not in named and not re.match(r"(project|decisions)/", file.src_uri)
+    ]
+    config.nav = [
+        *(config.nav or []),
+        *([{"More": sorted(more)}] if more else []),
+        {"Project": [f"project/{name}" for name in PROJECT]},
+    ]
+    return files
+
+
+def _named(nav: Any) -> list[str]:
+    if isinstance(nav, str):
+        return [nav]
+    entries = nav.values() if isinstance(nav, dict) else nav
+    return [name for entry in entries for name in _named(entry)]
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Let links to the project's pages lead to them on the site; what is not on the site is plain text."""
+    here = PurePosixPath(page.file.src_uri)
+    project = here.parts[0] == "project"
+    # Where the page stands in the repository, from its root.
+    folder = PurePosixPath() if project else PurePosixPath("docs") / here.parent
+
+    def led(found: re.Match[str]) -> str:
+        target = found["target"]
+        if re.match(r"[a-z]+:|#", target):
+            return found.group()
+        path, mark, fragment = target.partition("#")
+        repository = os.path.normpath(folder / path)
+        if repository in PROJECT:
+            site = f"project/{repository}"
+        elif repository.startswith("docs/"):
+            site = repository.removeprefix("docs/")
+        else:
+            return found["text"]
+        if (ROOT / "docs" / site).is_dir():
+            site += "/README.md"
+        return f"[{found['text']}]({os.path.relpath(site, here.parent)}{mark}{fragment})"
+
+    return _LINK.sub(led, markdown)

@@ -1,0 +1,1 @@
+"""Approvals on the command line: what waits, and decisions."""

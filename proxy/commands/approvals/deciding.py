@@ -1,0 +1,120 @@
+"""What ``toolrelay approvals`` does, on the record itself: whoever may write it may decide."""
+
+import asyncio
+import contextlib
+import getpass
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from proxy.approval_records import MOST_REASON, Approval, ApprovalFilter, ApprovalLog
+from proxy.commands.common import console, say, say_error, table, text
+from proxy.errors import RequestError
+from proxy.plain_text import plain_text
+from proxy.relay.approvals.decisions import Decisions, Verdict
+from proxy.relay.approvals.rules import ApprovalRules, Decider
+from proxy.server.admin_approvals import approval_to_json
+from proxy.server.api.json_output import to_line
+from proxy.server.config.load import Config
+from proxy.server.open_record import open_record
+
+__all__ = ["decide", "list_approvals", "show", "watch"]
+
+_EVERY_S: Final = 1.0
+
+
+@contextlib.asynccontextmanager
+async def _decisions(config: Config) -> AsyncIterator[Decisions]:
+    """The record's approvals.  Raises :class:`~proxy.errors.StoreError` where there is no record."""
+    store = open_record(config, must_exist=True)
+    await store.start()
+    try:
+        settings = config.approvals
+        rules = ApprovalRules(expires_s=settings.expires_s, by=settings.by, admin_only=settings.admin_only)
+        yield Decisions(store if isinstance(store, ApprovalLog) else None, rules)
+    finally:
+        await store.aclose()
+
+
+def _user() -> Decider:
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # A user without a name, as in some containers.
+        name = "unknown"
+    return Decider(f"user {name}", tools=("*",))
+
+
+async def list_approvals(config: Config, *, limit: int, waiting: bool, as_json: bool) -> None:
+    """The newest approvals, a line each."""
+    async with _decisions(config) as decisions:
+        found = await decisions.list(ApprovalFilter(limit=limit, waiting=waiting))
+    if as_json:
+        for approval in found:
+            say(to_line(approval_to_json(approval)))
+        return
+    if not found:
+        say("Nothing waits for approval." if waiting else "There are no approvals.")
+        return
+    made = table("id", "status", "tool", "arguments", "caller", "until")
+    for approval in found:
+        made.add_row(
+            text(approval.id),
+            text(approval.status),
+            text(approval.tool),
+            text(to_line(approval.arguments_shown)),
+            text(approval.caller),
+            text(_moment(approval.expires_at)),
+        )
+    console().print(made)
+
+
+async def show(config: Config, approval_id: str) -> bool:
+    """One approval as JSON; whether there is one."""
+    async with _decisions(config) as decisions:
+        try:
+            approval = await decisions.find(approval_id, _user())
+        except RequestError as error:
+            say_error(error.message)
+            return False
+    say(to_line(approval_to_json(approval, whole=True)))
+    return True
+
+
+async def decide(config: Config, ids: Sequence[str], *, approve: bool, reason: str) -> bool:
+    """Decide about approvals, each by itself; whether all are decided so now."""
+    if len(reason) > MOST_REASON:
+        say_error(f"--reason: write {MOST_REASON} characters at most")
+        return False
+    done = True
+    async with _decisions(config) as decisions:
+        for approval_id in ids:
+            try:
+                approval = await decisions.decide(approval_id, Verdict(approve, reason), _user(), "command")
+            except RequestError as error:
+                say_error(error.message)
+                done = False
+            else:
+                say(f"{approval.id} is {approval.status}: {approval.tool}")
+    return done
+
+
+async def watch(config: Config) -> None:
+    """Print what waits, as it comes."""
+    seen: set[str] = set()
+    async with _decisions(config) as decisions:
+        while True:
+            found = await decisions.list(ApprovalFilter(waiting=True))
+            for approval in reversed([one for one in found if one.id not in seen]):
+                say(_line(approval))
+            seen = {approval.id for approval in found}
+            await asyncio.sleep(_EVERY_S)
+
+
+def _line(approval: Approval) -> str:
+    arguments = plain_text(to_line(approval.arguments_shown))
+    until = _moment(approval.expires_at)
+    return f"{approval.id} {approval.tool} {arguments} (for {plain_text(approval.caller)}, until {until})"
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")

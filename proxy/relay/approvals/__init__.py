@@ -1,0 +1,1 @@
+"""Calls that a person decides about: asked for, shown, decided, and run once."""

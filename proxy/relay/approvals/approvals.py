@@ -1,0 +1,255 @@
+"""Approvals from the question to the run: what is asked, who decides, and what comes of it.
+
+A call that needs an approval becomes a row (:class:`~proxy.approval_records.Approval`), committed before
+its client is told.  The turn is held with marks in place of results.  When its client goes on, each mark is
+filled with what the row says: the call is made now, once, with the bytes of the row; or it was refused.
+"""
+
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import orjson
+import structlog
+
+from proxy.approval_records import (
+    MOST_REASON,
+    Approval,
+    ApprovalEvent,
+    ApprovalLog,
+    ApprovalStatus,
+    Decided,
+)
+from proxy.errors import RequestError, StoreError, ToolErrorCode, ToolFailure
+from proxy.events import ToolCall, ToolResult
+from proxy.records import Meter
+from proxy.relay.approvals.decisions import Decisions, OnApproval, Verdict, nobody_told
+from proxy.relay.approvals.notice import notice, verdict_of
+from proxy.relay.approvals.rules import MOST_ASKED, MOST_WAITING, ApprovalRules
+from proxy.relay.ask import Identity
+from proxy.tools.access.catalog import Catalog
+from proxy.tools.access.policy import Policy
+from proxy.tools.running.ledger import RunContext, RunLedger
+from proxy.tools.running.plan import ApprovedCall, PlannedCall, Refusal, digest_of
+from proxy.tools.running.runner import Runner
+from proxy.values import value_class
+
+__all__ = ["Approvals", "Asked", "Resuming", "Settled"]
+
+_LOG: Final[structlog.typing.FilteringBoundLogger] = structlog.get_logger("proxy.approvals")
+
+
+@value_class
+class Asked:
+    """What becomes of the calls of a turn that need an approval, by their places in it (``ToolCall.index``).
+
+    ``waiting`` are those that somebody is asked about; ``refused`` are results of calls that would not run in
+    any case.  All others run into the refusal of the policy.
+    """
+
+    waiting: Mapping[int, Approval] = field(default_factory=dict)
+    refused: Sequence[ToolResult] = ()
+
+
+@value_class
+class Resuming:
+    """For whom and within what calls run that were approved: as those of the request that goes on."""
+
+    identity: Identity
+    policy: Policy
+    catalog: Catalog
+    meter: Meter | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What approvals came to: ``results`` are texts for the model, by id, ``waiting`` are not decided yet.
+
+    ``untrusted`` names a tool whose result is a stranger's text, if one is among them.
+    """
+
+    results: Mapping[str, str] = field(default_factory=dict)
+    waiting: Sequence[Approval] = ()
+    untrusted: str = ""
+
+
+class Approvals(Decisions):
+    """Asks, decides and runs.  One for the process."""
+
+    def __init__(
+        self,
+        log: ApprovalLog | None,
+        runner: Runner,
+        rules: ApprovalRules,
+        *,
+        told: OnApproval = nobody_told,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """``log`` is ``None`` where the record has no approvals: then nobody is asked."""
+        super().__init__(log, rules, told=told, now=now)
+        self._runner = runner
+
+    # Asking.
+
+    async def ask(
+        self, calls: Sequence[ToolCall], context: RunContext, policy: Policy, identity: Identity
+    ) -> Asked:
+        """Ask about the calls of a turn that need an approval, as far as they would run with one.
+
+        The rows are committed on return.  Nobody is asked where they cannot be.
+        """
+        if self._log is None or not self.rules.enabled:
+            return Asked()
+        refused: list[ToolResult] = []
+        planned: list[tuple[ToolCall, PlannedCall]] = []
+        for call in calls:
+            checked = await self._runner.checks.check(call, context, policy=policy)
+            if isinstance(checked, Refusal):
+                refused.append(_failed(call, checked.failure))
+            else:
+                planned.append((call, checked))
+        now = self._now()
+        made: dict[str, Approval] = {}
+        waiting: dict[int, Approval] = {}
+        try:
+            room = MOST_WAITING - await self._log.count_waiting(identity.caller, now) if planned else 0
+            for call, checked in planned:
+                approval = made.get(checked.equality)
+                if approval is None and len(made) < min(room, MOST_ASKED):
+                    approval = made[checked.equality] = self._approval(call, checked, context, identity, now)
+                if approval is not None:
+                    waiting[call.index] = approval
+            await self._log.put_approvals(list(made.values()))
+        except StoreError as error:
+            _LOG.error("approval_unrecorded", reason=str(error), correlation_id=context.run_id)
+            return Asked(refused=refused)
+        for approval in made.values():
+            self._tell("approval_requested", approval)
+        return Asked(waiting, refused)
+
+    def _approval(
+        self, call: ToolCall, planned: PlannedCall, context: RunContext, identity: Identity, now: float
+    ) -> Approval:
+        return Approval(
+            id=f"appr_{uuid.uuid4().hex}",
+            run_id=context.run_id,
+            turn=context.turn,
+            seq=call.index,
+            call_id=call.call_id,
+            caller=identity.caller,
+            key=identity.key,
+            tool=planned.spec.name,
+            effect=planned.spec.effect,
+            spec_digest=planned.spec.digest,
+            arguments_digest=digest_of(planned.arguments),
+            arguments=planned.arguments.decode("ascii"),
+            arguments_shown=planned.arguments_redacted,
+            rule=planned.decision.partition(": ")[2],
+            created_at=now,
+            expires_at=now + self.rules.expires_s,
+        )
+
+    def notice(self, approvals: Sequence[Approval], *, again: bool = False) -> str:
+        """What a client is told while these wait."""
+        by_caller = all(self.rules.by_caller(approval.tool) for approval in approvals)
+        return notice(approvals, url=self.rules.url, by_caller=by_caller, again=again)
+
+    def _edited(self, approval: Approval, verdict: Verdict) -> str:
+        """The canonical arguments that somebody wants to run in place of the model's; empty for none."""
+        if verdict.arguments is None or not self.rules.edit:
+            return super()._edited(approval, verdict)
+        checked = self._runner.checks.check_arguments(approval.tool, orjson.dumps(verdict.arguments).decode())
+        if isinstance(checked, Refusal):
+            raise RequestError(400, f"arguments would not run: {checked.failure.message}.", param="arguments")
+        if checked.spec.digest != approval.spec_digest:
+            raise RequestError(
+                409, f"The definition of {approval.tool} has changed since.", code="approval_decided"
+            )
+        edited = checked.arguments.decode("ascii")
+        return "" if edited == approval.arguments else edited
+
+    # Going on.
+
+    async def settle(self, ids: Sequence[str], resuming: Resuming) -> Settled:
+        """What approvals came to, for the caller who goes on; what was approved runs now, once.
+
+        Raises :class:`~proxy.errors.StoreError` where nobody can say.
+        """
+        if self._log is None:
+            return Settled()
+        now = self._now()
+        found = {one.id: one.at(now) for one in await self._log.find_approvals(ids)}
+        results: dict[str, str] = {}
+        waiting: list[Approval] = []
+        ledger = RunLedger()
+        for approval_id in ids:
+            approval = found.get(approval_id)
+            if approval is None or approval.caller != resuming.identity.caller:
+                words = "The approval of this call is no longer on record, so the call was not made."
+                results[approval_id] = _failure_text("approval_denied", words)
+            elif approval.status is ApprovalStatus.PENDING:
+                waiting.append(approval)
+            elif approval.status in (ApprovalStatus.APPROVED, ApprovalStatus.USED):
+                results[approval_id] = await self._run(approval, resuming, ledger)
+            else:
+                results[approval_id] = _failure_text("approval_denied", verdict_of(approval))
+        return Settled(results, waiting, ledger.untrusted_before(sys.maxsize))
+
+    async def _run(self, approval: Approval, resuming: Resuming, ledger: RunLedger) -> str:
+        """Make an approved call in its place of the run that asked, or give what came of it before."""
+        identity = resuming.identity
+        context = RunContext(
+            approval.run_id,
+            approval.turn,
+            approval.caller,
+            identity.request_id,
+            ledger,
+            resuming.meter,
+            identity.key,
+            resuming.catalog,
+        )
+        arguments = approval.runs
+        approved = ApprovedCall(
+            approval.id,
+            approval.decided_by,
+            approval.spec_digest,
+            digest_of(arguments.encode("ascii")) if approval.edited else approval.arguments_digest,
+        )
+        call = ToolCall(approval.call_id, approval.tool, arguments, approval.seq)
+        result = await self._runner.run(call, context, policy=resuming.policy, approved=approved)
+        if approval.status is ApprovalStatus.APPROVED:
+            await self._used(approval, result)
+        content = result.to_keep().content
+        if approval.edited:
+            said = f"A person changed the arguments before this ran. It ran with: {approval.edited}"
+            content = f"{said}\n{content}"
+        return content
+
+    async def _used(self, approval: Approval, result: ToolResult) -> None:
+        """Tell that an approved call was made.  One that was not must not run later, unexpectedly."""
+        if self._log is None:
+            return
+        found = await self._log.find_approvals([approval.id])
+        if found and found[0].status is ApprovalStatus.APPROVED:
+            gone = Decided(
+                ApprovalEvent.SUPERSEDE,
+                approval.decided_by,
+                approval.decided_via,
+                result.safe_message[:MOST_REASON],
+            )
+            found = [await self._log.decide_approval(found[0], gone, self._now())]
+        if found:
+            self._tell("approval_used", found[0])
+
+
+def _failure_text(code: ToolErrorCode, message: str) -> str:
+    """A result that says why a call was not made (rule T3)."""
+    return orjson.dumps({"ok": False, "error_code": code, "message": message}).decode()
+
+
+def _failed(call: ToolCall, failure: ToolFailure) -> ToolResult:
+    code: ToolErrorCode = failure.code
+    return ToolResult(call.call_id, False, _failure_text(code, failure.message), code, failure.message)

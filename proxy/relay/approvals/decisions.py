@@ -1,0 +1,145 @@
+"""Decisions about calls that wait: by whom, and once."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import structlog
+
+from proxy.approval_records import (
+    MOST_REASON,
+    Approval,
+    ApprovalEvent,
+    ApprovalFilter,
+    ApprovalLog,
+    ApprovalStatus,
+    Decided,
+    DecidedVia,
+)
+from proxy.errors import RequestError
+from proxy.relay.approvals.rules import ApprovalRules, Decider, unknown_approval
+from proxy.values import value_class
+
+__all__ = ["Decisions", "OnApproval", "Verdict", "nobody_told"]
+
+OnApproval = Callable[[str, Mapping[str, Any]], None]
+"""Told of each approval that was asked for, decided or used: ``(kind, facts)``, everything redacted.
+
+The kinds are ``approval_requested``, ``approval_decided`` and ``approval_used``."""
+
+_LOG: Final[structlog.typing.FilteringBoundLogger] = structlog.get_logger("proxy.approvals")
+
+
+def nobody_told(kind: str, facts: Mapping[str, Any]) -> None:
+    """Nobody wants to know."""
+
+
+@value_class
+class Verdict:
+    """What somebody says about an approval: ``approve``, why, and arguments in place of the model's."""
+
+    approve: bool
+    reason: str = ""
+    arguments: Any = None
+
+
+class Decisions:
+    """Finds approvals, and decides about them."""
+
+    def __init__(
+        self,
+        log: ApprovalLog | None,
+        rules: ApprovalRules,
+        *,
+        told: OnApproval = nobody_told,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """``log`` is ``None`` where the record has no approvals."""
+        self._log = log
+        self.rules = rules
+        self._told = told
+        self._now = now
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anybody can be asked."""
+        return self._log is not None and self.rules.enabled
+
+    async def list(self, wanted: ApprovalFilter) -> Sequence[Approval]:
+        """Approvals as they are now, newest first; raises :class:`~proxy.errors.StoreError`."""
+        if self._log is None:
+            return ()
+        now = self._now()
+        return [one.at(now) for one in await self._log.list_approvals(replace(wanted, now=now))]
+
+    async def find(self, approval_id: str, decider: Decider) -> Approval:
+        """An approval that somebody may see.
+
+        Raises :class:`~proxy.errors.RequestError` (404) for one that there is not or that is none of their
+        business, :class:`~proxy.errors.StoreError` where nobody can say.
+        """
+        found = await self._log.find_approvals([approval_id]) if self._log is not None else ()
+        if not found or not decider.sees(found[0]):
+            raise unknown_approval(approval_id)
+        return found[0].at(self._now())
+
+    async def decide(self, approval_id: str, verdict: Verdict, decider: Decider, via: DecidedVia) -> Approval:
+        """Take a decision; the same decision again changes nothing.
+
+        Raises :class:`~proxy.errors.RequestError`: 404 for an approval that there is not, 403 for one that
+        others must decide about, 400 for arguments that would not run, 409 for one that was decided
+        otherwise or has expired.
+        """
+        approval = await self.find(approval_id, decider)
+        decider.check(approval, self.rules)
+        event = ApprovalEvent.APPROVE if verdict.approve else ApprovalEvent.DENY
+        edited = self._edited(approval, verdict) if verdict.approve else ""
+        now = self._now()
+        if self._log is None:
+            raise unknown_approval(approval_id)
+        said = Decided(
+            event, decider.name, via, verdict.reason[:MOST_REASON], edited, now + self.rules.expires_s
+        )
+        if approval.status is ApprovalStatus.PENDING or (
+            not verdict.approve and approval.status is ApprovalStatus.APPROVED
+        ):
+            decided = (await self._log.decide_approval(approval, said, now)).at(now)
+            if decided.decided_at == now and decided.decided_by == decider.name:
+                self._tell("approval_decided", decided)
+            approval = decided
+        wanted = (
+            (ApprovalStatus.APPROVED, ApprovalStatus.USED) if verdict.approve else (ApprovalStatus.DENIED,)
+        )
+        if approval.status not in wanted or (edited and approval.edited != edited):
+            raise RequestError(
+                409,
+                f"{approval.id} is {approval.status} already, so it cannot be "
+                f"{'approved' if verdict.approve else 'denied'} any more.",
+                code="approval_decided",
+            )
+        return approval
+
+    def _edited(self, approval: Approval, verdict: Verdict) -> str:
+        """The canonical arguments that somebody wants to run in place of the model's; empty for none."""
+        if verdict.arguments is not None:
+            raise RequestError(
+                400, "Arguments cannot be changed here: approvals.edit is false.", param="arguments"
+            )
+        return ""
+
+    def _tell(self, kind: str, approval: Approval) -> None:
+        """Log and tell of a step; no arguments, and no words of people."""
+        now = self._now()
+        facts: dict[str, Any] = {
+            "approval_id": approval.id,
+            "tool": approval.tool,
+            "status": str(approval.status),
+            "correlation_id": approval.run_id,
+        }
+        if kind != "approval_requested":
+            waited = (approval.decided_at or now) - approval.created_at
+            facts |= {"by": approval.decided_by, "via": approval.decided_via}
+            facts["waited_ms"] = round(waited * 1000)
+        _LOG.info(kind, **facts)
+        self._told(kind, facts | {"approval": approval})

@@ -1,0 +1,85 @@
+"""An answer of the proxy's own, in place of a model's: no upstream is asked."""
+
+from typing import Protocol, runtime_checkable
+
+from proxy.conversation import Message, Text
+from proxy.errors import WireError
+from proxy.events import Frame, TextDelta, ToolCall, TurnFinished, TurnStarted, Usage, UsageReported
+from proxy.relay.run.job import Job
+from proxy.relay.run.state import State
+from proxy.wires.upstream_port import Mask, TurnReader
+from proxy.wires.wire import CrossableWire
+
+__all__ = ["stand_in"]
+
+_ENDED_BY = "stop"
+
+
+@runtime_checkable
+class _WritesTurns(Protocol):
+    def write_turn(self, message: Message) -> bytes:
+        """A turn of a model, as a reader of the upstream's dialect would give it."""
+        ...
+
+
+class _StandIn:
+    """A turn that nobody had to say, as if it had been read."""
+
+    fault: WireError | None = None
+    behind = False
+    large_next = False
+
+    def __init__(self, text: str, message: bytes) -> None:
+        self.text = text
+        self._message = message
+
+    def feed(self, chunk: bytes, *, most: int = 0, large: bool = False) -> list[Frame]:
+        """Nothing comes."""
+        return []
+
+    def close(self) -> list[Frame]:
+        """Nothing is left."""
+        return []
+
+    def read_reply(self, body: bytes) -> Frame:
+        """Nothing comes."""
+        return Frame(body)
+
+    def message(self) -> bytes:
+        """See :meth:`proxy.wires.upstream_port.TurnReader.message`."""
+        return self._message
+
+    def native(self, call: ToolCall, mask: Mask) -> str:
+        """There are no calls."""
+        return ""
+
+
+async def stand_in(job: Job, state: State, text: str) -> None:
+    """Write ``text`` as the model's whole turn, as what an upstream of another dialect says is written.
+
+    Raises TypeError for a dialect of clients that no other dialect is translated to.
+    """
+    wire = job.client.port
+    if not isinstance(wire, CrossableWire):
+        raise TypeError(f"nothing can be said in the dialect {wire.dialect.name} without an upstream")
+    run, output = state.run, state.output
+    encoder = wire.encoder(job.client.request)
+    started, ended = TurnStarted("", job.client.request.model), TurnFinished(_ENDED_BY)
+    used = UsageReported(Usage(0, 0, 0))
+    run.turn.number = max(run.turn.number, 1)
+    port = job.upstream.port
+    if isinstance(port, _WritesTurns):
+        reader: TurnReader = _StandIn(text, port.write_turn(Message("assistant", (Text(text),))))
+        state.outcome.reader = reader
+    if job.client.request.stream:
+        content_type = wire.dialect.framing.content_type
+        output.head = [("Content-Type", content_type), ("Cache-Control", "no-cache")]
+        frames = encoder.encode(Frame(b"", None, (started, TextDelta(text), used, ended)))
+        frames += encoder.close()
+    else:
+        output.head = [("Content-Type", "application/json")]
+        frames = [encoder.encode_reply(Frame(b"", None, (started, TextDelta(text), used, ended)))]
+    for frame in frames:
+        run.observe(frame.events)
+        await output.send(output.writer.write(frame))
+    run.saw_end_mark()

@@ -1,0 +1,131 @@
+"""``/admin/approvals``: what waits for a person, and the decisions of administrators."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+import structlog
+
+from proxy.approval_records import MOST_REASON, Approval, ApprovalFilter
+from proxy.errors import RequestError
+from proxy.relay.approvals.decisions import Decisions, Verdict
+from proxy.relay.approvals.rules import Decider
+from proxy.server.serving.body import read_body
+from proxy.server.serving.request import EdgeRequest
+
+__all__ = ["AdminApprovals", "approval_to_json", "verdict_of_body"]
+
+_MAX_BODY: Final = 64 * 1024
+_BODY_S: Final = 10.0
+_KNOWN: Final = ("approve", "reason", "arguments")
+
+
+def approval_to_json(approval: Approval, *, whole: bool = False) -> dict[str, Any]:
+    """An approval as plain JSON values; times are seconds since the epoch (UTC).
+
+    ``whole`` shows the very arguments that run, with the tool's private fields.
+    """
+    shown: dict[str, Any] = {
+        "id": approval.id,
+        "object": "approval",
+        "status": str(approval.status),
+        "tool": approval.tool,
+        "effect": approval.effect,
+        "arguments": approval.arguments_shown,
+        "why": approval.rule,
+        "caller": approval.caller,
+        "run_id": approval.run_id,
+        "created_at": approval.created_at,
+        "expires_at": approval.expires_at,
+        "decided_by": approval.decided_by or None,
+        "decided_via": approval.decided_via or None,
+        "decided_at": approval.decided_at,
+        "reason": approval.words or None,
+        "arguments_digest": approval.arguments_digest,
+        "spec_digest": approval.spec_digest,
+        "edited": bool(approval.edited),
+        "invocation_id": approval.invocation_id or None,
+    }
+    if whole:
+        shown["arguments"] = orjson.loads(approval.runs)
+    return shown
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose members stand in it once: two readers need not agree on which one counts."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a member stands twice")
+    return found
+
+
+def verdict_of_body(raw: bytes) -> Verdict:
+    """The decision in a body: only the JSON value ``true`` approves.
+
+    Raises :class:`~proxy.errors.RequestError` (400).
+    """
+    example = 'like {"approve": true}'
+    try:
+        value = json.loads(raw, object_pairs_hook=_once)
+    except (ValueError, RecursionError):
+        raise RequestError(400, f"The body must be JSON, {example}.", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise RequestError(400, f"The body must be a JSON object, {example}.", code="invalid_json")
+    for name in value:
+        if name not in _KNOWN:
+            raise RequestError(
+                400, f"{name[:40]!r} is not known here; known: {', '.join(_KNOWN)}.", param=name[:40]
+            )
+    approve, reason, arguments = value.get("approve"), value.get("reason"), value.get("arguments")
+    if not isinstance(approve, bool):
+        raise RequestError(400, "approve must be true or false.", param="approve")
+    if reason is not None and (not isinstance(reason, str) or len(reason) > MOST_REASON):
+        raise RequestError(400, f"reason must be a text of {MOST_REASON} characters at most.", param="reason")
+    if arguments is not None and (not isinstance(arguments, dict) or not approve):
+        raise RequestError(400, "arguments must be an object, and go with approve = true.", param="arguments")
+    return Verdict(approve, reason or "", arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class AdminApprovals:
+    """The approvals that administrators see and decide about."""
+
+    decisions: Decisions
+
+    async def listed(
+        self, query: Mapping[str, str], *, limit: int, waiting: bool
+    ) -> tuple[Sequence[dict[str, Any]], bool]:
+        """A page of approvals, the newest first, and whether there are more.
+
+        Raises :class:`~proxy.errors.StoreError`.
+        """
+        wanted = ApprovalFilter(limit=limit + 1, before=query.get("before"), waiting=waiting)
+        found = await self.decisions.list(wanted)
+        return [approval_to_json(one) for one in found[:limit]], len(found) > limit
+
+    async def shown(self, approval_id: str, admin: str, *, content: bool) -> dict[str, Any]:
+        """One approval; with ``content`` the very arguments that run, which is logged.
+
+        Raises :class:`~proxy.errors.RequestError` (404) and :class:`~proxy.errors.StoreError`.
+        """
+        approval = await self.decisions.find(approval_id, _administrator(admin))
+        if content:
+            log = structlog.get_logger("proxy.admin")
+            log.warning("approval_read", caller=admin, approval_id=approval.id)
+        return approval_to_json(approval, whole=content)
+
+    async def decided(self, approval_id: str, admin: str, request: EdgeRequest) -> dict[str, Any]:
+        """Take a decision.
+
+        Raises :class:`~proxy.errors.RequestError` (400, 403, 404, 408, 409, 413) and
+        :class:`~proxy.errors.StoreError`.
+        """
+        verdict = verdict_of_body(await read_body(request, _MAX_BODY, _BODY_S))
+        approval = await self.decisions.decide(approval_id, verdict, _administrator(admin), "api")
+        return approval_to_json(approval)
+
+
+def _administrator(name: str) -> Decider:
+    return Decider(f"key {name}", key=name, tools=("*",))

@@ -1,0 +1,180 @@
+"""Approvals in SQL: rows that change by conditional updates alone.
+
+A condition that does not hold makes a column NULL that must not be, as with claims of effects: the database
+refuses the whole write, and of two processes that decide at the same moment one is refused.
+"""
+
+import contextlib
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from proxy.approval_records import (
+    TRANSITIONS,
+    Approval,
+    ApprovalEvent,
+    ApprovalFilter,
+    ApprovalStatus,
+    Decided,
+    sources_of,
+)
+from proxy.errors import StoreError
+from proxy.records import InvocationStatus
+from proxy.store import rows
+from proxy.store.seal import APPROVALS
+from proxy.store.sql.base import SqlBase
+from proxy.store.sql.writer import RowRefused
+from proxy.store.sql.writes import Batch
+
+__all__ = ["SqlApprovals"]
+
+_COLUMNS: Final = (*APPROVALS.columns, "sealed_by")
+_PUT: Final = rows.Insert(
+    f"INSERT INTO approvals ({', '.join(_COLUMNS)}) VALUES ",
+    f"({', '.join('?' * len(_COLUMNS))})",
+    " ON CONFLICT (id) DO NOTHING",
+)
+_MOST_IDS: Final = 100
+
+
+def _in(states: Sequence[ApprovalStatus]) -> str:
+    return f"status IN ({', '.join(repr(str(state)) for state in states)})"
+
+
+_DECIDED_COLUMNS: Final = ("decided_by", "decided_via", "decided_at", "expires_at")
+_DECIDE: Final = {
+    event: (
+        f"UPDATE approvals SET status = CASE WHEN ({_in(sources_of(event))} AND expires_at > ?) "
+        f"OR decision_id = ? THEN '{TRANSITIONS[sources_of(event)[0], event]}' END, decision_id = ?, "
+        f"{', '.join(f'{column} = ?' for column in (*_DECIDED_COLUMNS, *APPROVALS.sealed))}, sealed_by = ? "
+        "WHERE id = ?"
+    )
+    for event in (ApprovalEvent.APPROVE, ApprovalEvent.DENY, ApprovalEvent.SUPERSEDE)
+}
+_USE: Final = (
+    f"UPDATE approvals SET status = CASE WHEN ({_in(sources_of(ApprovalEvent.USE))} AND expires_at > ?) "
+    f"OR invocation_id = ? THEN '{ApprovalStatus.USED}' END, invocation_id = ? WHERE id = ?"
+)
+_WAITING: Final = f"{_in([ApprovalStatus.PENDING])} AND expires_at > ?"
+
+
+class SqlApprovals(SqlBase):
+    """The part of a store in SQL that :class:`~proxy.approval_records.ApprovalLog` asks for."""
+
+    async def put_approvals(self, approvals: Sequence[Approval]) -> None:
+        """See :class:`~proxy.approval_records.ApprovalLog`."""
+        if approvals:
+            made = [self._ring.close(APPROVALS, _row_of(approval)) for approval in approvals]
+            await self._writer.commit(_PUT, made)
+
+    async def find_approvals(self, ids: Sequence[str]) -> Sequence[Approval]:
+        """See :class:`~proxy.approval_records.ApprovalLog`."""
+        wanted = [one for one in ids if rows.is_text(one) and "\0" not in one][:_MOST_IDS]
+        if not wanted:
+            return ()
+        fit = f"id IN ({', '.join('?' * len(wanted))}) AND created_at >= ?"
+        return await self._approvals(fit, *wanted, self._oldest_kept())
+
+    async def list_approvals(self, wanted: ApprovalFilter) -> Sequence[Approval]:
+        """See :class:`~proxy.approval_records.ApprovalLog`."""
+        clauses, values = ["created_at >= ?"], [*self._oldest()]
+        if wanted.waiting:
+            clauses.append(_WAITING)
+            values.append(wanted.now)
+        for column, value in (("caller", wanted.caller), ("run_id", wanted.run_id)):
+            if value is not None:
+                clauses.append(f"{column} = ?")
+                values.append(rows.clean_name(value))
+        if wanted.before is not None:
+            clauses.append("(created_at, id) < (SELECT created_at, id FROM approvals WHERE id = ?)")
+            values.append(rows.clean_text(wanted.before))
+        where = f"{' AND '.join(clauses)} ORDER BY created_at DESC, id DESC LIMIT ?"
+        return await self._approvals(where, *values, wanted.limit)
+
+    async def count_waiting(self, caller: str, now: float) -> int:
+        """See :class:`~proxy.approval_records.ApprovalLog`."""
+        sql = f"SELECT count(*) FROM approvals WHERE caller = ? AND {_WAITING}"
+        ((found,),) = await self._look_up(sql, (rows.clean_name(caller), now))
+        return int(found)
+
+    async def decide_approval(self, approval: Approval, decided: Decided, now: float) -> Approval:
+        """See :class:`~proxy.approval_records.ApprovalLog`."""
+        changed = replace(
+            approval, words=decided.words, edited=decided.arguments, expires_at=decided.until or now
+        )
+        *closed, sealed_by = self._ring.close(APPROVALS, _row_of(changed))
+        values = dict(zip(APPROVALS.columns, closed, strict=True))
+        mark = secrets.token_hex(16)
+        until = decided.until if decided.event is ApprovalEvent.APPROVE else approval.expires_at
+        said = (rows.clean_name(decided.by), decided.via, now, until)
+        sealed = (values[column] for column in APPROVALS.sealed)
+        row = (now, mark, mark, *said, *sealed, sealed_by, approval.id)
+        with contextlib.suppress(RowRefused):  # Somebody was faster, or it has expired: what is there counts.
+            await self._writer.commit(_DECIDE[decided.event], [row])
+        found = await self.find_approvals([approval.id])
+        if not found:
+            raise StoreError("the approval is no longer on record")
+        return found[0]
+
+    def _use_of(self, approval_id: str, invocation_id: str) -> list[Batch]:
+        """What is committed with the row of the execution that an approval is used for, if it has one."""
+        if not approval_id:
+            return []
+        used = rows.clean_text(invocation_id)
+        return [(_USE, [(self._clock(), used, used, approval_id)])]
+
+    async def _used_by(self, approval_id: str) -> tuple[str, InvocationStatus, Any] | None:
+        """The execution that an approval was used for, how it ended, and its error code."""
+        found = list(
+            await self._look_up(
+                "SELECT a.invocation_id, i.status, i.error_code FROM approvals a "
+                "LEFT JOIN tool_invocations i ON i.id = a.invocation_id "
+                "WHERE a.id = ? AND a.invocation_id <> ''",
+                (approval_id,),
+            )
+        )
+        return (found[0][0], found[0][1] or "interrupted", found[0][2]) if found else None
+
+    async def _approvals(self, where: str, *values: Any) -> list[Approval]:
+        return [_read(row) for row in await self._find(APPROVALS, where, *values)]
+
+    def _oldest(self) -> list[Any]:
+        return [self._oldest_kept()]
+
+
+def _row_of(record: Approval) -> rows.Row:
+    """The values of the columns of :data:`~proxy.store.seal.APPROVALS`."""
+    return rows.fitting(
+        record.id,
+        record.run_id,
+        record.turn,
+        record.seq,
+        record.call_id[: rows.MAX_NAME],
+        rows.clean_name(record.caller),
+        rows.clean_name(record.key),
+        record.tool,
+        record.effect,
+        record.spec_digest,
+        record.arguments_digest,
+        record.arguments,
+        rows.write_json(record.arguments_shown) or "null",
+        record.rule,
+        record.created_at,
+        record.expires_at,
+        str(record.status),
+        rows.clean_name(record.decided_by),
+        record.decided_via,
+        record.decided_at,
+        record.words,
+        record.edited,
+        record.invocation_id,
+    )
+
+
+def _read(row: rows.Row) -> Approval:
+    """An approval from the values of the columns of :data:`~proxy.store.seal.APPROVALS`."""
+    values = dict(zip(APPROVALS.columns, row, strict=True))
+    values["key"] = values.pop("client_key")
+    shown = rows.read_json(values["arguments_shown"])
+    return Approval(**values | {"status": ApprovalStatus(values["status"]), "arguments_shown": shown})

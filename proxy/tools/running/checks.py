@@ -1,0 +1,68 @@
+"""Whether a call would run if somebody approved it: nothing here acts, counts or is put on record."""
+
+import asyncio
+
+from proxy.errors import ToolFailure
+from proxy.events import ToolCall
+from proxy.tools.access.catalog import Registry
+from proxy.tools.access.policy import Intersections, Policy
+from proxy.tools.contract.capabilities import Credentials
+from proxy.tools.running.execution import Executor
+from proxy.tools.running.ledger import RunContext
+from proxy.tools.running.plan import PlannedCall, Refusal, admit, plan
+from proxy.tools.running.tool_tasks import ToolTasks
+
+__all__ = ["Checks"]
+
+
+class Checks:
+    """The runner's own questions, asked before a person is."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        policy: Policy,
+        intersections: Intersections,
+        tasks: ToolTasks,
+        executor: Executor,
+        credentials: Credentials | None,
+    ) -> None:
+        self._registry = registry
+        self._policy = policy
+        self._intersections = intersections
+        self._tasks = tasks
+        self._executor = executor
+        self._credentials = credentials
+
+    async def check(
+        self, call: ToolCall, context: RunContext, *, policy: Policy | None = None
+    ) -> PlannedCall | Refusal:
+        """What would run if somebody approved the call, or why none of it would."""
+        catalog = context.catalog or self._registry.current
+        spec = catalog.get(call.name)
+        whole = self._policy if policy is None else self._intersections.of(self._policy, policy)
+        untrusted = context.ledger.untrusted_before(context.turn)
+        admitted = admit(call, spec, whole, untrusted=untrusted, approved=True)
+        if isinstance(admitted, Refusal):
+            return admitted
+        if self._tasks.is_disabled(admitted.spec.name):
+            return admitted.refused("this tool has stopped responding and is switched off")
+        planned = plan(admitted, caller=context.caller, key="")
+        if isinstance(planned, Refusal) or self._credentials is None or not planned.connection:
+            return planned
+        try:
+            # A person is not to be asked for a call that then fails for want of an account.
+            async with asyncio.timeout(self._executor.limit_s(admitted.spec)):
+                await self._credentials.prepare(planned.connection)
+        except TimeoutError:
+            words = f'the connection "{planned.connection}" was not ready in time, so the call was not made'
+            return planned.unconnected(ToolFailure(words, code="timeout"))
+        except ToolFailure as failure:
+            return planned.unconnected(failure)
+        return planned
+
+    def check_arguments(self, tool: str, arguments: str) -> PlannedCall | Refusal:
+        """What would run of a tool with other arguments, by the configured policy; ``arguments`` is JSON."""
+        call = ToolCall("", tool, arguments, 0)
+        admitted = admit(call, self._registry.current.get(tool), self._policy, untrusted="", approved=True)
+        return admitted if isinstance(admitted, Refusal) else plan(admitted, caller="", key="")

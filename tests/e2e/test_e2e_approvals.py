@@ -1,0 +1,204 @@
+"""People decide about calls, and the official ``openai`` package goes on from what it was told."""
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import chat_script
+import pytest
+import responses_script
+from openai import AsyncOpenAI
+from probe_tools import WATCH
+from raw_upstream import RawUpstream, Step
+from running_proxy import Proxy, make_config, running
+
+from proxy.approval_records import ApprovalFilter
+from proxy.server.config.load import Config
+from proxy.server.config.secret import Secret
+
+BUY, ECHO = "probe_tools__buy", "probe_tools__echo"
+MILK = '{"what": "milk"}'
+ID = re.compile(r"appr_[0-9a-f]{32}")
+
+
+def config_of(upstream: str, tmp_path: Path, **sections: Any) -> Config:
+    policy = {"approve": ("probe_tools__buy",), **sections.pop("policy", {})}
+    return make_config(
+        upstream,
+        allow=("probe_tools__*",),
+        modules=("probe_tools",),
+        policy=policy,
+        store={"url": f"sqlite:///{tmp_path / 'r.db'}"},
+        approvals=sections.pop("approvals", {}),
+        **sections,
+    )
+
+
+def turns_of(wire: str, *, stream: bool, more: bool = False) -> list[list[Step]]:
+    """A model that buys milk, beside something harmless with ``more``, and says so."""
+    calls = [("call_b", BUY, MILK)]
+    if more:
+        calls.insert(0, ("call_e", ECHO, '{"text": "hi"}'))
+    if wire == "chat":
+        if not stream:
+            return [chat_script.reply(None, *calls), chat_script.reply("Bought.")]
+        pieces = [chat_script.call(*call, index=at) for at, call in enumerate(calls)]
+        first = chat_script.stream(chat_script.role(), *pieces, chat_script.finish("tool_calls"))
+        last = chat_script.stream(chat_script.role(), chat_script.content("Bought."), chat_script.finish())
+        return [first, last]
+    items = [responses_script.function_call(*call) for call in calls]
+    said = [responses_script.message("Bought.", id="msg_2")]
+    make = responses_script.stream if stream else responses_script.reply
+    return [make(*items, id="resp_1"), make(*said, id="resp_2")]
+
+
+async def say(client: AsyncOpenAI, wire: str, conversation: list[Any], *, stream: bool, **more: Any) -> str:
+    """One request with the whole conversation, to which the answer is added."""
+    if wire == "chat":
+        if not stream:
+            answer = await client.chat.completions.create(model="m", messages=conversation, **more)
+            conversation.append(answer.choices[0].message)
+            assert answer.choices[0].finish_reason == "stop"
+            return answer.choices[0].message.content or ""
+        text = ""
+        async for chunk in await client.chat.completions.create(
+            model="m", messages=conversation, stream=True, **more
+        ):
+            for choice in chunk.choices:
+                text += choice.delta.content or ""
+        conversation.append({"role": "assistant", "content": text})
+        return text
+    if not stream:
+        response = await client.responses.create(model="m", input=conversation, **more)
+    else:
+        async with client.responses.stream(model="m", input=conversation, **more) as events:
+            async for _ in events:
+                pass
+            response = await events.get_final_response()
+    conversation += [item.model_dump(exclude_none=True) for item in response.output]
+    assert response.status == "completed"
+    return str(response.output_text)
+
+
+def client_of(proxy: Proxy) -> AsyncOpenAI:
+    return AsyncOpenAI(base_url=f"http://127.0.0.1:{proxy.port}/v1", api_key="unused", max_retries=0)
+
+
+@pytest.mark.parametrize("more", [False, True], ids=["alone", "beside"])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("wire", ["chat", "responses"])
+async def test_an_approved_call_runs_once(wire: str, stream: bool, more: bool, tmp_path: Path) -> None:
+    """The client is told in text, asks again while nobody has decided, and goes on with the result."""
+    WATCH.reset()
+    async with (
+        RawUpstream(*turns_of(wire, stream=stream, more=more)) as upstream,
+        running(config_of(upstream.url, tmp_path)) as proxy,
+        client_of(proxy) as client,
+    ):
+        first = "input" if wire == "responses" else "messages"
+        conversation: list[Any] = [{"role": "user", "content": "Buy milk."}]
+        told = await say(client, wire, conversation, stream=stream)
+        (approval_id,) = ID.findall(told)[:1]
+        assert BUY in told
+        assert '{"what":"milk"}' in told
+        conversation.append({"role": "user", "content": "Well?"})
+        again = await say(client, wire, conversation, stream=stream)
+        assert approval_id in again
+        assert "still waiting" in again
+        assert len(upstream.requests) == 1
+        assert "buy" not in WATCH.started
+        conversation.append({"role": "user", "content": "I approve."})
+        header = {"x-toolrelay-approve": approval_id}
+        assert await say(client, wire, conversation, stream=stream, extra_headers=header) == "Bought."
+        assert WATCH.finished == ["buy"]
+        sent = json.loads(upstream.requests[-1].body)[first]
+        results = [one for one in sent if one.get("role") == "tool" or "output" in one]
+        assert len(results) == 1 + more
+        assert "milk" in str(results[-1])
+        assert "toolrelay-waits-for" not in str(sent)
+        assert conversation[-2]["content"] == "I approve."
+        log: Any = proxy.services.store
+        (row,) = await log.list_approvals(ApprovalFilter())
+        assert (row.status, row.decided_via, row.tool) == ("used", "header", BUY)
+        run = await proxy.services.store.get_run(row.run_id)
+        assert run is not None
+        called = [one for one in run.invocations if one.tool == BUY]
+        assert [one.status for one in called] == ["success"]
+        assert approval_id in called[0].decision
+
+
+ADMIN = {"authorization": "Bearer sk-admin-0123456789abcdef0123456789abcdef"}
+
+
+async def asked(proxy: Proxy, conversation: list[Any]) -> str:
+    """Have a model call the tool; the id of the approval that waits."""
+    async with client_of(proxy) as client:
+        return str(ID.findall(await say(client, "chat", conversation, stream=False))[0])
+
+
+def keys() -> dict[str, Any]:
+    """An administrator, and everybody else is open to ask."""
+    secret = Secret("env:ADMIN", ADMIN["authorization"].removeprefix("Bearer "))
+    caller = Secret("env:CALLER", "unused")
+    return {"boss": {"secret": secret, "admin": True}, "app": {"secret": caller}}
+
+
+async def test_a_refusal_is_read_by_the_model_and_nothing_runs(tmp_path: Path) -> None:
+    """An administrator says no with a reason; yes comes too late, and the same no changes nothing."""
+    WATCH.reset()
+    async with (
+        RawUpstream(*turns_of("chat", stream=False)) as upstream,
+        running(config_of(upstream.url, tmp_path, keys=keys())) as proxy,
+        client_of(proxy) as client,
+    ):
+        conversation: list[Any] = [{"role": "user", "content": "Buy milk."}]
+        approval_id = await asked(proxy, conversation)
+        path = f"/admin/approvals/{approval_id}"
+        wrongs: list[Any] = [
+            {"approve": "true"},
+            {"approve": 1},
+            {},
+            [],
+            b'{"approve":false,"approve":true}',
+        ]
+        for wrong in wrongs:
+            assert (await proxy.ask(wrong, ADMIN, path=path)).status == 400
+        assert (await proxy.ask({"approve": True}, path=path)).status == 401
+        assert (await proxy.ask({"approve": True}, ADMIN, path=path[:-1] + "x")).status == 404
+        listed = (await proxy.ask(None, ADMIN, method="GET", path="/admin/approvals?waiting=true")).json
+        assert [one["id"] for one in listed["data"]] == [approval_id]
+        no = {"approve": False, "reason": "We have milk."}
+        for _ in range(2):
+            answer = await proxy.ask(no, ADMIN, path=path)
+            assert (answer.status, answer.json["status"]) == (200, "denied")
+        assert (await proxy.ask({"approve": True}, ADMIN, path=path)).status == 409
+        conversation.append({"role": "user", "content": "Go on."})
+        assert await say(client, "chat", conversation, stream=False) == "Bought."
+        assert "We have milk." in upstream.requests[-1].body.decode()
+        assert "approval_denied" in upstream.requests[-1].body.decode()
+        assert WATCH.started == []
+
+
+async def test_eight_clicks_run_a_call_once(tmp_path: Path) -> None:
+    """Decisions and requests at the same moment: one execution, and everybody reads its result."""
+    WATCH.reset()
+    last = chat_script.reply("Bought.")
+    async with (
+        RawUpstream(turns_of("chat", stream=False)[0], *[last] * 8) as upstream,
+        running(config_of(upstream.url, tmp_path)) as proxy,
+        client_of(proxy) as client,
+    ):
+        conversation: list[Any] = [{"role": "user", "content": "Buy milk."}]
+        approval_id = await asked(proxy, conversation)
+        conversation.append({"role": "user", "content": "Go on."})
+        header = {"x-toolrelay-approve": approval_id}
+        said = await asyncio.gather(
+            *(say(client, "chat", list(conversation), stream=False, extra_headers=header) for _ in range(8))
+        )
+        assert said == ["Bought."] * 8
+        assert WATCH.finished == ["buy"]
+        assert all(b"milk" in request.body for request in upstream.requests[1:])
+        told = {json.loads(request.body)["messages"][2]["content"] for request in upstream.requests[1:]}
+        assert len(told) == 1

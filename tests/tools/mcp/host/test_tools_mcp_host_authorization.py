@@ -1,0 +1,198 @@
+"""Requests to a server are authorized one by one: which worker is asked, and where its answer goes."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+import httpx2
+import orjson
+import pytest
+
+from proxy.net.channel import Channel
+from proxy.tools.mcp.host.authorization import Authorizations, NotAuthorized
+from proxy.tools.mcp.host.http import UNAUTHORIZED, AuthorizedTransport
+from proxy.tools.mcp.servers import Server
+
+SERVER = Server("issues", url="https://mcp.example.com/mcp", connection="issues")
+NEEDS_SCOPE = {"www-authenticate": 'Bearer error="insufficient_scope", scope="write"'}
+
+
+class Worker:
+    """A worker's end of a channel, as far as questions go."""
+
+    def __init__(self, *, hears: bool = True) -> None:
+        self.hears = hears
+        self.asked: list[tuple[int, dict[str, Any]]] = []
+
+    def send(self, kind: str, body: bytes, *, id: int) -> bool:
+        assert kind == "authorize"
+        self.asked.append((id, orjson.loads(body)))
+        return self.hears
+
+
+def channel(worker: Worker) -> Channel:
+    return cast(Channel, worker)
+
+
+async def asked(worker: Worker, number: int = 1) -> int:
+    """The id of a question, once it is there."""
+    while len(worker.asked) < number:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    return worker.asked[number - 1][0]
+
+
+def value(text: str) -> bytes:
+    return orjson.dumps({"value": text})
+
+
+async def test_a_worker_is_asked() -> None:
+    """It hears which server it is for, and what was refused."""
+    known, worker = Authorizations(), Worker()
+    known.joined(channel(worker))
+    asking = asyncio.create_task(known.ask("issues", "Bearer old", ("write",)))
+    known.heed(channel(worker), await asked(worker), value("Bearer new"))
+    assert await asking == "Bearer new"
+    assert worker.asked[0][1] == {"server": "issues", "refused": "Bearer old", "scopes": ["write"]}
+
+
+async def test_an_answer_of_another_worker_counts_for_nothing() -> None:
+    """Nor does one to a question that nobody asked."""
+    known, worker, other = Authorizations(), Worker(), Worker()
+    known.joined(channel(worker))
+    known.joined(channel(other))
+    asking = asyncio.create_task(known.ask("issues", "", None))
+    number = await asked(worker)
+    known.heed(channel(other), number, value("Bearer forged"))
+    known.heed(channel(worker), number + 1, value("Bearer stray"))
+    await asyncio.sleep(0)
+    assert not asking.done()
+    known.heed(channel(worker), number, value("Bearer real"))
+    assert await asking == "Bearer real"
+
+
+@pytest.mark.parametrize("hears", [True, False], ids=["ends while it is asked", "has ended before"])
+async def test_when_a_worker_ends_another_is_asked(hears: bool) -> None:
+    """The request waits for nobody who has gone."""
+    known, worker, other = Authorizations(), Worker(hears=hears), Worker()
+    known.joined(channel(worker))
+    known.joined(channel(other))
+    asking = asyncio.create_task(known.ask("issues", "", None))
+    await asked(worker)
+    if hears:
+        known.left(channel(worker))
+    known.heed(channel(other), await asked(other), value("Bearer next"))
+    assert await asking == "Bearer next"
+
+
+@pytest.mark.parametrize("scopes", [None, ("write",)])
+async def test_a_worker_that_has_nothing_says_why(scopes: Sequence[str] | None) -> None:
+    """In words for the operator; a missing scope leaves other requests authorized."""
+    known, worker = Authorizations(), Worker()
+    known.joined(channel(worker))
+    asking = asyncio.create_task(known.ask("issues", "", scopes))
+    told = {"value": None, "reason": "nobody has logged in", "needs_login": True}
+    known.heed(channel(worker), await asked(worker), orjson.dumps(told))
+    with pytest.raises(NotAuthorized, match="nobody has logged in") as caught:
+        await asking
+    assert (caught.value.needs_login, caught.value.lacks_scope) == (True, scopes is not None)
+
+
+# ---------------------------------------------------------------- the requests
+
+
+class Answers:
+    """A server that answers one request after the other, and what it was sent; whoever gives the tokens."""
+
+    def __init__(
+        self, *answers: httpx2.Response, tokens: Sequence[str | NotAuthorized] = ("Bearer 1",)
+    ) -> None:
+        self.answers = list(answers)
+        self.tokens = list(tokens)
+        self.sent: list[str | None] = []
+        self.questions: list[tuple[str, Sequence[str] | None]] = []
+        self.refused: list[NotAuthorized | None] = []
+
+    async def ask(self, refused: str, scopes: Sequence[str] | None) -> str:
+        self.questions.append((refused, scopes))
+        token = self.tokens.pop(0)
+        if isinstance(token, NotAuthorized):
+            raise token
+        return token
+
+    async def post(self, url: str = SERVER.url, server: Server = SERVER) -> httpx2.Response:
+        """One request by the transport."""
+
+        def answer(request: httpx2.Request) -> httpx2.Response:
+            self.sent.append(request.headers.get("authorization"))
+            return self.answers.pop(0)
+
+        inner = httpx2.MockTransport(answer)
+        transport = AuthorizedTransport(inner, server, self.ask, self.refused.append)
+        async with httpx2.AsyncClient(transport=transport) as client:
+            return await client.post(url, json={})
+
+
+async def test_a_request_has_the_token() -> None:
+    """Of the worker; what the server says is handed on."""
+    said = Answers(httpx2.Response(200, json={"ok": True}))
+    assert (await said.post()).json() == {"ok": True}
+    assert (said.sent, said.questions, said.refused) == (["Bearer 1"], [("", None)], [])
+
+
+async def test_another_origin_gets_no_token() -> None:
+    """Whatever leads there; nothing is asked for it, either."""
+    for url in ("https://evil.example/mcp", "http://mcp.example.com/mcp", "https://mcp.example.com:8443/mcp"):
+        said = Answers(httpx2.Response(200))
+        with pytest.raises(httpx2.ConnectError, match="no other origin"):
+            await said.post(url)
+        assert (said.sent, said.questions) == ([], [])
+
+
+async def test_a_refused_token_is_replaced_once() -> None:
+    """A 401 asks for another token; the second 401 is told, and ends no session."""
+    said = Answers(httpx2.Response(401), httpx2.Response(200), tokens=("Bearer 1", "Bearer 2"))
+    assert (await said.post()).status_code == 200
+    assert said.sent == ["Bearer 1", "Bearer 2"]
+    assert said.questions == [("", None), ("Bearer 1", None)]
+
+    tokens = ("Bearer 1", "Bearer 2", "Bearer 3")
+    said = Answers(httpx2.Response(401), httpx2.Response(401), tokens=tokens)
+    answer = await said.post()
+    assert answer.json()["error"]["code"] == UNAUTHORIZED
+    assert said.sent == ["Bearer 1", "Bearer 2"]
+    assert [str(one) for one in said.refused] == ["the server refuses every token"]
+
+
+async def test_a_scope_is_asked_for() -> None:
+    """With those that the server names; once there are enough, that is told."""
+    said = Answers(
+        httpx2.Response(403, headers=NEEDS_SCOPE), httpx2.Response(200), tokens=("Bearer 1", "Bearer 2")
+    )
+    assert (await said.post()).status_code == 200
+    assert said.questions == [("", None), ("Bearer 1", ("write",))]
+    assert said.refused == [None]
+
+
+async def test_another_403_is_the_servers_answer() -> None:
+    """It says nothing of the token."""
+    said = Answers(httpx2.Response(403, json={"no": 1}))
+    assert (await said.post()).status_code == 403
+    assert said.refused == []
+
+
+async def test_without_a_token_nothing_is_sent() -> None:
+    """The request fails in a way that its session outlives."""
+    said = Answers(tokens=(NotAuthorized("nobody has logged in", needs_login=True),))
+    answer = await said.post()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (401, UNAUTHORIZED)
+    assert said.sent == []
+    assert said.refused[0] is not None
+    assert "nobody" not in answer.text
+
+
+async def test_a_server_without_a_connection_gets_none() -> None:
+    """One that wants a token all the same is named with the setting to write."""
+    said = Answers(httpx2.Response(401))
+    assert (await said.post(server=Server("issues", url=SERVER.url))).status_code == 401
+    assert said.sent == [None]
+    assert "write mcp.servers.issues.connection" in str(said.refused[0])
