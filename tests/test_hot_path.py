@@ -35,7 +35,9 @@ CALLS_PER_EVENT_AT_ONCE_WITH_TOOLS = 13  # 12
 CALLS_PER_REQUEST = 388  # 365 to 377: its head came before, and one like the answer's
 # 460 to 480: the parser reads it, and all that hangs on it is worked out
 CALLS_PER_REQUEST_OF_A_NEW_HEAD = 494
-CALLS_PER_REQUEST_WITH_TOOLS = 1240  # 1201: planned for any dialect, and known again if it is repeated
+# 1588: planned for any dialect, known again if it is repeated, and its answer is noted under three keys, so
+# that no hidden turn of another conversation with the same words is taken for its own.
+CALLS_PER_REQUEST_WITH_TOOLS = 1640
 # The client's body is cut into its members here, which a request without a call is spared; and what the
 # record keeps of it is sealed, which takes about a hundred calls.
 CALLS_PER_TOOL_TURN = 1730  # 1664 to 1680

@@ -272,6 +272,7 @@ ORDER = {
         *(
             "chosen",
             "dialect",
+            "past",
             "repairing",
             "crossing",
             "client_port",

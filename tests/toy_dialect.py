@@ -37,6 +37,8 @@ from proxy.wires.crossing.tables import FieldTable
 from proxy.wires.dialect import Credential, Dialect, Endpoint, Errors, Framing, UsageFields
 from proxy.wires.dialects.model_lists import OPENAI_LISTS
 from proxy.wires.dialects.openai import QUIRKS
+from proxy.wires.past.clock import ToldRule
+from proxy.wires.past.evidence import Evidence, Speaker
 from proxy.wires.stream.reader import StreamReader
 from proxy.wires.stream.sse import EventBoundary, SSEEvent, SSEParser, begins_events
 from proxy.wires.turn.assembler import Fragment
@@ -128,7 +130,7 @@ class ToyRequest:
         self.stream = self.payload.get("live") is True
         self.turns: list[dict[str, Any]] = self.payload["turns"]
         self.declared = tuple(tool["tool"] for tool in self.payload.get("kit", ()))
-        self._beginnings = PrefixDigests(self.turns, _visible)
+        self._beginnings = PrefixDigests(self.turns, _visible, _speaker, _asked)
 
     def check_history(self, reserved: Callable[[str], bool]) -> None:
         """Results stand behind their calls in whatever order."""
@@ -147,11 +149,22 @@ class ToyRequest:
             if turn["by"] == "model" and not turn.get("calls")
         ]
 
-    def answer_key(self, caller: str, shape: str, text: str, upto: int | None = None) -> str:
-        return conversation_digest(("toy answer", caller, shape, text), self._beginnings.upto(upto))
+    def answer_key(
+        self, caller: str, shape: str, text: str, upto: int | None = None, told: ToldRule = "clock"
+    ) -> str:
+        words = ("toy answer", caller, shape, text.strip())
+        return conversation_digest(words, self._beginnings.upto(upto, told))
 
-    def conversation_key(self, caller: str, call_ids: Collection[str], upto: int | None = None) -> str:
-        return conversation_digest(("toy", caller, *sorted(call_ids)), self._beginnings.upto(upto))
+    def conversation_key(
+        self, caller: str, call_ids: Collection[str], upto: int | None = None, told: ToldRule = "clock"
+    ) -> str:
+        return conversation_digest(("toy", caller, *sorted(call_ids)), self._beginnings.upto(upto, told))
+
+    def loose_words(self, caller: str) -> Sequence[str]:
+        return ("toy", caller, self.model)
+
+    def evidence(self, upto: int | None = None, told: ToldRule = "clock") -> Evidence | None:
+        return self._beginnings.evidence(upto, told)
 
     def fits(self, position: int, held: Mapping[str, Any], is_shown: Callable[[str], bool]) -> bool:
         made = {call["ref"]: _said(call) for turn in held["turns"] for call in turn.get("calls", ())}
@@ -163,6 +176,14 @@ class ToyRequest:
 
 def _said(call: Mapping[str, Any]) -> list[Any]:
     return [call["tool"], canonical_arguments(call["input"])]
+
+
+def _speaker(turn: Mapping[str, Any]) -> Speaker:
+    return "model" if turn["by"] == "model" else "user"
+
+
+def _asked(turn: Mapping[str, Any]) -> str | None:
+    return turn.get("text")
 
 
 def _visible(turn: Mapping[str, Any]) -> list[Any]:

@@ -20,6 +20,8 @@ from proxy.events import (
 )
 from proxy.wires.chosen import NOTHING_SHOWN, Chosen, ShownTools
 from proxy.wires.dialect import Dialect
+from proxy.wires.past.clock import ToldRule
+from proxy.wires.past.evidence import Evidence
 
 __all__ = [
     "Answer",
@@ -153,15 +155,28 @@ class ClientRequest(Protocol):
         """The answers without open calls that the client sends back, in order."""
         ...
 
-    def answer_key(self, caller: str, shape: str, text: str, upto: int | None = None) -> str:
+    def answer_key(
+        self, caller: str, shape: str, text: str, upto: int | None = None, told: ToldRule = "clock"
+    ) -> str:
         """A digest of caller, visible conversation (its first ``upto`` messages) and the answer to it.
 
-        ``shape`` stands for what else must be the same: the model, the tools.
+        ``shape`` stands for what else must be the same: the model, the tools.  ``told`` says how the messages
+        at the beginning that tell the model what it is are compared.
         """
         ...
 
-    def conversation_key(self, caller: str, call_ids: Collection[str], upto: int | None = None) -> str:
+    def conversation_key(
+        self, caller: str, call_ids: Collection[str], upto: int | None = None, told: ToldRule = "clock"
+    ) -> str:
         """A digest of caller, visible conversation (its first ``upto`` messages) and a set of ids."""
+        ...
+
+    def loose_words(self, caller: str) -> Sequence[str]:
+        """What must be the same wherever an answer stood: dialect, caller, people, model."""
+        ...
+
+    def evidence(self, upto: int | None = None, told: ToldRule = "clock") -> Evidence | None:
+        """Where the answer behind the first ``upto`` messages stood; ``None`` where nothing was asked."""
         ...
 
     def fits(self, position: int, held: Mapping[str, Any], is_shown: Callable[[str], bool]) -> bool:

@@ -4,33 +4,37 @@ Three ways in which a client goes on from a run with hidden turns.  It returns w
 own calls, and the rest of that turn is found by a digest of the caller, the visible conversation and
 the exact set of its call ids, never by an id alone: upstreams reuse ids.  It sends an answer of ours
 back among its messages, and the turns behind that answer are found by a digest of the caller, the
-model, the tools, the conversation before it and its text, if they are one and the same (rule R4).  Or
-it names a response of ours by its id.
+model, the tools, the conversation before it and its text, if they are one and the same (rule R4); where
+older messages are gone, by :mod:`proxy.relay.memory.loose`.  Or it names a response of ours by its id.
 """
 
 import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import orjson
 import structlog
 
-from proxy.approval_records import Approval, approval_ids_in
-from proxy.errors import RequestError, StoreError
+from proxy.approval_records import approval_ids_in
+from proxy.errors import StoreError
 from proxy.events import ToolCall
 from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
 from proxy.relay.memory.local import LocalResponses
+from proxy.relay.memory.loose import PLAIN, Pointer, evidence_of, has_other, loose_keys, pointer_of
 from proxy.relay.memory.marks import WAITING, fill, waiting_of
+from proxy.relay.memory.outcomes import MemoryOutcome, PutBack, Recall
+from proxy.relay.memory.turns import Answers, LastTurn, Restored, Settle
+from proxy.relay.memory.variants import variant_of
 from proxy.store.base import LOOK_UP_S, Store
 from proxy.values import value_class
 from proxy.wires.client_port import Answer, ClientRequest, ReturnedCalls
-from proxy.wires.dialect import NATIVE
-from proxy.wires.json.splice import join_object, members
-from proxy.wires.upstream_port import BodyEditor, ChainedEditor, Mask, SuspendedCall
+from proxy.wires.json.splice import join_object
+from proxy.wires.past.clock import ToldRule
+from proxy.wires.upstream_port import BodyEditor, ChainedEditor
 
 __all__ = ["Answers", "History", "LastTurn", "Restored", "Settle"]
 
@@ -42,102 +46,26 @@ _AMBIGUOUS = "several"
 
 
 @value_class
-class LastTurn:
-    """The last turn of a run, as it is kept for the client's next request.
-
-    ``wire`` is the client's dialect and ``upstream`` who answered.  ``message`` is the model's, ``calls`` are
-    those in it.  ``mask`` hides private arguments from what is written in the clear.  ``untrusted`` names a
-    tool whose result was a stranger's text, if the model has read one.  ``waiting`` are the approvals that
-    it waits for.
-    """
-
-    run_id: str
-    caller: str
-    wire: str
-    message: bytes
-    mask: Mask
-    calls: Sequence[SuspendedCall] = ()
-    untrusted: str = ""
-    upstream: str = ""
-    waiting: Sequence[str] = ()
-
-
-class Answers(Protocol):
-    """What approvals came to: texts for the model by id, which of them nobody has decided about yet, and a
-    tool whose result is a stranger's text, if one is among them."""
-
-    @property
-    def results(self) -> Mapping[str, str]: ...
-
-    @property
-    def waiting(self) -> Sequence[Approval]: ...
-
-    @property
-    def untrusted(self) -> str: ...
-
-
-Settle = Callable[[Sequence[str]], Awaitable[Answers]]
-"""Finds out what approvals came to; raises :class:`~proxy.errors.StoreError`."""
-
-
-@value_class
-class Restored:
-    """How many hidden turns were put back, and whose word is in them.
-
-    ``untrusted`` names a tool whose result was a stranger's text, if one is among them.  ``upstream``
-    is the one that the newest of them came from; signatures and caches are its own.  ``bound`` says
-    that the request goes on from a response by its id, which no other upstream knows.  ``unavailable`` says
-    that the record did not answer, so that nobody knows what could have been put back.  ``waiting`` are
-    approvals that nobody has decided about yet, whose calls are among them.
-    """
-
-    turns: int = 0
-    untrusted: str = ""
-    upstream: str = ""
-    bound: bool = False
-    unavailable: bool = False
-    waiting: tuple[Approval, ...] = ()
-
-    def __bool__(self) -> bool:
-        return self.turns > 0
-
-    def check_found(self, request: ClientRequest) -> None:
-        """Raise for a response to go on from that is not here, where nobody else can know it either.
-
-        Raises :class:`~proxy.errors.RequestError` (400) for one that is not on record, and
-        :class:`~proxy.errors.StoreError` where the record cannot say.
-        """
-        if request.continues is None or self.bound:
-            return
-        if self.unavailable:
-            raise StoreError("nobody else knows the response that the request goes on from")
-        raise RequestError(
-            400,
-            f"Previous response with id {request.continues[:100]!r} not found.",
-            param="previous_response_id",
-            code="previous_response_not_found",
-        )
-
-
-_NOTHING = Restored()
-_UNAVAILABLE = Restored(unavailable=True)
-
-
-@value_class
 class _Found:
-    """What the record has for a request: the response that it goes on from, and turns by their places."""
+    """What the record has for a request: the response that it goes on from, and turns by their places.
+
+    ``loosely`` are those of the places that were found though a part of the conversation is another one.
+    """
 
     response: ResponseRecord | None
     held: Sequence[tuple[int, SuspendedTurn]]
     hidden: Sequence[tuple[int, HiddenTurns]]
+    loosely: frozenset[int]
 
 
 class History:
     """Holds and restores the hidden parts of conversations."""
 
-    def __init__(self, store: Store, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, store: Store, now: Callable[[], float] = time.time, told: ToldRule = "clock") -> None:
+        """``told`` says how the messages that tell the model what it is are compared."""
         self._store = store
         self._now = now
+        self._told: ToldRule = told
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
 
     async def restore(
@@ -162,26 +90,29 @@ class History:
         to be looked up.  Without ``is_person`` the caller may be several people, and no turn waits for them.
         Reading does not consume: a client may ask again from the same place.
         """
+        recall = Recall()
         returned = request.returned_calls() if is_person else ()
         answers = request.answers() if offer_fingerprint is not None else ()
         asked = _asked(request) if is_person and settle is not None else ()
         if not (returned or answers or asked or request.continues is not None):
-            return _NOTHING
+            return Restored(recall=recall)
         try:
             # One deadline for all that is looked up: a client with many answers waits no longer.
             async with asyncio.timeout(LOOK_UP_S):
                 found = await self._look_up(
-                    request, caller, offer_fingerprint or "", returned, answers, asked, local
+                    request, caller, offer_fingerprint or "", returned, answers, asked, local, recall
                 )
         except (StoreError, TimeoutError) as error:
             # In doubt the client's version goes; a record that fails must not stop a stream.
             self._tell_unavailable(error)
-            return _UNAVAILABLE
+            recall = Recall()
+            recall.miss("unavailable", len(returned) + len(answers) + (request.continues is not None))
+            return Restored(unavailable=True, recall=recall)
         said: Answers | None = None
         if settle is not None and (ids := _waited_for(found)):
             said = await settle(ids)
             found = self._filled(found, said.results)
-        restored = _restore(request, editor, found)
+        restored = _restore(request, editor, found, recall)
         if said is not None and restored:
             untrusted = restored.untrusted or said.untrusted
             restored = replace(restored, waiting=tuple(said.waiting), untrusted=untrusted)
@@ -198,7 +129,7 @@ class History:
                 turn = replace(turn, payload=fill(turn.payload, results))
                 self._store.put_suspended(turn)
                 held[place] = (position, turn)
-        return _Found(response, held, found.hidden)
+        return _Found(response, held, found.hidden, found.loosely)
 
     def _tell_unavailable(self, error: Exception) -> None:
         reason = str(error) or f"the record did not answer within {LOOK_UP_S:g} s"
@@ -213,6 +144,7 @@ class History:
         answers: Sequence[Answer],
         asked: Sequence[Answer],
         local: LocalResponses | None,
+        recall: Recall,
     ) -> "_Found":
         """What the record has of the caller's; nothing is put back before all of it is here."""
         response: ResponseRecord | None = None
@@ -221,11 +153,17 @@ class History:
         if request.continues is not None and response is None:
             response = await self._store.find_response(request.continues, caller)
         places = [
-            (each.position, request.conversation_key(caller, each.call_ids, upto=each.position))
+            (
+                each.position,
+                request.conversation_key(caller, each.call_ids, upto=each.position, told=self._told),
+            )
             for each in returned_calls[-_MOST_LOOKUPS:]
         ]
         places += [
-            (each.position, request.answer_key(caller, _ASKED, each.text, upto=each.position))
+            (
+                each.position,
+                request.answer_key(caller, _ASKED, each.text, upto=each.position, told=self._told),
+            )
             for each in asked
         ]
         waiting = await self._store.find_all_suspended([key for _, key in places]) if places else {}
@@ -234,20 +172,84 @@ class History:
             for position, key in places
             if key in waiting and waiting[key].caller == caller
         ]
+        recall.miss("not_found", len(places) - len(held))
+        hidden, loosely = await self._answers(request, caller, offer_fingerprint, answers, recall)
+        return _Found(response, held, hidden, loosely)
+
+    async def _answers(
+        self,
+        request: ClientRequest,
+        caller: str,
+        shape: str,
+        answers: Sequence[Answer],
+        recall: Recall,
+    ) -> tuple[list[tuple[int, HiddenTurns]], frozenset[int]]:
+        """The hidden turns behind answers, each with its place; which of them were found loosely."""
+        recall.miss("not_found", len(answers[_MOST_LOOKUPS:]))
         answers = answers[:_MOST_LOOKUPS]
-        keys = [
-            request.answer_key(caller, offer_fingerprint, each.text, upto=each.position) for each in answers
+        if not answers:
+            return [], frozenset()
+        told, words = self._told, request.loose_words(caller)
+        exact = [
+            request.answer_key(caller, shape, each.text, upto=each.position, told=told) for each in answers
         ]
-        known = await self._store.find_hidden(keys) if keys else {}
-        hidden: list[tuple[int, HiddenTurns]] = []
-        for answer, key in zip(answers, keys, strict=True):
+        places = [request.evidence(each.position, told) for each in answers]
+        loose = [
+            loose_keys(words, shape, each.text, place) if place is not None else ()
+            for each, place in zip(answers, places, strict=True)
+        ]
+        # One look for all: nearly every answer has nothing hidden behind it, and no key of its own.
+        known = await self._store.find_hidden([*exact, *(key for keys in loose for key in keys)])
+        hidden: dict[int, HiddenTurns] = {}
+        pointers: dict[int, Pointer] = {}
+        # What is known to stand at another place of this very conversation is not what stands here.
+        elsewhere: dict[str, set[str]] = {}
+        for key, keys in zip(exact, loose, strict=True):
+            if keys and len(known[key]) == 1:
+                elsewhere.setdefault(keys[0], set()).add(known[key][0].variant)
+        for at, (answer, key) in enumerate(zip(answers, exact, strict=True)):
             variants = known[key]
             if len(variants) > 1:
                 # The same words came about in two ways: from here on it is the client's version.
+                recall.miss("ambiguous", len(answers) - at)
                 break
+            place = places[at]
+            asked, alone = [known[one] for one in loose[at]] if place is not None else ((), ())
+            if place is not None and variants:
+                asked = [one for one in asked if one.variant not in elsewhere[loose[at][0]]]
+                alone = [one for one in alone if one.variant not in elsewhere[loose[at][0]]]
             if variants and variants[0].caller == caller:
-                hidden.append((answer.position, variants[0]))
-        return _Found(response, held, hidden)
+                variant = variants[0].variant
+                if variant == PLAIN:
+                    recall.miss("nothing_hidden")
+                elif place is not None and has_other(asked, alone, variant, place):
+                    recall.miss("ambiguous")
+                else:
+                    hidden[answer.position] = variants[0]
+                continue
+            found = asked or alone
+            pointer = pointer_of(found, caller, place) if place is not None else None
+            if pointer is None or place is None:
+                recall.miss(_why_not(found))
+            elif has_other(asked, alone, pointer[1], place):
+                recall.miss("ambiguous")
+            else:
+                pointers[answer.position] = pointer
+        loosely = await self._pointed(pointers, caller)
+        recall.miss("ambiguous", len(pointers) - len(loosely))
+        hidden.update(loosely)
+        return sorted(hidden.items()), frozenset(loosely)
+
+    async def _pointed(self, pointers: Mapping[int, Pointer], caller: str) -> dict[int, HiddenTurns]:
+        """The hidden turns that loose keys point to, where they are still there and the only ones."""
+        if not pointers:
+            return {}
+        known = await self._store.find_hidden([key for key, _ in pointers.values()])
+        return {
+            position: known[key][0]
+            for position, (key, variant) in pointers.items()
+            if len(known[key]) == 1 and known[key][0].variant == variant and known[key][0].caller == caller
+        }
 
     def remember(
         self,
@@ -262,21 +264,47 @@ class History:
 
         Returns whether the record has something to be found, as the next two do.
         """
-        if not visible or not request.keeps:
+        if not visible.strip() or not request.keeps:
             return False
         payload = _marked(editor.suspend(turn.message, (), turn.mask), untrusted=turn.untrusted)
+        key = request.answer_key(turn.caller, offer_fingerprint, visible, told=self._told)
+        variant = variant_of(payload)
+        self._put_hidden(key, variant, turn, _marked(payload, upstream=turn.upstream))
+        place = request.evidence(told=self._told)
+        if place is not None:
+            kept = evidence_of(place, (key, variant))
+            for loose in loose_keys(request.loose_words(turn.caller), offer_fingerprint, visible, place):
+                self._put_hidden(loose, variant, turn, kept)
+        return True
+
+    def note_plain(
+        self, request: ClientRequest, turn: LastTurn, *, visible: str, offer_fingerprint: str
+    ) -> None:
+        """Note an answer with nothing hidden behind it, so that no turn of another conversation with the same
+        words is taken for its own."""
+        if not visible.strip() or not request.keeps:
+            return
+        key = request.answer_key(turn.caller, offer_fingerprint, visible, told=self._told)
+        place = request.evidence(told=self._told)
+        words = request.loose_words(turn.caller)
+        loose = loose_keys(words, offer_fingerprint, visible, place) if place is not None else ()
+        kept = evidence_of(place, (key, PLAIN)) if place is not None else b""
+        self._put_hidden(key, PLAIN, turn, b"{}")
+        for one in loose:
+            self._put_hidden(one, PLAIN, turn, kept)
+
+    def _put_hidden(self, key: str, variant: str, turn: LastTurn, payload: bytes) -> None:
         self._store.put_hidden(
             HiddenTurns(
-                key=request.answer_key(turn.caller, offer_fingerprint, visible),
-                variant=_variant(payload),
+                key=key,
+                variant=variant,
                 run_id=turn.run_id,
                 caller=turn.caller,
                 wire=turn.wire,
-                payload=_marked(payload, upstream=turn.upstream),
+                payload=payload,
                 created_at=self._now(),
             )
         )
-        return True
 
     def keep(
         self,
@@ -333,10 +361,10 @@ class History:
         where nobody can say whether there is another.
         """
         ids = [call.client_id for call in turn.calls if call.client_id is not None]
-        key = request.conversation_key(turn.caller, ids)
+        key = request.conversation_key(turn.caller, ids, told=self._told)
         payload = editor.suspend(turn.message, turn.calls, turn.mask)
         seen, asked = _digest(visible), _digest_of_calls(shown) if request.returns_calls else ""
-        variant = _variant(payload, seen)
+        variant = variant_of(payload, seen)
         try:
             async with asyncio.timeout(None if needed else LOOK_UP_S):
                 if not await self._is_only(key, asked, variant):
@@ -376,7 +404,7 @@ class History:
         payload = editor.suspend(turn.message, turn.calls, turn.mask)
         self._store.put_suspended(
             SuspendedTurn(
-                key=request.answer_key(turn.caller, _ASKED, visible),
+                key=request.answer_key(turn.caller, _ASKED, visible, told=self._told),
                 run_id=turn.run_id,
                 caller=turn.caller,
                 wire=turn.wire,
@@ -396,6 +424,15 @@ class History:
         return bool(kept.get("variant") == variant or kept.get("asked", "") != asked)
 
 
+def _why_not(found: Sequence[HiddenTurns]) -> MemoryOutcome:
+    """Why what a loose key found is not put back."""
+    if not found:
+        return "not_found"
+    if len(found) > 1:
+        return "ambiguous"
+    return "nothing_hidden" if found[0].variant == PLAIN else "not_found"
+
+
 def _asked(request: ClientRequest) -> Sequence[Answer]:
     """The answers of ours that told a client that a call waits for an approval, as far as they say so."""
     return [answer for answer in request.answers() if approval_ids_in(answer.text)][-_MOST_LOOKUPS:]
@@ -413,22 +450,29 @@ def _waits(turn: LastTurn) -> dict[str, str]:
     return {WAITING: " ".join(turn.waiting)} if turn.waiting else {}
 
 
-def _restore(request: ClientRequest, editor: BodyEditor, found: _Found) -> Restored:
+def _restore(request: ClientRequest, editor: BodyEditor, found: _Found, recall: Recall) -> Restored:
     """Put back what was found, as far as it fits what the client shows."""
     turns, untrusted, upstream, bound = 0, "", "", False
     if found.response is not None and isinstance(editor, ChainedEditor):
         editor.resume(found.response.continuation)
         untrusted, upstream = _marks(orjson.loads(found.response.continuation))
         turns, bound = 1, True
+        recall.put(PutBack(found.response.run_id, "response", len(found.response.continuation)))
     for needed, kept_turns in ((True, found.held), (False, found.hidden)):
         for position, turn in kept_turns:
             kept = orjson.loads(turn.payload)
-            if _is_shown(request, position, kept):
-                editor.restore(position, turn.payload, needed=needed)
-                turns += 1
-                stranger, home = _marks(kept)
-                untrusted, upstream = untrusted or stranger, upstream if bound else home
-    return Restored(turns, untrusted, upstream, bound) if turns else _NOTHING
+            if not _is_shown(request, position, kept):
+                recall.miss("ambiguous" if kept.get("variant") == _AMBIGUOUS else "changed")
+                continue
+            before = editor.restored[1]
+            editor.restore(position, turn.payload, needed=needed)
+            turns += 1
+            loosely = not needed and position in found.loosely
+            added = editor.restored[1] - before
+            recall.put(PutBack(turn.run_id, "calls" if needed else "answer", added, loosely))
+            stranger, home = _marks(kept)
+            untrusted, upstream = untrusted or stranger, upstream if bound else home
+    return Restored(turns, untrusted, upstream, bound, recall=recall)
 
 
 def _marked(payload: bytes, **marks: str) -> bytes:
@@ -439,13 +483,6 @@ def _marked(payload: bytes, **marks: str) -> bytes:
     said = {name: orjson.dumps(mark) for name, mark in marks.items() if mark}
     # An editor's object is never empty and has no members of these names.
     return payload[:-1] + b"," + join_object(said)[1:] if said else payload
-
-
-def _variant(payload: bytes, seen: str = "") -> str:
-    """What tells turns from others that are held under their key: what their client was and was not shown,
-    and not how the upstream signed it."""
-    told = join_object({name: value for name, value in members(payload).items() if name != NATIVE})
-    return hashlib.blake2b(told + seen.encode(), digest_size=16).hexdigest()
 
 
 def _marks(kept: Mapping[str, Any]) -> tuple[str, str]:

@@ -114,7 +114,15 @@ class RunEnding:
     def _remember_answer(self, job: Job, state: State) -> None:
         """Keep the hidden turns behind an answer that leaves the client nothing to do."""
         run, fingerprint = state.run, job.conversation.offer_fingerprint
-        if fingerprint is None or not run.turns_hidden or run.turn.calls or state.outcome.reader is None:
+        if fingerprint is None or run.turn.calls or state.outcome.reader is None:
+            return
+        if not run.turns_hidden:
+            self._history.note_plain(
+                job.client.request,
+                _last_turn(job, state),
+                visible=state.output.writer.visible,
+                offer_fingerprint=fingerprint,
+            )
             return
         state.outcome.to_find |= self._history.remember(
             job.client.request,

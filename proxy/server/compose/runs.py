@@ -32,7 +32,7 @@ def create_runs(services: Services, given: Overrides, wires: Mapping[str, Wire])
     config, store = services.config, services.store
     prices = _prices(config)
     memory = RunMemory(
-        history=History(store, time.time),
+        history=History(store, time.time, config.store.history_system),
         items=ItemReferences(store),
         threads=Threads(store),
         refusals=RefusalCache(),

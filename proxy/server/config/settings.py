@@ -554,6 +554,11 @@ class StoreConfig(Section):
     history: bool = Field(
         default=True, description="Give the hidden tool turns of earlier requests back to the model."
     )
+    history_system: Literal["exact", "clock", "ignore"] = Field(
+        default="clock",
+        description="How system prompts are compared to find hidden turns: exact, clock (all but dates and "
+        "times) or ignore. ignore is for one user, or for users that are named elsewhere.",
+    )
 
     def seal_keys(self) -> SealKeys:
         """The keys' own values, as whatever opens the record takes them.  Handle with care."""

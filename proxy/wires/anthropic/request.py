@@ -5,7 +5,7 @@ Source: Anthropic's API reference, "Create a message".
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, Final
 
 import orjson
@@ -16,6 +16,8 @@ from proxy.wires.anthropic.blocks import Block, blocks_of, blocks_text, called_b
 from proxy.wires.anthropic.mcp_servers import chosen_tools
 from proxy.wires.chosen import NOTHING_CHOSEN, Chosen
 from proxy.wires.client_port import Answer, ReturnedCalls
+from proxy.wires.past.clock import ToldRule, without_clock
+from proxy.wires.past.evidence import Evidence, Speaker
 from proxy.wires.turn.declared import listed_tools
 from proxy.wires.turn.digest import PrefixDigests, conversation_digest
 
@@ -63,7 +65,7 @@ class AnthropicRequest:
     _beginnings: PrefixDigests = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_beginnings", PrefixDigests(self.messages, _visible))
+        object.__setattr__(self, "_beginnings", PrefixDigests(self.messages, _visible, _speaker, _said))
 
     def check_history(self, reserved: Callable[[str], bool]) -> None:
         """Every result answers one open call of the assistant message before it, once."""
@@ -109,13 +111,32 @@ class AnthropicRequest:
             if (text := _answer_text(blocks_of(message.get("content"))))
         ]
 
-    def answer_key(self, caller: str, shape: str, text: str, upto: int | None = None) -> str:
-        words = ("anthropic answer", caller, self.people, shape, self.model, self.system, text)
-        return conversation_digest(words, self._beginnings.upto(upto))
+    def answer_key(
+        self, caller: str, shape: str, text: str, upto: int | None = None, told: ToldRule = "clock"
+    ) -> str:
+        system = self._told(told)
+        words = ("anthropic answer", caller, self.people, shape, self.model, system, text.strip())
+        return conversation_digest(words, self._beginnings.upto(upto, told))
 
-    def conversation_key(self, caller: str, call_ids: Collection[str], upto: int | None = None) -> str:
+    def conversation_key(
+        self, caller: str, call_ids: Collection[str], upto: int | None = None, told: ToldRule = "clock"
+    ) -> str:
         words = ("anthropic", caller, self.people, self.model, *sorted(call_ids))
-        return conversation_digest(words, self._beginnings.upto(upto))
+        return conversation_digest(words, self._beginnings.upto(upto, told))
+
+    def loose_words(self, caller: str) -> tuple[str, ...]:
+        return ("anthropic", caller, self.people, self.model)
+
+    def evidence(self, upto: int | None = None, told: ToldRule = "clock") -> Evidence | None:
+        found = self._beginnings.evidence(upto, told)
+        return found and replace(found, told=found.told + self._told(told).encode("utf-8", "surrogatepass"))
+
+    def _told(self, rule: ToldRule) -> str:
+        """What the model is told, as it is compared."""
+        if rule == "ignore":
+            return ""
+        system = self.system.strip()
+        return without_clock(system) if rule == "clock" else system
 
     def fits(self, position: int, held: Mapping[str, Any], is_shown: Callable[[str], bool]) -> bool:
         content = self.messages[position].get("content")
@@ -189,6 +210,19 @@ def _answer_text(blocks: Sequence[Block]) -> str:
     return blocks_text(blocks)
 
 
+def _speaker(message: Mapping[str, Any]) -> Speaker:
+    role = message.get("role")
+    if role in ("system", "developer"):
+        return "system"
+    answers = any(block.get("type") == "tool_result" for block in blocks_of(message.get("content")))
+    return "model" if role == "assistant" or answers else "user"
+
+
+def _said(message: Mapping[str, Any]) -> str | None:
+    spoken = _neutral(message.get("content"))
+    return "\n".join(spoken) if all(isinstance(part, str) for part in spoken) else None
+
+
 def _visible(message: Mapping[str, Any]) -> list[Any]:
     """What makes a message the same message, whichever client library sends it back.
 
@@ -215,7 +249,9 @@ def _neutral(content: Any) -> list[Any]:
             if kind == "tool_result":
                 said["content"] = _neutral(said.get("content"))
             found.append(said)
-    return [part for part in found if part != ""]
+    # Blanks around a text do not count: libraries trim.
+    trimmed = [part.strip() if isinstance(part, str) else part for part in found]
+    return [part for part in trimmed if part != ""]
 
 
 def parse_anthropic_request(payload: Mapping[str, Any]) -> AnthropicRequest:

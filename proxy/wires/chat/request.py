@@ -15,6 +15,8 @@ from proxy.errors import ModelMissing, RequestError
 from proxy.values import value_class
 from proxy.wires.chosen import NOTHING_CHOSEN, Chosen, read_chosen
 from proxy.wires.client_port import Answer, ReturnedCalls
+from proxy.wires.past.clock import ToldRule
+from proxy.wires.past.evidence import Evidence, Speaker
 from proxy.wires.turn.declared import listed_tools
 from proxy.wires.turn.digest import (
     PrefixDigests,
@@ -34,6 +36,7 @@ __all__ = [
 MAX_CALL_ID = 128
 _PREVIEW = 120
 _OF_HISTORY = ("assistant", "tool", "function")
+_TELLING = ("system", "developer")
 _BESIDE_TEXT = ("refusal", "audio", "tool_call_id")
 
 
@@ -72,7 +75,7 @@ class ChatRequest:
     _beginnings: PrefixDigests = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_beginnings", PrefixDigests(self.messages, _visible))
+        object.__setattr__(self, "_beginnings", PrefixDigests(self.messages, _visible, _speaker, _said))
 
     def check_history(self, reserved: Callable[[str], bool]) -> None:
         """Every tool message answers one open call of the assistant message before it, once."""
@@ -131,13 +134,23 @@ class ChatRequest:
             and (text := _answer_text(message)) is not None
         ]
 
-    def answer_key(self, caller: str, shape: str, text: str, upto: int | None = None) -> str:
-        words = ("chat answer", caller, self.people, shape, self.model, text)
-        return conversation_digest(words, self._beginnings.upto(upto))
+    def answer_key(
+        self, caller: str, shape: str, text: str, upto: int | None = None, told: ToldRule = "clock"
+    ) -> str:
+        words = ("chat answer", caller, self.people, shape, self.model, text.strip())
+        return conversation_digest(words, self._beginnings.upto(upto, told))
 
-    def conversation_key(self, caller: str, call_ids: Collection[str], upto: int | None = None) -> str:
+    def conversation_key(
+        self, caller: str, call_ids: Collection[str], upto: int | None = None, told: ToldRule = "clock"
+    ) -> str:
         words = ("chat", caller, self.people, self.model, *sorted(call_ids))
-        return conversation_digest(words, self._beginnings.upto(upto))
+        return conversation_digest(words, self._beginnings.upto(upto, told))
+
+    def loose_words(self, caller: str) -> tuple[str, ...]:
+        return ("chat", caller, self.people, self.model)
+
+    def evidence(self, upto: int | None = None, told: ToldRule = "clock") -> Evidence | None:
+        return self._beginnings.evidence(upto, told)
 
     def fits(self, position: int, held: Mapping[str, Any], is_shown: Callable[[str], bool]) -> bool:
         message = self.messages[position]
@@ -245,12 +258,25 @@ def _answer_text(message: Mapping[str, Any]) -> str | None:
 
 
 def _plain(content: Any) -> Any:
-    """Content of one text part as its text; anything else as it is."""
+    """Content of one text part as its text; anything else as it is.  Blanks around a text do not count:
+    libraries trim."""
     if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
         only = content[0]
         if only.get("type") == "text":
-            return only.get("text")
-    return content
+            content = only.get("text")
+    return content.strip() if isinstance(content, str) else content
+
+
+def _speaker(message: Mapping[str, Any]) -> Speaker:
+    role = message.get("role")
+    if role in _TELLING:
+        return "system"
+    return "model" if role in _OF_HISTORY else "user"
+
+
+def _said(message: Mapping[str, Any]) -> str | None:
+    content = _plain(message.get("content"))
+    return content if isinstance(content, str) and not message.get("name") else None
 
 
 def _visible(message: Mapping[str, Any]) -> list[Any]:
@@ -273,8 +299,10 @@ def _visible(message: Mapping[str, Any]) -> list[Any]:
     legacy = message.get("function_call")
     if isinstance(legacy, dict):
         legacy = [legacy.get("name"), canonical_arguments(legacy.get("arguments"))]
+    role = message.get("role")
     return [
-        message.get("role"),
+        # OpenAI's later name for the same: libraries write one for the other, by the model.
+        "system" if role == "developer" else role,
         content or None,
         calls,
         legacy,

@@ -15,6 +15,8 @@ from proxy.values import value_class
 from proxy.wires.chosen import NOTHING_CHOSEN, Chosen, read_chosen
 from proxy.wires.client_port import Answer, ReturnedCalls
 from proxy.wires.ollama.calls import calls_of, keys_of, pair, role_of
+from proxy.wires.past.clock import ToldRule
+from proxy.wires.past.evidence import Evidence, Speaker
 from proxy.wires.turn.declared import listed_tools
 from proxy.wires.turn.digest import PrefixDigests, conversation_digest
 
@@ -50,7 +52,7 @@ class OllamaRequest:
     _beginnings: PrefixDigests = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_beginnings", PrefixDigests(self.messages, _visible))
+        object.__setattr__(self, "_beginnings", PrefixDigests(self.messages, _visible, _speaker, _said))
 
     def check_history(self, reserved: Callable[[str], bool]) -> None:
         """No result is one of a server tool, and no call has two."""
@@ -106,13 +108,23 @@ class OllamaRequest:
             and text
         ]
 
-    def answer_key(self, caller: str, shape: str, text: str, upto: int | None = None) -> str:
-        words = ("ollama answer", caller, shape, self.model, text)
-        return conversation_digest(words, self._beginnings.upto(upto))
+    def answer_key(
+        self, caller: str, shape: str, text: str, upto: int | None = None, told: ToldRule = "clock"
+    ) -> str:
+        words = ("ollama answer", caller, shape, self.model, text.strip())
+        return conversation_digest(words, self._beginnings.upto(upto, told))
 
-    def conversation_key(self, caller: str, call_ids: Collection[str], upto: int | None = None) -> str:
+    def conversation_key(
+        self, caller: str, call_ids: Collection[str], upto: int | None = None, told: ToldRule = "clock"
+    ) -> str:
         words = ("ollama", caller, self.model, *sorted(call_ids))
-        return conversation_digest(words, self._beginnings.upto(upto))
+        return conversation_digest(words, self._beginnings.upto(upto, told))
+
+    def loose_words(self, caller: str) -> tuple[str, ...]:
+        return ("ollama", caller, self.model)
+
+    def evidence(self, upto: int | None = None, told: ToldRule = "clock") -> Evidence | None:
+        return self._beginnings.evidence(upto, told)
 
     def fits(self, position: int, held: Mapping[str, Any], is_shown: Callable[[str], bool]) -> bool:
         message = self.messages[position]
@@ -140,14 +152,27 @@ def _answers_ours(param: str) -> RequestError:
     )
 
 
+def _speaker(message: Mapping[str, Any]) -> Speaker:
+    role = role_of(message)
+    if role in ("system", "developer"):
+        return "system"
+    return "model" if role in ("assistant", "tool") else "user"
+
+
+def _said(message: Mapping[str, Any]) -> str | None:
+    content = message.get("content")
+    return content if isinstance(content, str) and not message.get("images") else None
+
+
 def _visible(message: Mapping[str, Any]) -> list[Any]:
     """What makes a message the same message, whichever client library sends it back.
 
     Libraries drop ids and thoughts, write the arguments of calls anew, and name a result or do not.
     """
+    role, content = role_of(message), message.get("content") or ""
     return [
-        role_of(message),
-        message.get("content") or "",
+        "system" if role == "developer" else role,
+        content.strip() if isinstance(content, str) else content,
         message.get("images") or None,
         [call.says for call in calls_of(message)],
     ]

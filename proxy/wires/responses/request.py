@@ -6,7 +6,7 @@ Source: OpenAI's API reference, "Create a model response".
 import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 import orjson
@@ -15,6 +15,8 @@ from proxy.errors import ModelMissing, RequestError
 from proxy.values import value_class
 from proxy.wires.chosen import NOTHING_CHOSEN, Chosen, read_chosen
 from proxy.wires.client_port import Answer, ReturnedCalls
+from proxy.wires.past.clock import ToldRule, without_clock
+from proxy.wires.past.evidence import Evidence, Speaker
 from proxy.wires.responses.items import (
     is_model_item,
     is_ours,
@@ -47,8 +49,8 @@ class ResponsesRequest:
     ``items`` is ``input`` as a list, ``conversation`` the id of the one that is gone on with.
     ``asked`` is the whole body, for the fields of the resource that repeat it.  ``open_names`` says
     that the request may bring tools that nobody here sees (a stored prompt): a name that is unknown
-    is then the client's.  ``people`` is whom the body names, ``told`` what the model is told beside
-    the input: ``instructions`` and a stored prompt, in one form.
+    is then the client's.  ``people`` is whom the body names, ``instructions`` what the model is
+    told beside the input, and ``prompt`` a stored prompt in one form, empty for none.
     """
 
     model: str
@@ -67,7 +69,8 @@ class ResponsesRequest:
     asked: Mapping[str, Any] = field(repr=False)
     choices: int = 1
     people: str = ""
-    told: str = ""
+    instructions: Any = None
+    prompt: str = ""
     chosen: Chosen = NOTHING_CHOSEN
 
     _beginnings: PrefixDigests = field(init=False, repr=False, compare=False)
@@ -76,7 +79,7 @@ class ResponsesRequest:
     def __post_init__(self) -> None:
         # What a conversation holds already is not sent again, so it cannot be compared.
         items = () if self.conversation else self.items
-        object.__setattr__(self, "_beginnings", PrefixDigests(items, _visible))
+        object.__setattr__(self, "_beginnings", PrefixDigests(items, _visible, _speaker, _said))
 
     @property
     def brings_ours(self) -> bool:
@@ -226,9 +229,18 @@ class ResponsesRequest:
             for one in _told_apart(stretch, labels)
         )
 
-    def answer_key(self, caller: str, shape: str, text: str, upto: int | None = None) -> str:
-        words = ("responses answer", *self._words(caller), shape, text)
-        return conversation_digest(words, self._beginnings.upto(upto))
+    def answer_key(
+        self, caller: str, shape: str, text: str, upto: int | None = None, told: ToldRule = "clock"
+    ) -> str:
+        words = ("responses answer", *self._words(caller, told), shape, text)
+        return conversation_digest(words, self._beginnings.upto(upto, told))
+
+    def loose_words(self, caller: str) -> tuple[str, ...]:
+        return ("responses", caller, self.people, self.model, self.prompt, self.continues or "")
+
+    def evidence(self, upto: int | None = None, told: ToldRule = "clock") -> Evidence | None:
+        found = None if self.conversation else self._beginnings.evidence(upto, told)
+        return found and replace(found, told=found.told + self._told(told).encode())
 
     def _is_client_call(self, item: Mapping[str, Any]) -> bool:
         """Whether an item is a call that the client answers; other custom calls are the provider's."""
@@ -237,17 +249,29 @@ class ResponsesRequest:
         kind = item.get("type")
         return kind == "function_call" or (kind == "custom_tool_call" and item.get("name") in self.declared)
 
-    def conversation_key(self, caller: str, call_ids: Collection[str], upto: int | None = None) -> str:
-        words = ("responses", *self._words(caller), self.conversation, *sorted(call_ids))
-        return conversation_digest(words, self._beginnings.upto(upto))
+    def conversation_key(
+        self, caller: str, call_ids: Collection[str], upto: int | None = None, told: ToldRule = "clock"
+    ) -> str:
+        words = ("responses", *self._words(caller, told), self.conversation, *sorted(call_ids))
+        return conversation_digest(words, self._beginnings.upto(upto, told))
 
-    def _words(self, caller: str) -> tuple[str, ...]:
+    def _words(self, caller: str, told: ToldRule) -> tuple[str, ...]:
         """What must be the same beside the items, for answers and for calls.
 
         What the model is told counts behind a ``previous_response_id`` too: the API carries none of
         it over, so each request brings its own.
         """
-        return (caller, self.people, self.model, self.told, self.continues or "")
+        return (caller, self.people, self.model, self._told(told), self.continues or "")
+
+    def _told(self, rule: ToldRule) -> str:
+        """``instructions`` and the stored prompt in one form; empty where there are none."""
+        said = self.instructions.strip() if isinstance(self.instructions, str) else self.instructions
+        if rule == "ignore":
+            said = None
+        elif rule == "clock":
+            said = without_clock(said)
+        told = [said or None, orjson.loads(self.prompt) if self.prompt else None]
+        return orjson.dumps(told, option=orjson.OPT_SORT_KEYS).decode() if any(told) else ""
 
 
 def _visible(item: Mapping[str, Any]) -> list[Any] | None:
@@ -261,11 +285,13 @@ def _visible(item: Mapping[str, Any]) -> list[Any] | None:
         return [{"type": "item_reference", "id": item.get("id")}]
     kind = item.get("type") or "message"
     if kind == "message":
-        return [item.get("role"), *_spoken(item)]
+        role = item.get("role")
+        return ["system" if role == "developer" else role, *_spoken(item)]
     if kind == "function_call":
         return [kind, item.get("call_id"), item.get("name"), item.get("arguments")]
     if kind == "function_call_output":
-        return [kind, item.get("call_id"), item.get("output")]
+        output = item.get("output")
+        return [kind, item.get("call_id"), output.strip() if isinstance(output, str) else output]
     dropped = ("id", "status")
     return [_without_nulls({key: value for key, value in item.items() if key not in dropped})]
 
@@ -291,7 +317,20 @@ def _spoken(item: Mapping[str, Any]) -> list[Any]:
             spoken[-1] += text
         elif text:
             spoken.append(text if isinstance(text, str) else part)
-    return spoken
+    # Blanks around a text do not count: libraries trim.
+    trimmed = [part.strip() if isinstance(part, str) else part for part in spoken]
+    return [part for part in trimmed if part != ""]
+
+
+def _speaker(item: Mapping[str, Any]) -> Speaker:
+    if (item.get("type") or "message") == "message" and item.get("role") in ("system", "developer"):
+        return "system"
+    return "model" if is_model_item(item) or item.get("type") in _OUTPUTS else "user"
+
+
+def _said(item: Mapping[str, Any]) -> str | None:
+    spoken = _spoken(item) if (item.get("type") or "message") == "message" else []
+    return "\n".join(spoken) if _is_text(spoken) else None
 
 
 def _is_text(spoken: Sequence[Any]) -> bool:
@@ -321,11 +360,11 @@ def _told_apart(items: Iterable[Mapping[str, Any]], labels: Collection[str]) -> 
 
 def answer_text(items: Iterable[Mapping[str, Any]]) -> str:
     """The texts of an answer's messages in one, each behind its length, so that no two lists are alike."""
-    return "".join(f"{len(text)}:{text}" for text in _texts(items) if text)
+    return "".join(f"{len(text)}:{text}" for text in map(str.strip, _texts(items)) if text)
 
 
 def _joined(items: Iterable[Mapping[str, Any]]) -> str:
-    return "".join(_texts(items))
+    return "".join(_texts(items)).strip()
 
 
 def _texts(items: Iterable[Mapping[str, Any]]) -> Iterator[str]:
@@ -362,15 +401,15 @@ def parse_responses_request(payload: Mapping[str, Any]) -> ResponsesRequest:
         open_names=payload.get("prompt") is not None,
         asked=payload,
         people=people_named(payload),
-        told=_told(payload),
+        instructions=payload.get("instructions"),
+        prompt=_written(payload.get("prompt")),
         chosen=read_chosen(tools) if tools else NOTHING_CHOSEN,
     )
 
 
-def _told(payload: Mapping[str, Any]) -> str:
-    """``instructions`` and the stored prompt in one form; empty where there are none."""
-    told = [payload.get("instructions") or None, payload.get("prompt") or None]
-    return orjson.dumps(told, option=orjson.OPT_SORT_KEYS).decode() if any(told) else ""
+def _written(prompt: Any) -> str:
+    """A stored prompt in one form; empty for none."""
+    return orjson.dumps(prompt, option=orjson.OPT_SORT_KEYS).decode() if prompt else ""
 
 
 def _conversation(given: Any) -> str:

@@ -3,9 +3,12 @@
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import orjson
+
+from proxy.wires.past.clock import ToldRule, without_clock
+from proxy.wires.past.evidence import Evidence, Speaker
 
 __all__ = [
     "PrefixDigests",
@@ -18,41 +21,109 @@ __all__ = [
 _MANY_DIGITS = re.compile(r"[0-9.]{16}|[eE][+-]?[0-9]{3}")
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 _PEOPLE = ("user", "safety_identifier")
+_MOST_CHAINED: Final = 64
+"""So many messages before a question say enough of where it stood."""
+_MOST_TEXT: Final = 20_000
 
 
 class PrefixDigests:
     """Digests over the beginnings of one conversation; each of its messages is taken in once.
 
     ``visible`` gives what makes a message the same message, ``None`` for one that does not count.
+    ``speaker`` says whose it is, and ``said`` the text of a message of the client's that says nothing but
+    text, else ``None``.
     """
 
-    __slots__ = ("_digests", "_messages", "_state", "_visible")
+    __slots__ = ("_digests", "_messages", "_parts", "_rule", "_said", "_speaker", "_state", "_visible")
 
     def __init__(
         self,
         messages: Sequence[Mapping[str, Any]],
         visible: Callable[[Mapping[str, Any]], Sequence[Any] | None],
+        speaker: Callable[[Mapping[str, Any]], Speaker],
+        said: Callable[[Mapping[str, Any]], str | None],
     ) -> None:
         self._messages = messages
         self._visible = visible
+        self._speaker = speaker
+        self._said = said
+        self._rule: ToldRule = "exact"
         self._state: hashlib.blake2b | None = None
         self._digests: list[bytes] = []
+        self._parts: list[str] = []
 
-    def upto(self, end: int | None) -> bytes:
-        """A digest of the first ``end`` messages, of all for ``None``."""
+    def upto(self, end: int | None, rule: ToldRule = "clock") -> bytes:
+        """A digest of the first ``end`` messages, of all for ``None``; see :data:`ToldRule`."""
         digests = self._digests
-        if (state := self._state) is None:  # Of most conversations no digest is asked for.
+        if (state := self._state) is None or rule != self._rule:
+            # Of most conversations no digest is asked for.
             state = self._state = hashlib.blake2b(digest_size=32)
-            digests.append(state.digest())
+            self._rule = rule
+            digests[:], self._parts[:] = [state.digest()], []
         wanted = len(self._messages) if end is None else min(end, len(self._messages))
         if wanted >= len(digests):
-            visible = self._visible
-            for message in self._messages[len(digests) - 1 : wanted]:
-                if (seen := visible(message)) is not None:
-                    part = orjson.dumps(seen, option=orjson.OPT_SORT_KEYS)
+            leading = self.leading
+            for at in range(len(digests) - 1, wanted):
+                if (part := self._part(at, rule, leading)) is not None:
                     state.update(len(part).to_bytes(8, "big") + part)
+                self._parts.append(_short(part) if part is not None else "")
                 digests.append(state.digest())
         return digests[wanted]
+
+    @property
+    def leading(self) -> int:
+        """How many messages at the beginning tell the model what it is."""
+        speaker = self._speaker
+        for at, message in enumerate(self._messages):
+            if speaker(message) != "system":
+                return at
+        return len(self._messages)
+
+    def evidence(self, end: int | None, rule: ToldRule = "clock") -> Evidence | None:
+        """What tells the answer before which the first ``end`` messages stand from others of the same words.
+
+        ``None`` where nothing was asked before it.
+        """
+        end = len(self._messages) if end is None else min(end, len(self._messages))
+        self.upto(end, rule)
+        parts, leading, speaker = self._parts, self.leading, self._speaker
+        first = end
+        while first > leading and not (parts[first - 1] and speaker(self._messages[first - 1]) == "model"):
+            first -= 1
+        asked = [message for message in self._messages[first:end] if speaker(message) == "user"]
+        if not asked:
+            return None
+        texts = [self._said(message) for message in asked]
+        earliest = max(leading, first - _MOST_CHAINED)
+        return Evidence(
+            told=self.upto(leading, rule),
+            previous=parts[first - 1] if first > leading else "",
+            chain=tuple(part for part in parts[earliest:first] if part),
+            question=_short("".join(parts[first:end]).encode()),
+            text=_bounded("\n".join(text for text in texts if text)) if None not in texts else "",
+            whole=earliest == leading,
+        )
+
+    def _part(self, at: int, rule: ToldRule, leading: int) -> bytes | None:
+        """What makes one message the same, as bytes; ``None`` for one that does not count."""
+        if at < leading and rule == "ignore":
+            return None
+        seen = self._visible(self._messages[at])
+        if seen is None:
+            return None
+        if at < leading and rule == "clock":
+            seen = without_clock(seen)
+        return orjson.dumps(seen, option=orjson.OPT_SORT_KEYS)
+
+
+def _short(part: bytes) -> str:
+    return hashlib.blake2b(part, digest_size=12).hexdigest()
+
+
+def _bounded(text: str) -> str:
+    """A text as it may be kept: of a very long one the beginning and the end."""
+    half = _MOST_TEXT // 2
+    return text if len(text) <= _MOST_TEXT else f"{text[:half]}\n\x00\n{text[-half:]}"
 
 
 def conversation_digest(words: Sequence[str], beginning: bytes) -> str:

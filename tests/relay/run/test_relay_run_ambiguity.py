@@ -109,7 +109,7 @@ FORGED: dict[str, dict[str, Any]] = {
     "no part": {"content": []},
     "no text": {"content": ""},
     "null": {"content": None},
-    "a space": {"content": "It is noon. "},
+    "a space inside": {"content": "It is  noon."},
     "another normal form": {"content": "It is no\u006f\u0308n."},
     "a list of texts": {"content": ["It is noon."]},
     "a number": {"content": 12},
@@ -179,12 +179,9 @@ async def test_equal_answers_of_one_conversation_each_have_their_own() -> None:
             one["tool_calls"][0]["function"]["arguments"] for one in sent(upstream) if "tool_calls" in one
         ]
         assert zones == [UTC, '{"timezone":"Europe/Berlin"}']
-        # One of the two alone is the first one.
+        # One of the two alone may be either: programs cut off what is old.
         await proxy.ask(ask(HI, SAID, THANKS))
-        zones = [
-            one["tool_calls"][0]["function"]["arguments"] for one in sent(upstream) if "tool_calls" in one
-        ]
-        assert zones == [UTC]
+        assert not any("tool_calls" in one for one in sent(upstream))
 
 
 # Turns that wait for the client, on Chat.

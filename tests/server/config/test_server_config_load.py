@@ -140,6 +140,7 @@ def test_every_key_of_the_contract_has_its_default() -> None:
         "old_seal_keys": (),
         "synchronous": "normal",
         "history": True,
+        "history_system": "clock",
     }
     assert dumped["limits"] == {
         "requests": ("600/minute",),

@@ -1,0 +1,82 @@
+"""What tells two pasts apart that led to the same words: what was called, and what came of it.
+
+Ids of calls, signatures and thoughts are others with each answer of a model, also where it does the same
+again.  They tell nothing apart, and the newest past stands for all that are the same without them.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from proxy.wires.dialect import NATIVE
+from proxy.wires.json.splice import members
+from proxy.wires.turn.digest import canonical_arguments
+
+__all__ = ["variant_of"]
+
+_IDS: Final = frozenset({"id", "call_id", "client_id", "tool_call_id", "tool_use_id"})
+_ANEW: Final = frozenset(
+    {
+        *("reasoning", "reasoning_content", "reasoning_details", "reasoning_text", "thinking"),
+        *("signature", "encrypted_content", "extra_content", "thought_signature", "status", "created_at"),
+    }
+)
+_THINKING: Final = frozenset({"thinking", "redacted_thinking", "reasoning"})
+
+
+def variant_of(payload: bytes, seen: str = "") -> str:
+    """A digest of what an editor's ``suspend`` made, in hexadecimal; ``seen`` is that of what was shown."""
+    ids: dict[str, int] = {}
+    told = {}
+    for name, raw in members(payload).items():
+        if name == NATIVE:  # how the upstream signed it
+            continue
+        value = orjson.loads(raw)
+        if isinstance(value, list):
+            value = [said for each in value if (said := _entry(each, ids)) is not None]
+        told[name] = value
+    written = orjson.dumps(told, option=orjson.OPT_SORT_KEYS)
+    return hashlib.blake2b(written + seen.encode(), digest_size=16).hexdigest()
+
+
+def _entry(entry: Any, ids: dict[str, int]) -> Any:
+    """A message or an item, which stands as text, or what is kept of a call with its result."""
+    if isinstance(entry, str):
+        return _said(orjson.loads(entry), ids)
+    if isinstance(entry, dict) and isinstance(entry.get("result"), str):
+        entry = {**entry, "result": _entry(entry["result"], ids)}
+    return _said(entry, ids)
+
+
+def _said(said: Any, ids: dict[str, int]) -> Any:
+    """The same with the number of each id, in the order in which they come, and without thoughts.
+
+    Only where a dialect has its own ids: one in the arguments of a call, or in a result, is what it says.
+    """
+    if not isinstance(said, dict):
+        return said
+    if said.get("type") in _THINKING:
+        return None
+    found: dict[str, Any] = {}
+    for key, value in said.items():
+        if key in _ANEW:
+            continue
+        if key in _IDS and isinstance(value, str):
+            found[key] = ids.setdefault(value, len(ids))
+        elif key in ("tool_calls", "content") and isinstance(value, list):
+            parts = [_part(part, ids) for part in value]
+            found[key] = [part for part in parts if part is not None]
+        else:
+            found[key] = canonical_arguments(value) if key == "arguments" else value
+    return found
+
+
+def _part(part: Any, ids: dict[str, int]) -> Any:
+    """A call in a list of calls, or a block of content."""
+    made = _said(part, ids)
+    function = made.get("function") if isinstance(made, dict) else None
+    if isinstance(function, Mapping):
+        made["function"] = {**function, "arguments": canonical_arguments(function.get("arguments"))}
+    return made

@@ -1,0 +1,1 @@
+"""What of a conversation may differ from one request to the next, though it is the same conversation."""
