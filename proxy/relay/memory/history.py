@@ -9,8 +9,6 @@ older messages are gone, by :mod:`proxy.relay.memory.loose`.  Or it names a resp
 """
 
 import asyncio
-import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,6 +21,7 @@ from proxy.approval_records import approval_ids_in
 from proxy.errors import StoreError
 from proxy.events import ToolCall
 from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
+from proxy.relay.memory.digests import digest_of_calls, digest_of_text
 from proxy.relay.memory.local import LocalResponses
 from proxy.relay.memory.loose import PLAIN, Pointer, evidence_of, has_other, loose_keys, pointer_of
 from proxy.relay.memory.marks import WAITING, fill, waiting_of
@@ -363,7 +362,7 @@ class History:
         ids = [call.client_id for call in turn.calls if call.client_id is not None]
         key = request.conversation_key(turn.caller, ids, told=self._told)
         payload = editor.suspend(turn.message, turn.calls, turn.mask)
-        seen, asked = _digest(visible), _digest_of_calls(shown) if request.returns_calls else ""
+        seen, asked = digest_of_text(visible), digest_of_calls(shown) if request.returns_calls else ""
         variant = variant_of(payload, seen)
         try:
             async with asyncio.timeout(None if needed else LOOK_UP_S):
@@ -496,18 +495,4 @@ def _is_shown(request: ClientRequest, position: int, kept: Mapping[str, Any]) ->
         return False
     # Of an answer the text is in the key.
     seen = kept.get("seen")
-    return request.fits(position, kept, lambda text: seen in (None, _digest(text)))
-
-
-def _digest(text: str) -> str:
-    """A digest of a text that a client was shown, in hexadecimal; of none, too.
-
-    Blanks around it do not count: models begin and end with them, and libraries trim.
-    """
-    return hashlib.blake2b(text.strip().encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
-def _digest_of_calls(calls: Sequence[ToolCall]) -> str:
-    """A digest of what a client was asked to do, in hexadecimal."""
-    asked = json.dumps([[call.name, call.arguments] for call in calls])
-    return hashlib.blake2b(asked.encode(), digest_size=16).hexdigest()
+    return request.fits(position, kept, lambda text: seen in (None, digest_of_text(text)))

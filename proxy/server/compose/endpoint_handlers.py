@@ -74,15 +74,8 @@ def make_endpoint_handlers(
         clients,
         background,
     )
-    calls = DirectCalls(
-        services.runner,
-        store,
-        runs.memory.idempotency,
-        services.instruments.run_events(given.on_run_event),
-        budget_s=config.tools.request_timeout_s,
-    )
     mcp = McpHandler(
-        calls,
+        _direct_calls(services, given, runs),
         McpSessions(item_key),
         request_reader=request_reader,
         clients=clients,
@@ -98,6 +91,16 @@ def make_endpoint_handlers(
         "mcp": mcp,
         "other": passthrough,
     }
+
+
+def _direct_calls(services: Services, given: Overrides, runs: Runs) -> DirectCalls:
+    return DirectCalls(
+        services.runner,
+        services.store,
+        runs.memory.idempotency,
+        services.instruments.run_events(given.on_run_event),
+        budget_s=services.config.tools.request_timeout_s,
+    )
 
 
 def _stored_responses(services: Services, commits: CommitWaiter, router: Router) -> StoredResponses:

@@ -43,11 +43,12 @@ def recorded(
     ask: Any = None,
     path: str = "/v1/chat/completions",
     content: str = "all",
+    seal: bool = True,
 ) -> str:
     """Serve one request over a record in ``folder``; the run's id."""
 
     async def serve() -> str:
-        store = {"url": f"sqlite:///{folder / 'toolrelay.db'}", "content": content}
+        store = {"url": f"sqlite:///{folder / 'toolrelay.db'}", "content": content, "seal": seal}
         async with RawUpstream(*scripts) as scripted:
             config = make_config(scripted.url, modules=("probe_tools",), store=store)
             async with running(config) as proxy:
@@ -278,9 +279,10 @@ def test_the_record_is_what_serve_left(tmp_path: Path, here: Any) -> None:
 
 
 def test_private_arguments_are_the_same_by_what_is_not_private(tmp_path: Path, here: Any) -> None:
-    """The record masks them, so calls fit by the rest; that the mask is not the value is said."""
+    """A record that is not sealed masks them, so calls fit by the rest; that the mask is not the value is
+    said."""
     turn = called(("call_1", "probe_tools__unlock", '{"pin":"pin-4711"}'))
-    run_id = recorded(tmp_path, turn, ANSWER)
+    run_id = recorded(tmp_path, turn, ANSWER, seal=False)
     assert b"pin-4711" not in (tmp_path / "toolrelay.db").read_bytes()
     with upstream(called(("call_9", "probe_tools__unlock", '{"pin":"pin-0815"}')), ANSWER) as (url, _):
         said = replayed(here, run_id, "--upstream", url)
