@@ -4,6 +4,7 @@ from proxy.relay.direct_calls import DirectCalls
 from proxy.relay.memory.commit_waiter import CommitWaiter
 from proxy.relay.memory.deletion import UpstreamDeletion
 from proxy.relay.routing.router import Router
+from proxy.relay.runs import Runs
 from proxy.server.api.counting import Counting
 from proxy.server.api.forwarder import Forwarder
 from proxy.server.api.generate import Generate
