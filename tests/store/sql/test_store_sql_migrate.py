@@ -53,7 +53,12 @@ def test_each_migration_applies_from_blank(tmp_path: Path, upto: int) -> None:
         *(["client_keys", "key_state", "response_owners"] if upto >= _KEYS else []),
         *(["effect_claims", "kept_results"] if "effect_claims" in {name for name, _ in tables} else []),
         *(["run_tools"] if "run_tools" in {name for name, _ in tables} else []),
-        *[name for name in ("native_calls", "connection_tokens", "threads") if upto >= _since(name)],
+        *(["ui_marks"] if upto >= _since("web_ui") else []),
+        *[
+            name
+            for name in ("native_calls", "connection_tokens", "threads", "approvals")
+            if upto >= _since(name)
+        ],
     }  # fmt: skip
     assert all(strict for _, strict in tables)
 
