@@ -75,6 +75,9 @@ RELAY_MAY_IMPORT = {
     "proxy.wires.stream.fast_path",
     "proxy.wires.stream.sse",
     "proxy.wires.json.splice",
+    "proxy.wires.past.clock",
+    "proxy.wires.past.evidence",
+    "proxy.wires.turn.digest",
     "proxy.wires.stream.usage_tap",
     "proxy.upstreams.base",
     "proxy.store.base",
@@ -382,7 +385,7 @@ MADE_OF_DATA: dict[str, str] = {
     "proxy.relay.base.RunSettings": "one field for each setting of runs",
     "proxy.relay.offer.Offer": "one decision about names, as data",
     "proxy.relay.routing.router.ServedUpstream": "one field for each setting of an upstream",
-    "proxy.relay.memory.history.LastTurn": "what is kept of one turn",
+    "proxy.relay.memory.turns.LastTurn": "what is kept of one turn",
     "proxy.relay.run.run._Turn": "what is counted of one turn",
 }
 """Values that hold more fields than that and nobody to work with, and why."""
