@@ -18,6 +18,7 @@ from proxy.records import RunRecord, RunStatus
 from proxy.server.app import Overrides, Services, create_app
 from proxy.server.config.load import Config
 from proxy.server.config.secret import Secret
+from proxy.server.peers import Peers
 from proxy.server.serving.application import ConnectionBounds
 from proxy.server.serving.draining import Draining
 from proxy.server.serving.runner import EdgeRunner
@@ -263,9 +264,11 @@ def make_config(
 
 
 @asynccontextmanager
-async def running(config: Config, overrides: Overrides | None = None) -> AsyncIterator[Proxy]:
+async def running(
+    config: Config, overrides: Overrides | None = None, peers: Peers | None = None
+) -> AsyncIterator[Proxy]:
     """Serve the configuration on a free port, as the command does."""
-    app = await create_app(config, overrides=overrides)
+    app = await create_app(config, overrides=overrides, peers=peers)
     runner = EdgeRunner(app, shutdown_timeout=2.0)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

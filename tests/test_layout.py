@@ -251,8 +251,19 @@ ORDER = {
         "__init__",
     ),
     "server": (
-        *("peers", "limits", "callers", "config", "open_record", "telemetry", "serving", "auth", "context"),
-        *("middleware", "websockets", "detached", "admin_approvals", "api", "mcp", "ui", "compose", "app"),
+        *("peers", "limits", "callers", "config", "open_record", "telemetry", "serving", "auth", "captures"),
+        *(
+            "context",
+            "middleware",
+            "websockets",
+            "detached",
+            "admin_approvals",
+            "api",
+            "mcp",
+            "ui",
+            "compose",
+        ),
+        "app",
     ),
     "store": (
         *("base", "key_mark", "look_ups", "rows", "shelf", "seal", "key_file", "options", "tokens", "sql"),

@@ -4,9 +4,10 @@ import asyncio
 import base64
 import json
 import os
+import signal
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,7 @@ async def opened(url: str) -> AsyncIterator[Tab]:
             stderr=asyncio.subprocess.DEVNULL,
             env={"PATH": os.environ.get("PATH", ""), "HOME": profile, "TMPDIR": profile},
             cwd=Path(profile),
+            start_new_session=True,
         )
         try:
             async with aiohttp.ClientSession() as session:
@@ -193,8 +195,9 @@ async def opened(url: str) -> AsyncIterator[Tab]:
                     await tab.goto(url)
                     yield tab
         finally:
-            if process.returncode is None:
-                process.kill()
+            # What is started may be a script, which leaves the browser behind when it is killed alone.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
 
 

@@ -13,7 +13,7 @@ from running_proxy import Answer, Proxy, make_config, running
 
 from proxy.server.app import Overrides
 
-__all__ = ["ADMIN", "CLIENT", "Browser", "ui_proxy"]
+__all__ = ["ADMIN", "CLIENT", "QUESTION", "Browser", "turns", "ui_proxy"]
 
 ADMIN = "admin-admin-0123456789-abcdefghij"
 CLIENT = "client-client-0123456789-abcdefghi"

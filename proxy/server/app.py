@@ -26,7 +26,7 @@ from proxy.server.compose.endpoint_handlers import make_endpoint_handlers
 from proxy.server.compose.overrides import Overrides
 from proxy.server.compose.runs import create_runs
 from proxy.server.compose.services import Services, built_in_wires, create_services
-from proxy.server.compose.ui import Edge, WebUi, make_sessions, serves_ui
+from proxy.server.compose.ui import Edge, WebUi, make_captures, make_sessions, serves_ui
 from proxy.server.config.load import Config
 from proxy.server.config.rules import is_loopback
 from proxy.server.peers import Peers
@@ -85,20 +85,22 @@ async def create_app(
     authenticator = given.authenticator or authentication.authenticator
     endpoints = given.endpoints.and_also(MCP_ENDPOINTS) if config.mcp.serve else given.endpoints
     targets, draining = Targets(endpoints), Draining()
-    router = services.router()
-    admin, web_ui = make_admin(services, authenticator), None
+    peers, captures, web_ui = peers or Peers(), None, None
+    admin = make_admin(services, authenticator)
     if serves_ui(config, authentication):
-        web_ui = WebUi(services, make_sessions(services, authentication, hash_key), given.demo)
-    edge = Edge(admin, router, authentication.ring, draining, targets)
+        captures = make_captures(services, peers)
+        web_ui = WebUi(services, make_sessions(services, authentication, hash_key), captures, given.demo)
+    router = services.router(captures)
+    edge = Edge(admin, router, authentication.ring, draining, targets, peers)
     own = OwnPaths(
         authenticator=authenticator,
         draining=draining,
         store=services.store,
-        snapshot=snapshot_of_all(services.instruments, peers or Peers()),
+        snapshot=snapshot_of_all(services.instruments, peers),
         admin=admin,
         ui=web_ui.open(edge, given.replay) if web_ui is not None else None,
     )
-    stages = make_endpoint_handlers(services, given, router, draining, _item_key(hash_key))
+    stages = make_endpoint_handlers(services, given, router, draining, _item_key(hash_key), captures)
     pipeline = Pipeline(
         targets=targets,
         authenticator=authenticator,

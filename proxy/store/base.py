@@ -26,6 +26,7 @@ from proxy.records import (
 __all__ = [
     "LOOK_UP_S",
     "MAX_CALLED",
+    "MAX_MARKS_READ",
     "CalledTool",
     "KeySource",
     "KeyStore",
@@ -42,6 +43,8 @@ __all__ = [
 
 MAX_CALLED: Final = 10_000
 """Calls that one look at a list of runs reads."""
+
+MAX_MARKS_READ: Final = 100
 
 LOOK_UP_S: Final = 1.0
 """The longest that a request waits for what it looks up in the record."""
@@ -195,6 +198,10 @@ class KeyStore(KeySource, Protocol):
 
         Of several callers at once, in any process, one is.  Raises StoreError.
         """
+        ...
+
+    async def marks(self, prefix: str) -> Mapping[str, float]:
+        """Marks that begin so and last still, with their ends; a hundred at most.  Raises StoreError."""
         ...
 
     async def is_marked(self, name: str) -> bool:

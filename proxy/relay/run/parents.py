@@ -10,9 +10,14 @@ from proxy.events import ToolCall
 from proxy.relay.nested import Purse
 from proxy.relay.run.job import Job
 from proxy.relay.run.state import State
-from proxy.tools.agents.agent import is_agent
+from proxy.tools.agents.agent import AGENT_PREFIX
 
-__all__ = ["Parent", "Parents"]
+__all__ = ["Parent", "Parents", "calls_agent"]
+
+
+def calls_agent(calls: Sequence[ToolCall]) -> bool:
+    """Whether one of the calls, by the ids of their tools, is of an agent."""
+    return any(call.name.startswith(AGENT_PREFIX) for call in calls)
 
 
 @dataclass(eq=False, slots=True)
@@ -35,15 +40,12 @@ class Parents:
         self._waiting: dict[str, Parent] = {}
 
     @contextmanager
-    def waiting(self, job: Job, state: State, calls: Sequence[ToolCall]) -> Iterator[None]:
-        """In this block the run waits for ``calls``, by the ids of their tools.
+    def waiting(self, job: Job, state: State) -> Iterator[None]:
+        """In this block the run waits for agents.
 
         Agents that still run at its end are cancelled: whoever called them does not wait any more.  What
         agents have used counts against the run's budgets from then on.
         """
-        if not any(is_agent(call.name) for call in calls):
-            yield
-            return
         run_id = job.identity.run_id
         parent = self._waiting[run_id] = Parent(job, state.run.turn.number, state.run.purse())
         try:

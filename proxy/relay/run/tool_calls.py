@@ -15,7 +15,7 @@ from proxy.relay.offer import Offer, guarded_names, offered_only
 from proxy.relay.run.approver import Approver
 from proxy.relay.run.job import Job
 from proxy.relay.run.keepalive import Notifier, with_keepalive
-from proxy.relay.run.parents import Parents
+from proxy.relay.run.parents import Parents, calls_agent
 from proxy.relay.run.run import AskApproval, CallModel, Command, RunTools
 from proxy.relay.run.state import State
 from proxy.tools.access.policy import Policy
@@ -104,8 +104,12 @@ class ToolCalls:
             on_done=shown.finished,
             approved=command.approved,
         )
-        with self._parents.waiting(job, state, calls):
-            results = await with_keepalive(work, self._settings.keepalive_s, shown.show, shown.notifier)
+        running = with_keepalive(work, self._settings.keepalive_s, shown.show, shown.notifier)
+        if calls_agent(calls):
+            with self._parents.waiting(job, state):
+                results = await running
+        else:
+            results = await running
         await shown.show(False)
         waiting = [
             ToolResult(call.call_id, False, mark_of(state.turn.waiting[call.index].id))

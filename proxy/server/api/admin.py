@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl
 import structlog
 from aiohttp import web
 
+from proxy.approval_records import APPROVAL_ID
 from proxy.errors import ConfigError, RequestError, StoreError
 from proxy.hard_timeout import HardTimeout
 from proxy.server.admin_approvals import AdminApprovals
@@ -36,6 +37,7 @@ REPORT_S: Final = 10.0
 Overviews = Callable[[], Awaitable[Sequence[ServerOverview]]]
 """How all MCP servers are now; raises :class:`~proxy.errors.StoreError`."""
 
+_APPROVAL_ID: Final = re.compile(APPROVAL_ID)
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _MOST: Final = 200
 _DEFAULT: Final = 50
@@ -120,6 +122,8 @@ class Admin:
             waiting, limit = truth(query, "waiting"), _limit(query.get("limit"))
             rows, more = await approvals.listed(query, limit=limit, waiting=waiting)
             return json_answer(page(rows, more=more))
+        if not _APPROVAL_ID.fullmatch(approval_id):
+            raise _unknown(target)
         if request.method == "POST":
             parse_query(target.query)
             return json_answer(await approvals.decided(approval_id, admin, request))

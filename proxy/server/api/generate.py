@@ -10,6 +10,7 @@ from aiohttp import web
 from proxy.relay.approvals.decisions import Verdict
 from proxy.relay.approvals.rules import Decider
 from proxy.relay.ask import Access, Ask, Identity, RequestHead, RequestOptions
+from proxy.relay.base import ClientStream
 from proxy.relay.body import Body
 from proxy.relay.routing.fallback import Candidates, NextUpstream
 from proxy.relay.routing.router import Route
@@ -23,9 +24,11 @@ from proxy.server.api.request_options import request_options_of
 from proxy.server.api.request_reader import RequestReader
 from proxy.server.api.routes import check_query, routes_of_model
 from proxy.server.auth.principals import Principal
+from proxy.server.captures import Captures
 from proxy.server.context import Context
 from proxy.server.detached.answers import send_events
-from proxy.server.detached.background import BackgroundRuns
+from proxy.server.detached.resumable import resume_of, same_request
+from proxy.server.detached.runs import DetachedRuns
 from proxy.server.serving.body import check_counts
 from proxy.server.serving.request import WebSocketMessage, new_ids
 from proxy.wires.wire import CrossableWire, Wire
@@ -51,7 +54,7 @@ class Generate:
         clients: ClientStreams,
         passthrough: EndpointHandler,
         history: bool,
-        background: BackgroundRuns,
+        detached: DetachedRuns,
     ) -> None:
         """``wires`` are by the names of their dialects, or what endpoints call their ``reader``; what is of
         another is for ``passthrough``.
@@ -74,7 +77,8 @@ class Generate:
         self._passthrough = passthrough
         self._past = runs.memory.history
         self._history = history
-        self._background = background
+        self._background = detached.background
+        self._resumable = detached.resumable
         self._run_ids = new_ids("run_")
 
     async def answer(self, context: Context) -> web.StreamResponse:
@@ -96,6 +100,10 @@ class Generate:
             ask = self._ask(context, wire, body, principal, options, access)
             if self._background.takes(ask):
                 return await self._begin(context, ask)
+        if (asked := context.request.head[resume_of]) and context.request.websocket is None:
+            access = Access(context.permissions, routes, context.admission)
+            ask = self._ask(context, wire, body, principal, options, access)
+            return await self._resumed(context, ask, asked)
         if not _has_to_be_planned(context, body, routes, options):
             candidates = Candidates.of(routes, body.payload)
             return await self._forwarder.send(context, body, candidates, principal.name)
@@ -179,6 +187,33 @@ class Generate:
         await send_events(client, self._background.events(run.id, ask.identity.caller, -1))
         return client.response
 
+    async def _resumed(self, context: Context, ask: Ask, asked: str) -> web.StreamResponse:
+        """The answer of a run that its client may leave and come back to, begun or resumed."""
+        resumable, caller = self._resumable, ask.identity.caller
+        resumable.check()
+        request = same_request(context.target.path, ask.body.raw)
+        if asked != "on":
+            context.facts.run_id = asked[:100]
+            client = self._clients.open(context, caller)
+            await resumable.resume(asked, caller, request, client)
+            return client.response
+        job = await self._planner.job(self._planner.begin(ask))
+        run_id = context.facts.run_id = job.identity.run_id
+        client = self._clients.open(context, caller)
+
+        async def work(stream: ClientStream) -> None:
+            stream.set_header("x-toolrelay-run", run_id)
+            bound = structlog.contextvars.bind_contextvars(run_id=run_id)
+            try:
+                await self._orchestrator.run(job, self._clients.heard(stream, ask.body.raw))
+            finally:
+                structlog.contextvars.reset_contextvars(**bound)
+
+        await resumable.serve(run_id, caller, request, client, work)
+        if not client.started:
+            raise ConnectionResetError("the client left before its response began")
+        return client.response
+
     async def _run(self, context: Context, ask: Ask, job: Job) -> web.StreamResponse:
         """The answer that a run composes."""
         run_id = context.facts.run_id = job.identity.run_id
@@ -186,12 +221,35 @@ class Generate:
         client.set_header("x-toolrelay-run", run_id)
         bound = structlog.contextvars.bind_contextvars(run_id=run_id)
         try:
-            await self._orchestrator.run(job, self._clients.heard(client, ask.body.raw))
+            heard = self._clients.heard(client, ask.body.raw)
+            captures = self._clients.captures
+            if captures is not None and captures.orders:
+                await self._run_captured(job, heard, ask, captures)
+            else:
+                await self._orchestrator.run(job, heard)
         finally:
             structlog.contextvars.reset_contextvars(**bound)
         if not client.started:
             raise ConnectionResetError("the client left before its response began")
         return client.response
+
+    async def _run_captured(self, job: Job, client: ClientStream, ask: Ask, captures: Captures) -> None:
+        """Run a job, and keep the bytes of both sides if somebody asked for those of its caller."""
+        begun = captures.begin(
+            client,
+            job.identity.run_id,
+            job.identity.caller,
+            ask.body.raw,
+            keeps=job.client.request.keeps,
+        )
+        if begun is None:
+            await self._orchestrator.run(job, client)
+            return
+        heard, tape, token = begun
+        try:
+            await self._orchestrator.run(job, heard)
+        finally:
+            captures.finish(tape, token)
 
 
 def _is_background(context: Context, wire: Wire, body: Body) -> bool:

@@ -16,11 +16,14 @@ from proxy.server.api.request_reader import RequestReader
 from proxy.server.api.stored import Stored
 from proxy.server.api.stored_responses import StoredResponses
 from proxy.server.auth.principals import Principals
+from proxy.server.captures import Captures
 from proxy.server.compose.overrides import Overrides
 from proxy.server.compose.runs import create_runs
 from proxy.server.compose.services import Services, built_in_wires, completion_wires
 from proxy.server.config.load import Config
 from proxy.server.detached.background import BackgroundRuns, BackgroundSettings
+from proxy.server.detached.resumable import ResumableRuns
+from proxy.server.detached.runs import DetachedRuns
 from proxy.server.mcp.endpoint import McpHandler
 from proxy.server.mcp.sessions import McpSessions
 from proxy.server.serving.body import BodyBounds
@@ -34,7 +37,12 @@ __all__ = ["make_endpoint_handlers"]
 
 
 def make_endpoint_handlers(
-    services: Services, given: Overrides, router: Router, draining: Draining, item_key: bytes
+    services: Services,
+    given: Overrides,
+    router: Router,
+    draining: Draining,
+    item_key: bytes,
+    captures: Captures | None = None,
 ) -> dict[Kind, EndpointHandler]:
     """What answers requests that were let in, by the kind of their endpoint; ``other`` for all others."""
     config, store, principals = services.config, services.store, Principals(services.config.auth.end_user)
@@ -42,12 +50,13 @@ def make_endpoint_handlers(
     runs = create_runs(services, given, wires)
     request_reader = RequestReader(_body_bounds(config), principals, store, runs.memory.commits)
     clients = ClientStreams(
-        store, runs.memory.threads, runs.memory.commits, draining, principals, given.listen
+        store, runs.memory.threads, runs.memory.commits, draining, principals, given.listen, captures
     )
     forwarder = Forwarder(request_reader, clients, runs.prices, services.instruments.hooks, wires)
     passthrough = Passthrough(request_reader, forwarder, runs.prices)
     background = BackgroundRuns(runs, store, _background_settings(config), services.instruments.hooks.apart)
-    services.detached.append(background.drain)
+    resumable = ResumableRuns(config.tools.resume_s)
+    services.detached.extend((background.drain, resumable.drain))
     generate = Generate(
         {**wires, **completion_wires(item_key)},
         runs,
@@ -56,7 +65,7 @@ def make_endpoint_handlers(
         clients=clients,
         passthrough=passthrough,
         history=config.store.history,
-        background=background,
+        detached=DetachedRuns(background, resumable),
     )
     stored = Stored(
         _stored_responses(services, runs.memory.commits, router),

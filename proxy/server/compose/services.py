@@ -11,6 +11,7 @@ from proxy.errors import ConfigError, Guard
 from proxy.relay.approvals.approvals import Approvals
 from proxy.relay.approvals.rules import ApprovalRules
 from proxy.relay.routing.router import Router
+from proxy.server.captures import Captures
 from proxy.server.compose.credentials import OpenCredentials
 from proxy.server.compose.overrides import Overrides
 from proxy.server.compose.tools import (
@@ -120,9 +121,12 @@ class Services:
         dialects = {name: wire.dialect for name, wire in built_in_wires().items()}
         return {name: dialect.shown(dialect.path) for name, dialect in dialects.items()}
 
-    def router(self) -> Router:
-        """The upstreams in the order of the configuration."""
-        return Router([served(self.config, name, upstream) for name, upstream in self.upstreams.items()])
+    def router(self, captures: Captures | None = None) -> Router:
+        """The upstreams in the order of the configuration, whose requests ``captures`` may note."""
+        wrap = captures.wrap if captures is not None else (lambda upstream: upstream)
+        return Router(
+            [served(self.config, name, wrap(upstream)) for name, upstream in self.upstreams.items()]
+        )
 
     async def aclose(self, hurried: asyncio.Event | None = None) -> None:
         """Let effects end, unless somebody is in a hurry; then close everything, the record last."""

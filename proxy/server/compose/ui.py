@@ -11,14 +11,17 @@ from proxy.server.api.admin import Admin
 from proxy.server.auth.authenticate import Authentication, OpenAuthenticator
 from proxy.server.auth.key_ring import KeyRing
 from proxy.server.callers import Caller, Rights
+from proxy.server.captures import CAPTURES, Captures
 from proxy.server.compose.services import Services
 from proxy.server.config.key_grants import KeyGrants
 from proxy.server.config.load import Config
 from proxy.server.config.rules import is_loopback
 from proxy.server.config.shown import shown_address, shown_settings
 from proxy.server.limits.rules import KeyLimits, parse_limits
+from proxy.server.peers import Peers
 from proxy.server.serving.draining import Draining
 from proxy.server.serving.target import Targets
+from proxy.server.ui.capturing import Capturing
 from proxy.server.ui.feed import Feed
 from proxy.server.ui.live import Live
 from proxy.server.ui.playground import PLAYGROUND, Playground, ServeAs
@@ -32,7 +35,7 @@ from proxy.server.ui.static_files import StaticFiles
 from proxy.server.ui.surface import Route, Ui
 from proxy.server.ui.tool_pages import ToolPages
 
-__all__ = ["Edge", "WebUi", "make_sessions", "serves_ui"]
+__all__ = ["Edge", "WebUi", "make_captures", "make_sessions", "serves_ui"]
 
 
 def serves_ui(config: Config, authentication: Authentication) -> bool:
@@ -57,14 +60,38 @@ class Edge:
     ring: KeyRing
     draining: Draining
     targets: Targets
+    peers: Peers
+
+
+def make_captures(services: Services, peers: Peers) -> Captures:
+    """What keeps the bytes of runs for which somebody asks, and is told by other processes of the port."""
+    config = services.config
+    refused = None
+    if config.ui.capture == "off":
+        refused = 'ui.capture = "off"'
+    elif config.store.content == "none":
+        refused = 'store.content = "none"'
+    elif not services.store.sealed:
+        refused = "content is not encrypted here; set store.seal_key"
+    captures = Captures(services.store, refused)
+    if refused is None:
+        peers.publish(CAPTURES, captures.told)
+    return captures
 
 
 class WebUi:
     """What the pages are answered with, put together."""
 
-    def __init__(self, services: Services, sessions: Sessions, demo: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        services: Services,
+        sessions: Sessions,
+        captures: Captures,
+        demo: Mapping[str, str] | None = None,
+    ) -> None:
         self._services = services
         self.sessions = sessions
+        self._captures = captures
         self._demo = demo
         self._playground: Playground | None = None
 
@@ -73,7 +100,16 @@ class WebUi:
         services, config, store = self._services, self._services.config, self._services.store
         rows = RunRows(store)
         offer = OfferFacts(services.registry, services.policy, _lines(config))
-        runs = Runs(edge.admin, rows, offer, _budgets(config), paths=services.paths, replay=replay)
+        capturing = Capturing(self._captures, edge.peers, store, config.keys)
+        runs = Runs(
+            edge.admin,
+            rows,
+            offer,
+            _budgets(config),
+            paths=services.paths,
+            replay=replay,
+            wire=capturing,
+        )
         tools = ToolPages(
             edge.admin, store, offer, edge.router, edge.ring, tools_enabled=config.tools.enabled
         )
@@ -84,6 +120,7 @@ class WebUi:
         self._playground = Playground(_player(config), edge.targets.read)
         routes = {
             "runs": Route(runs.answer),
+            "capture": Route(capturing.answer),
             "compare": Route(runs.compare),
             "events": Route(live.answer, approvers=True, streams=True),
             "tools": Route(tools.tools),
@@ -105,11 +142,7 @@ class WebUi:
 
     def _facts(self, session: Session) -> dict[str, Any]:
         config = self._services.config
-        capture = None
-        if config.ui.capture == "off":
-            capture = 'ui.capture = "off"'
-        elif config.store.content != "all":
-            capture = f'store.content = "{config.store.content}"; a capture needs "all"'
+        capture = self._captures.refused
         models = config.ui.playground_models
         return {
             "version": __version__,

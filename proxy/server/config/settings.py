@@ -387,6 +387,14 @@ class ToolsConfig(Section):
         default=10, description="Seconds that a tool call may take, unless the tool sets its own time."
     )
     request_timeout_s: Seconds = Field(default=300, description="Seconds that a run may take.")
+    resume_s: float = Field(
+        default=60,
+        ge=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="Seconds that a run goes on without its client if the request has "
+        "x-toolrelay-resume: on; 0: never.",
+    )
     background_s: Seconds = Field(
         default=3600, description="Seconds that a response in the background may take."
     )

@@ -1,7 +1,7 @@
 """``/ui/api/runs``: the list, one run with all that its page shows, and what can be taken away of it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -21,7 +21,7 @@ from proxy.store.base import RunDetail
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Policy
 
-__all__ = ["Budget", "OfferFacts", "Replay", "Runs"]
+__all__ = ["Budget", "OfferFacts", "Replay", "Runs", "Wire"]
 
 _REPLAY_S: Final = 25.0
 
@@ -41,6 +41,18 @@ class Replay(Protocol):
 
     def __call__(self, detail: RunDetail) -> Awaitable[dict[str, Any]]:
         """What came of it as JSON values; raises :class:`~proxy.errors.ToolRelayError` where it cannot be."""
+        ...
+
+
+class Wire(Protocol):
+    """What was captured of runs."""
+
+    async def wire(self, run_id: str) -> dict[str, Any]:
+        """All of it; raises StoreError."""
+        ...
+
+    async def summary(self, run_id: str) -> dict[str, Any]:
+        """Whether there is something, and how much; raises StoreError."""
         ...
 
 
@@ -96,7 +108,7 @@ class Runs:
         *,
         paths: Mapping[str, str],
         replay: Replay | None,
-        wire: Callable[[str], Awaitable[dict[str, Any]]] | None = None,
+        wire: Wire | None = None,
     ) -> None:
         """``paths`` are where each dialect is served.  Without ``replay`` none can be replayed; ``wire``
         gives what was captured of a run."""
@@ -132,7 +144,7 @@ class Runs:
             parse_query(asked.target.query)
             detail = await self._found(asked, run_id)
             self._tell(asked, detail, "wire")
-            return json_answer(await self._wire(detail.run.id))
+            return json_answer(await self._wire.wire(detail.run.id))
         raise asked.unknown()
 
     async def compare(self, asked: UiRequest) -> web.Response:
@@ -172,6 +184,7 @@ class Runs:
             call["offset_ms"] = _ms(call["started_at"], began)
         shown["offer"] = self._offer.of(detail)
         shown["budgets"] = self._used(detail)
+        shown["wire"] = await self._wire.summary(detail.run.id) if self._wire is not None else None
         shown.setdefault("children", [])
         shown.setdefault("memory", None)
         return shown

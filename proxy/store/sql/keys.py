@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import orjson
@@ -12,6 +12,7 @@ import orjson
 from proxy.errors import StoreError
 from proxy.records import ClientKey, KeySet
 from proxy.store import rows
+from proxy.store.base import MAX_MARKS_READ
 from proxy.store.key_mark import KeyMark
 from proxy.store.seal import Seal
 from proxy.store.sql.base import SqlBase, SqlReader
@@ -149,6 +150,16 @@ class SqlKeys(SqlBase):
                 "SELECT holder FROM ui_marks WHERE name = ?", (rows.clean_name(name),)
             )
         return [row[0] for row in found] == [holder]
+
+    async def marks(self, prefix: str) -> Mapping[str, float]:
+        """Marks that begin so and last still, with their ends."""
+        async with self._snapshot() as db:
+            found = await db.execute_fetchall(
+                "SELECT name, until FROM ui_marks WHERE name >= ? AND name < ? AND until > ? "
+                f"ORDER BY name LIMIT {MAX_MARKS_READ}",
+                (prefix, f"{prefix}\U0010ffff", self._clock()),
+            )
+        return {str(name): float(until) for name, until in found}
 
     async def is_marked(self, name: str) -> bool:
         """Whether there is that mark."""

@@ -83,7 +83,11 @@ class SharedEffects:
         """
         until = time.monotonic() + patience_s
         pause_s = _FIRST_PAUSE_S
-        earlier, claim = await self._claim(invocation, claim)
+        lock = invocation.context.ledger.claiming
+        claiming = (
+            self._claim(invocation, claim) if lock is None else self._claim_in_turn(invocation, claim, lock)
+        )
+        earlier, claim = await claiming
         while earlier is not None and earlier.status == "started":
             left_s = until - time.monotonic()
             if left_s <= 0 or invocation.abandoned:
@@ -101,6 +105,13 @@ class SharedEffects:
                 earlier = found
         return earlier
 
+    async def _claim_in_turn(
+        self, invocation: Invocation, claim: EffectClaim, lock: asyncio.Lock
+    ) -> tuple[EarlierEffect | None, EffectClaim]:
+        """The same where agents run at once: they number their effects one after the other."""
+        async with lock:
+            return await self._claim(invocation, claim)
+
     async def _claim(
         self, invocation: Invocation, claim: EffectClaim
     ) -> tuple[EarlierEffect | None, EffectClaim]:
@@ -108,15 +119,6 @@ class SharedEffects:
 
         What is in the way is answered for from then on: the next different call finds the next one.
         """
-        # Agents that run at once number their effects one after the other.
-        if (lock := invocation.context.ledger.claiming) is None:
-            return await self._claim_alone(invocation, claim)
-        async with lock:
-            return await self._claim_alone(invocation, claim)
-
-    async def _claim_alone(
-        self, invocation: Invocation, claim: EffectClaim
-    ) -> tuple[EarlierEffect | None, EffectClaim]:
         ledger = invocation.context.ledger
         number = ledger.next_number(claim.tool)
         if not number and await self._is_unsaid_repeat(ledger, claim):

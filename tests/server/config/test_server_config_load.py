@@ -112,6 +112,7 @@ def test_every_key_of_the_contract_has_its_default() -> None:
         "max_cost": 0,
         "timeout_s": 10,
         "request_timeout_s": 300,
+        "resume_s": 60,
         "background_s": 3600,
         "keepalive_s": 10,
         "aliases": {},

@@ -1,0 +1,310 @@
+"""Streams that can be resumed: a run outlives its client for a while, and whoever comes back gets all of it.
+
+What a run sends is kept in this process as the bytes that the client was sent.  Whoever asks for it again
+with the run's id is sent these, and then what follows.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from multidict import istr
+
+from proxy.errors import RequestError
+from proxy.http.headers import Headers
+from proxy.http.secrets import Secrets
+from proxy.relay.base import ClientStream
+from proxy.server.serving.heads.head import Head
+
+__all__ = ["RESUME", "ResumableRuns", "resume_of", "same_request"]
+
+RESUME: Final = istr("x-toolrelay-resume")
+_MAX_BYTES: Final = 8 << 20
+_MAX_TOTAL: Final = 64 << 20
+"""Bytes that are kept of one run, and of all runs of this process; a run past them cannot be resumed."""
+
+
+def resume_of(head: Head) -> str:
+    """What a request asks: ``on``, the id of a run that is to be resumed, or nothing."""
+    return head.sole(RESUME) or ""
+
+
+def same_request(path: str, body: bytes) -> bytes:
+    """What two requests have in common that are the same."""
+    return hashlib.sha256(path.encode() + b"\0" + body).digest()
+
+
+class _Room:
+    """What all runs of this process keep together."""
+
+    def __init__(self) -> None:
+        self.used = 0
+
+
+class _KeptStream:
+    """A :class:`~proxy.relay.base.ClientStream` that keeps what it sends, and has a client or not.
+
+    Without a client what is sent is only kept.  ``lost`` says that it was too much to keep; then a run ends
+    with its client, as any other run does.
+    """
+
+    def __init__(self, room: _Room) -> None:
+        self._room = room
+        self._told: dict[str, str] = {}
+        self._secrets: Secrets | None = None
+        self._head: tuple[int, Headers] | None = None
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self.client: ClientStream | None = None
+        self.cut_off = False
+        self.lost = False
+        self.ended = self.broken = False
+
+    @property
+    def started(self) -> bool:
+        return self._head is not None
+
+    def blank_out(self, secrets: Secrets | None) -> None:
+        self._secrets = secrets
+        if self.client is not None:
+            self.client.blank_out(secrets)
+
+    def set_header(self, name: str, value: str) -> None:
+        self._told[name] = value
+        if self.client is not None:
+            self.client.set_header(name, value)
+
+    def start(self, status: int, headers: Headers) -> None:
+        self._head = (status, headers)
+        if self.client is not None:
+            self.client.start(status, headers)
+
+    def flush(self) -> None:
+        if self.client is not None:
+            self.client.flush()
+
+    def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
+        self._keep(data)
+        if (client := self.client) is None:
+            if self.lost:
+                raise ConnectionResetError("the client has gone, and the run was too long to be resumed")
+            return None
+        try:
+            wait = client.push(data, last)
+        except ConnectionError:
+            self._left(client)
+            return None
+        return None if wait is None else self._sent(client, wait)
+
+    async def _sent(self, client: ClientStream, wait: Awaitable[None]) -> None:
+        try:
+            await wait
+        except ConnectionError:
+            self._left(client)
+
+    async def write(self, data: bytes) -> None:
+        if (wait := self.push(data)) is not None:
+            await wait
+
+    def before_finish(self) -> Awaitable[None] | None:
+        return None if self.client is None else self.client.before_finish()
+
+    def finish(self) -> None:
+        self.ended = True
+        if self.client is not None:
+            with contextlib.suppress(ConnectionError):
+                self.client.finish()
+
+    def abort(self) -> None:
+        self.ended = self.broken = True
+        if self.client is not None:
+            self.client.abort()
+
+    def _keep(self, data: bytes) -> None:
+        if self.lost:
+            return
+        self._pieces.append(data)
+        self._size += len(data)
+        self._room.used += len(data)
+        if self._size > _MAX_BYTES or self._room.used > _MAX_TOTAL:
+            self.forget()
+
+    def forget(self) -> None:
+        """Keep nothing of it any more."""
+        self.lost = True
+        self._room.used -= self._size
+        self._size = 0
+        self._pieces.clear()
+
+    def _left(self, client: ClientStream) -> None:
+        if self.client is client:
+            self.client = None
+        if self.lost:
+            raise ConnectionResetError("the client has gone, and the run was too long to be resumed")
+
+    async def replay(self, client: ClientStream) -> None:
+        """Send a client all that was sent, and from then on what follows.  Raises ``ConnectionError``."""
+        if (before := self.client) is not None:
+            # Its connection may be dead and nobody has noticed; there is one reader at a time.
+            self.client = None
+            before.abort()
+        client.blank_out(self._secrets)
+        for name, value in self._told.items():
+            client.set_header(name, value)
+        place = 0
+        if self._head is not None:
+            client.start(*self._head)
+        while place < len(self._pieces):
+            wait = client.push(self._pieces[place])
+            place += 1
+            if wait is not None:
+                await wait
+        if self.broken:
+            client.abort()
+        elif self.ended:
+            client.finish()
+        else:
+            client.flush()
+            self.client = client
+
+
+@dataclass(eq=False, slots=True)
+class _Run:
+    """A run that can be resumed, by its caller with the same request."""
+
+    caller: str
+    request: bytes
+    stream: _KeptStream
+    task: asyncio.Task[None]
+    timer: asyncio.TimerHandle | None = field(default=None)
+
+
+class ResumableRuns:
+    """The runs of this process that can be resumed.  One for the process."""
+
+    def __init__(self, keep_s: float) -> None:
+        """``keep_s`` are the seconds that a run goes on without a client, and that it is kept at its end."""
+        self._keep_s = keep_s
+        self._room = _Room()
+        self._runs: dict[str, _Run] = {}
+
+    def check(self) -> None:
+        """Raise :class:`~proxy.errors.RequestError` (400) where no run can be resumed."""
+        if self._keep_s <= 0:
+            raise RequestError(
+                400,
+                "This server resumes no streams (tools.resume_s = 0). Leave the header out.",
+                param=RESUME,
+            )
+
+    async def serve(
+        self,
+        run_id: str,
+        caller: str,
+        request: bytes,
+        client: ClientStream,
+        work: Callable[[ClientStream], Coroutine[Any, Any, None]],
+    ) -> None:
+        """Carry a run out for its client, who may leave it and come back.
+
+        Raises what ``work`` raises, and ``ConnectionError`` where another client has taken it over.
+        """
+        stream = _KeptStream(self._room)
+        stream.client = client
+        task = asyncio.get_running_loop().create_task(work(stream))
+        run = self._runs[run_id] = _Run(caller, request, stream, task)
+        task.add_done_callback(lambda _: self._expire(run_id, run))
+        await self._accompany(run_id, run, client)
+
+    async def resume(self, run_id: str, caller: str, request: bytes, client: ClientStream) -> None:
+        """Send a client all of a run, from its first byte on, and what follows.
+
+        Raises :class:`~proxy.errors.RequestError` (404) for a run that is not here, or another's; (400) for
+        another request than the run's.
+        """
+        run = self._runs.get(run_id)
+        if run is None or run.caller != caller or run.stream.lost:
+            raise RequestError(
+                404,
+                "No run of this id can be resumed here: it is over for too long, was too long to be kept, or "
+                "another worker has it. Send the request anew.",
+                param=RESUME,
+                code="run_not_resumable",
+            )
+        if run.request != request:
+            raise RequestError(
+                400,
+                "The request is not the one that the run answers.",
+                param=RESUME,
+                code="run_not_resumable",
+            )
+        if run.timer is not None and not run.task.done():
+            run.timer.cancel()
+            run.timer = None
+        try:
+            await run.stream.replay(client)
+        except BaseException:  # Whoever leaves during the replay leaves the run as alone as it was.
+            self._leave(run_id, run)
+            raise
+        if not run.stream.ended:
+            await self._accompany(run_id, run, client)
+
+    async def _accompany(self, run_id: str, run: _Run, client: ClientStream) -> None:
+        """Wait for the end of a run with one of its clients."""
+        try:
+            await asyncio.wait({run.task})
+        except asyncio.CancelledError:
+            if not client.cut_off:
+                if run.stream.client is client:
+                    run.stream.client = None
+                    self._leave(run_id, run)
+                raise
+            # The server ends: the run tells its client so.
+            run.stream.cut_off = True
+            run.task.cancel()
+            await asyncio.wait({run.task})
+            if (own := asyncio.current_task()) is not None:
+                own.uncancel()
+        if not run.task.cancelled() and (error := run.task.exception()) is not None:
+            raise error
+        if run.stream.client is not client:
+            raise ConnectionResetError("the client has left its run")
+
+    def _leave(self, run_id: str, run: _Run) -> None:
+        """A run has no client: it ends soon, unless one comes back."""
+        if run.task.done() or run.stream.client is not None:
+            return
+        if run.stream.lost:
+            run.task.cancel()
+            return
+        if run.timer is not None:
+            run.timer.cancel()
+        run.timer = asyncio.get_running_loop().call_later(self._keep_s, run.task.cancel)
+
+    def _expire(self, run_id: str, run: _Run) -> None:
+        """A run is over: it is kept for a while, unless it was broken off."""
+        if run.timer is not None:
+            run.timer.cancel()
+        if not run.stream.ended:
+            self._drop(run_id)
+            return
+        run.timer = asyncio.get_running_loop().call_later(self._keep_s, self._drop, run_id)
+
+    def _drop(self, run_id: str) -> None:
+        if (run := self._runs.pop(run_id, None)) is not None:
+            run.stream.forget()
+
+    async def drain(self, timeout_s: float) -> None:
+        """End the runs that have no client, and forget all."""
+        alone = [run.task for run in self._runs.values() if not run.task.done()]
+        for task in alone:
+            task.cancel()
+        if alone:
+            await asyncio.wait(alone, timeout=max(timeout_s, 1.0))
+        for run_id in list(self._runs):
+            if (timer := self._runs[run_id].timer) is not None:
+                timer.cancel()
+            self._drop(run_id)

@@ -1,0 +1,106 @@
+"""``/ui/api/capture`` and a run's wire: who asked for bytes, and what came of it."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Container
+from typing import Any, Final
+
+from aiohttp import web
+
+from proxy.errors import RequestError
+from proxy.server.api.admin import json_answer, page, parse_query
+from proxy.server.auth.key_names import recorded_caller
+from proxy.server.captures import CAPTURES, MOST_RUNS, MOST_S, Captures, Order
+from proxy.server.peers import Peers
+from proxy.server.ui.aligning import aligned
+from proxy.server.ui.requests import read_object
+from proxy.server.ui.surface import UiRequest
+from proxy.store.base import Store
+
+__all__ = ["Capturing"]
+
+_MOST_ORDERS: Final = 10
+_LONGEST_KEY: Final = 80
+
+
+class Capturing:
+    """Answers for captures.  ``declared`` are the names of the configuration's keys."""
+
+    def __init__(self, captures: Captures, peers: Peers, store: Store, declared: Container[str]) -> None:
+        self._captures = captures
+        self._peers = peers
+        self._store = store
+        self._declared = declared
+
+    async def answer(self, asked: UiRequest) -> web.Response:
+        """The orders, a new one, or the end of one."""
+        parse_query(asked.target.query)
+        if asked.method == "DELETE" and asked.rest:
+            if not await self._captures.end(asked.rest):
+                raise asked.unknown()
+            await self._peers.ask_all(CAPTURES)
+            return web.Response(status=204)
+        if asked.rest:
+            raise asked.unknown()
+        asked.allow("GET", "POST")
+        if asked.method == "POST":
+            return json_answer(await self._begin(asked))
+        return json_answer(page([order.as_json() for order in self._captures.live()], more=False))
+
+    async def wire(self, run_id: str) -> dict[str, Any]:
+        """What was captured of a run, aligned."""
+        said = await self._captures.find(run_id)
+        if said is None:
+            return {
+                "object": "ui.wire",
+                "run_id": run_id,
+                "captured": False,
+                "reason": "nobody asked for the bytes of this run, or their hour is over",
+                "truncated": False,
+                "legs": [],
+                "chunks": [],
+                "alignment": [],
+            }
+        spans = await asyncio.to_thread(aligned, said["legs"], said["chunks"])
+        return {
+            "object": "ui.wire",
+            "run_id": run_id,
+            "captured": True,
+            "reason": None,
+            **said,
+            "alignment": spans,
+        }
+
+    async def summary(self, run_id: str) -> dict[str, Any]:
+        """Whether there is something, and how much."""
+        said = await self._captures.find(run_id)
+        size = 0 if said is None else sum(leg["bytes"] for leg in said["legs"])
+        return {"captured": said is not None, "bytes": size}
+
+    async def _begin(self, asked: UiRequest) -> dict[str, Any]:
+        if self._captures.refused is not None:
+            raise RequestError(403, f"Nothing can be captured: {self._captures.refused}.", code="capture_off")
+        number = (int, float)
+        said = await read_object(asked.request, {"key": (str, type(None)), "runs": int, "minutes": number})
+        runs, minutes = said.get("runs", 20), said.get("minutes", 15)
+        if not 1 <= runs <= MOST_RUNS:
+            raise RequestError(400, f"runs must be a number from 1 to {MOST_RUNS}.", param="runs")
+        if not 0 < minutes * 60 <= MOST_S:
+            raise RequestError(400, f"minutes must be at most {MOST_S / 60:g}.", param="minutes")
+        if len(self._captures.live()) >= _MOST_ORDERS:
+            raise RequestError(400, "Too many captures are under way. End one of them first.")
+        name = (said.get("key") or "").strip()
+        key = await recorded_caller(self._store, self._declared, name[:_LONGEST_KEY]) if name else ""
+        order = Order(
+            id=f"cap_{secrets.token_hex(6)}",
+            key=key.partition("/")[0],
+            runs=runs,
+            until=time.time() + minutes * 60,
+            by=asked.session.name.replace(":", "_"),
+            left=runs,
+        )
+        await self._captures.ask(order)
+        # The other processes of this port read it now; their runs count for themselves.
+        await self._peers.ask_all(CAPTURES)
+        return {"object": "ui.capture", **order.as_json(name or None)}

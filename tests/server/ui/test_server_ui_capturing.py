@@ -1,0 +1,186 @@
+"""Capturing bytes: only where an administrator asked, in bounds, sealed, and aligned afterwards."""
+
+import base64
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from client_keys import bearer, declared
+from hypothesis import given
+from hypothesis import strategies as st
+from raw_upstream import RawUpstream
+from running_proxy import make_config, running
+from ui_rig import ADMIN, CLIENT, QUESTION, Browser, turns, ui_proxy
+from waiting import until
+
+from proxy.relay.base import ClientStream
+from proxy.server import captures as taping
+from proxy.server.captures import CAPTURES, Captures, Order
+from proxy.server.peers import Peers
+from proxy.server.ui.aligning import aligned
+
+
+async def asked(browser: Browser, secret: str = CLIENT, **more: Any) -> tuple[str, bytes]:
+    """Ask the question; the run's id and the answer's bytes."""
+    answer = await browser.proxy.ask({**QUESTION, **more}, bearer(secret))
+    assert answer.status == 200, answer.body
+    return answer.header("x-toolrelay-run") or "", answer.body
+
+
+def body_of(wire: dict[str, Any], leg: str) -> bytes:
+    """The bytes of a leg."""
+    return b"".join(base64.b64decode(chunk["data"]) for chunk in wire["chunks"] if chunk["leg"] == leg)
+
+
+async def test_nothing_is_captured_until_somebody_asks() -> None:
+    """Without an order there are no bytes, and upstreams are asked without anything between."""
+    async with ui_proxy() as (browser, _):
+        await browser.sign_in()
+        run_id, _ = await asked(browser)
+        wire = (await browser.get(f"runs/{run_id}/wire")).json
+        assert (wire["captured"], wire["legs"]) == (False, [])
+        assert wire["reason"]
+        assert (await browser.get(f"runs/{run_id}")).json["wire"] == {"captured": False, "bytes": 0}
+
+
+async def test_both_sides_of_a_run_are_captured_and_aligned() -> None:
+    """What the client sent and got, what the upstream got and sent; untouched stretches are one span."""
+    async with ui_proxy() as (browser, upstream):
+        await browser.sign_in()
+        order = await browser.send("POST", "capture", {"runs": 1, "minutes": 5})
+        assert (order.status, order.json["runs_left"]) == (200, 1)
+        run_id, answer = await asked(browser)
+        second, _ = await asked(browser)
+        assert not (await browser.get(f"runs/{second}/wire")).json["captured"]
+        wire = (await browser.get(f"runs/{run_id}/wire")).json
+        assert wire["captured"]
+        assert {leg["id"] for leg in wire["legs"]} == {
+            *("client.request", "upstream.1.request", "client.response", "upstream.1.response"),
+            *("upstream.2.request", "upstream.2.response"),
+        }
+        assert body_of(wire, "client.response") == answer
+        assert body_of(wire, "upstream.1.request") == upstream.requests[0].body
+        assert body_of(wire, "upstream.2.request") == upstream.requests[1].body
+        pairs = {tuple(pair["between"]): pair["spans"] for pair in wire["alignment"]}
+        kinds = {span["kind"] for span in pairs["client.request", "upstream.1.request"]}
+        assert {"untouched", "inserted"} <= kinds
+        assert {span["kind"] for span in pairs["upstream.1.response", "client.response"]} & {"withheld"}
+        for (left, right), spans in pairs.items():
+            a, b = body_of(wire, left), body_of(wire, right)
+            for span in spans:
+                if span["kind"] == "untouched":
+                    assert a[slice(*span["a"])] == b[slice(*span["b"])]
+        assert (await browser.get(f"runs/{run_id}")).json["wire"]["captured"]
+        (listed,) = (await browser.get("capture")).json["data"]
+        assert (listed["runs_left"], listed["by"]) == (0, "boss")
+        assert listed["bytes"] > 0
+
+
+async def test_a_capture_is_for_one_key_and_can_be_ended() -> None:
+    """Runs of others are left alone, and after its end those of the key, too."""
+    tables = {"boss": declared(ADMIN, admin=True), "webui": declared(CLIENT)}
+    async with ui_proxy(keys=tables) as (browser, _):
+        await browser.sign_in()
+        order = (await browser.send("POST", "capture", {"key": "webui", "runs": 5, "minutes": 5})).json
+        other, _ = await asked(browser, ADMIN)
+        mine, _ = await asked(browser)
+        assert (await browser.send("DELETE", f"capture/{order['id']}")).status == 204
+        later, _ = await asked(browser)
+        found = [(await browser.get(f"runs/{one}/wire")).json["captured"] for one in (other, mine, later)]
+        assert found == [False, True, False]
+        assert (await browser.send("DELETE", "capture/cap_none")).status == 404
+
+
+async def test_a_capture_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In runs, in time, and in bytes; what is past them is marked."""
+    monkeypatch.setattr(taping, "_MAX_BYTES", 300)
+    async with ui_proxy() as (browser, _):
+        await browser.sign_in()
+        for body in ({"runs": 0}, {"runs": 101}, {"minutes": 61}, {"minutes": 0}, {"runs": "x"}, {"a": 1}):
+            assert (await browser.send("POST", "capture", body)).status == 400
+        await browser.send("POST", "capture", {"runs": 1, "minutes": 1})
+        run_id, _ = await asked(browser)
+        wire = (await browser.get(f"runs/{run_id}/wire")).json
+        assert wire["truncated"]
+        assert sum(len(base64.b64decode(chunk["data"])) for chunk in wire["chunks"]) == 300
+        assert any(leg["truncated"] for leg in wire["legs"])
+
+
+@pytest.mark.parametrize(
+    "config", [{"ui": {"capture": "off"}}, {"store": {"content": "none"}}], ids=["off", "no content"]
+)
+async def test_nothing_is_captured_where_content_is_not_kept(config: dict[str, Any]) -> None:
+    """The operator's word on content holds for captures."""
+    async with ui_proxy(**config) as (browser, _):
+        await browser.sign_in()
+        answer = await browser.send("POST", "capture", {"runs": 1})
+        assert (answer.status, answer.error["code"]) == (403, "capture_off")
+        assert not (await browser.get("session")).json["capture"]["allowed"]
+
+
+async def test_a_client_that_wants_nothing_kept_is_not_captured() -> None:
+    """A request that must not be kept uses up no order; one whose time is over captures nothing."""
+    now = [1000.0]
+    async with ui_proxy() as (browser, _):
+        captures = Captures(browser.proxy.services.store, None, now=lambda: now[0])
+        order = Order("cap_1", "", 2, 1060.0, "boss", left=2)
+        await captures.ask(order)
+        client = cast(ClientStream, None)
+        assert captures.begin(client, "run_1", "key_a", b"{}", keeps=False) is None
+        assert order.left == 2
+        begun = captures.begin(client, "run_1", "key_a", b"{}", keeps=True)
+        assert begun is not None
+        captures.finish(begun[1], begun[2])
+        now[0] = 1060.0
+        assert captures.begin(client, "run_2", "key_a", b"{}", keeps=True) is None
+        assert captures.orders == ()
+
+
+async def test_other_workers_are_told_and_read_the_order(tmp_path: Path) -> None:
+    """A process over the same record captures once it is told, and what it kept can be read at the other."""
+    keys = {"boss": declared(ADMIN, admin=True), "webui": declared(CLIENT)}
+    store = {"url": f"sqlite:///{tmp_path / 'r.db'}"}
+    told = Peers()
+    async with RawUpstream(*turns()) as upstream:
+        config = make_config(upstream.url, keys=keys, store=store)
+        async with running(config) as one, running(config, peers=told) as two:
+            browser = await Browser(one).sign_in()
+            order = (await browser.send("POST", "capture", {"runs": 2, "key": "webui"})).json
+            other = Browser(two, browser.cookie)
+            assert (await other.get("capture")).json["data"] == []
+            assert told.own(CAPTURES) == b"{}"
+
+            async def read() -> bool:
+                return bool((await other.get("capture")).json["data"])
+
+            await until(read)
+            (listed,) = (await other.get("capture")).json["data"]
+            assert listed["id"] == order["id"]
+            run_id, _ = await asked(other)
+
+            async def there() -> bool:
+                return bool((await browser.get(f"runs/{run_id}/wire")).json.get("captured"))
+
+            await until(there)
+
+
+PIECES = st.lists(st.sampled_from([b"data: a\n\n", b"data: b\n\n", b"data: c\n\n", b": x\n\n"]), max_size=12)
+
+
+@given(PIECES, PIECES)
+def test_spans_cover_each_side_once_and_in_order(a: list[bytes], b: list[bytes]) -> None:
+    """Whatever came and went, each byte of either side is in one span, and untouched ones are the same."""
+    bodies = {"upstream.1.response": b"".join(a), "client.response": b"".join(b)}
+    legs = [{"id": name, "content_type": "text/event-stream"} for name in bodies]
+    chunks = [{"leg": name, "data": base64.b64encode(body).decode()} for name, body in bodies.items()]
+    (pair,) = aligned(legs, chunks)
+    for side, name in (("a", "upstream.1.response"), ("b", "client.response")):
+        at = 0
+        for span in pair["spans"] if a or side == "a" else ():
+            assert span[side][0] == at
+            at = span[side][1]
+        assert not pair["spans"] or not a or at == len(bodies[name])
+    for span in pair["spans"]:
+        if span["kind"] == "untouched":
+            one, other = (bodies[name][slice(*span[side])] for side, name in zip("ab", bodies, strict=True))
+            assert one == other
