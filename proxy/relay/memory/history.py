@@ -198,11 +198,7 @@ class History:
         known = await self._store.find_hidden([*exact, *(key for keys in loose for key in keys)])
         hidden: dict[int, HiddenTurns] = {}
         pointers: dict[int, Pointer] = {}
-        # What is known to stand at another place of this very conversation is not what stands here.
-        elsewhere: dict[str, set[str]] = {}
-        for key, keys in zip(exact, loose, strict=True):
-            if keys and len(known[key]) == 1:
-                elsewhere.setdefault(keys[0], set()).add(known[key][0].variant)
+        elsewhere = _stand_here(exact, loose, known)
         for at, (answer, key) in enumerate(zip(answers, exact, strict=True)):
             variants = known[key]
             if len(variants) > 1:
@@ -418,6 +414,20 @@ class History:
             return True
         kept = orjson.loads(earlier.payload)
         return bool(kept.get("variant") == variant or kept.get("asked", "") != asked)
+
+
+def _stand_here(
+    exact: Sequence[str], loose: Sequence[Sequence[str]], known: Mapping[str, Sequence[HiddenTurns]]
+) -> Mapping[str, set[str]]:
+    """By the first loose key, the variants that are known to stand in this very conversation.
+
+    What stands at another place of it is not what stands here.
+    """
+    found: dict[str, set[str]] = {}
+    for key, keys in zip(exact, loose, strict=True):
+        if keys and len(known[key]) == 1:
+            found.setdefault(keys[0], set()).add(known[key][0].variant)
+    return found
 
 
 def _why_not(found: Sequence[HiddenTurns]) -> MemoryOutcome:
