@@ -76,6 +76,8 @@ RELAY_MAY_IMPORT = {
     "proxy.wires.stream.sse",
     "proxy.wires.json.splice",
     "proxy.wires.past.clock",
+    "proxy.wires.past.evidence",
+    "proxy.wires.turn.digest",
     "proxy.wires.stream.usage_tap",
     "proxy.upstreams.base",
     "proxy.store.base",

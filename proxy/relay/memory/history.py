@@ -21,17 +21,16 @@ from proxy.approval_records import approval_ids_in
 from proxy.errors import StoreError
 from proxy.events import ToolCall
 from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
-from proxy.relay.memory.digests import digest_of_calls, digest_of_text
 from proxy.relay.memory.local import LocalResponses
 from proxy.relay.memory.loose import PLAIN, Pointer, evidence_of, has_other, loose_keys, pointer_of
 from proxy.relay.memory.marks import WAITING, fill, waiting_of
 from proxy.relay.memory.outcomes import MemoryOutcome, PutBack, Recall
+from proxy.relay.memory.shown import AMBIGUOUS, digest_of, digest_of_calls, is_shown, marks_of, with_marks
 from proxy.relay.memory.turns import Answers, LastTurn, Restored, Settle
 from proxy.relay.memory.variants import variant_of
 from proxy.store.base import LOOK_UP_S, Store
 from proxy.values import value_class
 from proxy.wires.client_port import Answer, ClientRequest, ReturnedCalls
-from proxy.wires.json.splice import join_object
 from proxy.wires.past.clock import ToldRule
 from proxy.wires.upstream_port import BodyEditor, ChainedEditor
 
@@ -40,8 +39,6 @@ __all__ = ["Answers", "History", "LastTurn", "Restored", "Settle"]
 _MOST_LOOKUPS = 256
 _ASKED: Final = "approval"
 """In place of the offer's fingerprint in the keys of turns that wait for approvals."""
-_AMBIGUOUS = "several"
-"""In place of the variant of a held turn: others of the same calls were held under its key."""
 
 
 @value_class
@@ -201,11 +198,7 @@ class History:
         known = await self._store.find_hidden([*exact, *(key for keys in loose for key in keys)])
         hidden: dict[int, HiddenTurns] = {}
         pointers: dict[int, Pointer] = {}
-        # What is known to stand at another place of this very conversation is not what stands here.
-        elsewhere: dict[str, set[str]] = {}
-        for key, keys in zip(exact, loose, strict=True):
-            if keys and len(known[key]) == 1:
-                elsewhere.setdefault(keys[0], set()).add(known[key][0].variant)
+        elsewhere = _stand_here(exact, loose, known)
         for at, (answer, key) in enumerate(zip(answers, exact, strict=True)):
             variants = known[key]
             if len(variants) > 1:
@@ -265,10 +258,10 @@ class History:
         """
         if not visible.strip() or not request.keeps:
             return False
-        payload = _marked(editor.suspend(turn.message, (), turn.mask), untrusted=turn.untrusted)
+        payload = with_marks(editor.suspend(turn.message, (), turn.mask), untrusted=turn.untrusted)
         key = request.answer_key(turn.caller, offer_fingerprint, visible, told=self._told)
         variant = variant_of(payload)
-        self._put_hidden(key, variant, turn, _marked(payload, upstream=turn.upstream))
+        self._put_hidden(key, variant, turn, with_marks(payload, upstream=turn.upstream))
         place = request.evidence(told=self._told)
         if place is not None:
             kept = evidence_of(place, (key, variant))
@@ -325,7 +318,7 @@ class History:
             caller=turn.caller,
             response=orjson.dumps(resource),
             input_items=editor.input_items(),
-            continuation=_marked(
+            continuation=with_marks(
                 editor.continuation(turn.message, turn.calls, turn.mask),
                 untrusted=turn.untrusted,
                 upstream=turn.upstream,
@@ -362,18 +355,18 @@ class History:
         ids = [call.client_id for call in turn.calls if call.client_id is not None]
         key = request.conversation_key(turn.caller, ids, told=self._told)
         payload = editor.suspend(turn.message, turn.calls, turn.mask)
-        seen, asked = digest_of_text(visible), digest_of_calls(shown) if request.returns_calls else ""
+        seen, asked = digest_of(visible), digest_of_calls(shown) if request.returns_calls else ""
         variant = variant_of(payload, seen)
         try:
             async with asyncio.timeout(None if needed else LOOK_UP_S):
                 if not await self._is_only(key, asked, variant):
-                    variant = _AMBIGUOUS
+                    variant = AMBIGUOUS
         except (StoreError, TimeoutError) as error:
             if needed:
                 raise
             self._tell_unavailable(error)
             return False
-        marked = _marked(
+        marked = with_marks(
             payload,
             seen=seen,
             asked=asked,
@@ -407,7 +400,7 @@ class History:
                 run_id=turn.run_id,
                 caller=turn.caller,
                 wire=turn.wire,
-                payload=_marked(payload, untrusted=turn.untrusted, upstream=turn.upstream, **_waits(turn)),
+                payload=with_marks(payload, untrusted=turn.untrusted, upstream=turn.upstream, **_waits(turn)),
                 created_at=self._now(),
                 ephemeral=not request.keeps,
             )
@@ -421,6 +414,20 @@ class History:
             return True
         kept = orjson.loads(earlier.payload)
         return bool(kept.get("variant") == variant or kept.get("asked", "") != asked)
+
+
+def _stand_here(
+    exact: Sequence[str], loose: Sequence[Sequence[str]], known: Mapping[str, Sequence[HiddenTurns]]
+) -> Mapping[str, set[str]]:
+    """By the first loose key, the variants that are known to stand in this very conversation.
+
+    What stands at another place of it is not what stands here.
+    """
+    found: dict[str, set[str]] = {}
+    for key, keys in zip(exact, loose, strict=True):
+        if keys and len(known[key]) == 1:
+            found.setdefault(keys[0], set()).add(known[key][0].variant)
+    return found
 
 
 def _why_not(found: Sequence[HiddenTurns]) -> MemoryOutcome:
@@ -454,14 +461,14 @@ def _restore(request: ClientRequest, editor: BodyEditor, found: _Found, recall: 
     turns, untrusted, upstream, bound = 0, "", "", False
     if found.response is not None and isinstance(editor, ChainedEditor):
         editor.resume(found.response.continuation)
-        untrusted, upstream = _marks(orjson.loads(found.response.continuation))
+        untrusted, upstream = marks_of(orjson.loads(found.response.continuation))
         turns, bound = 1, True
         recall.put(PutBack(found.response.run_id, "response", len(found.response.continuation)))
     for needed, kept_turns in ((True, found.held), (False, found.hidden)):
         for position, turn in kept_turns:
             kept = orjson.loads(turn.payload)
-            if not _is_shown(request, position, kept):
-                recall.miss("ambiguous" if kept.get("variant") == _AMBIGUOUS else "changed")
+            if not is_shown(request, position, kept):
+                recall.miss("ambiguous" if kept.get("variant") == AMBIGUOUS else "changed")
                 continue
             before = editor.restored[1]
             editor.restore(position, turn.payload, needed=needed)
@@ -469,30 +476,6 @@ def _restore(request: ClientRequest, editor: BodyEditor, found: _Found, recall: 
             loosely = not needed and position in found.loosely
             added = editor.restored[1] - before
             recall.put(PutBack(turn.run_id, "calls" if needed else "answer", added, loosely))
-            stranger, home = _marks(kept)
+            stranger, home = marks_of(kept)
             untrusted, upstream = untrusted or stranger, upstream if bound else home
     return Restored(turns, untrusted, upstream, bound, recall=recall)
-
-
-def _marked(payload: bytes, **marks: str) -> bytes:
-    """What is kept, with what the relay has to know of it: ``untrusted``, the tool whose untrusted
-    result the model has read in it, ``upstream``, where it was made, of a held turn ``seen`` and
-    ``asked``, digests of the text and the calls that the client was shown, and ``variant``, which tells
-    it from others of the same calls."""
-    said = {name: orjson.dumps(mark) for name, mark in marks.items() if mark}
-    # An editor's object is never empty and has no members of these names.
-    return payload[:-1] + b"," + join_object(said)[1:] if said else payload
-
-
-def _marks(kept: Mapping[str, Any]) -> tuple[str, str]:
-    """The tool and the upstream that :func:`_marked` named; each empty where it named none."""
-    return str(kept.get("untrusted", "")), str(kept.get("upstream", ""))
-
-
-def _is_shown(request: ClientRequest, position: int, kept: Mapping[str, Any]) -> bool:
-    """Whether a client sends back what it was shown of that turn, and of no other."""
-    if kept.get("variant") == _AMBIGUOUS:
-        return False
-    # Of an answer the text is in the key.
-    seen = kept.get("seen")
-    return request.fits(position, kept, lambda text: seen in (None, digest_of_text(text)))
