@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from proxy.approval_records import Approval
 from proxy.records import (
     HiddenTurns,
     KeptResult,
@@ -30,6 +31,7 @@ __all__ = [
     "CUT_OFF_SQL",
     "ROWS",
     "T0",
+    "approval",
     "cut_off_runs",
     "files_below",
     "fill_disk",
@@ -196,6 +198,28 @@ def kept(handle: str = "res_1", caller: str = "open", **changes: Any) -> KeptRes
         "created_at": T0,
     }
     return KeptResult(handle=handle, caller=caller, **(values | changes))
+
+
+def approval(id: str = "ap_1", **changes: Any) -> Approval:
+    """A call that waits for somebody's decision."""
+    values: dict[str, Any] = {
+        "run_id": "run_1",
+        "turn": 1,
+        "seq": 0,
+        "call_id": "call_1",
+        "caller": "open",
+        "key": "open",
+        "tool": "shop__buy",
+        "effect": "destructive",
+        "spec_digest": "0" * 64,
+        "arguments_digest": "1" * 64,
+        "arguments": '{"what":"tea"}',
+        "arguments_shown": {"what": "tea"},
+        "rule": "policy.approve",
+        "created_at": T0,
+        "expires_at": T0 + 3600,
+    }
+    return Approval(id=id, **(values | changes))
 
 
 CUT_OFF_SQL = (

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_records import (
     T0,
+    approval,
     files_below,
     hidden,
     hidden_of,
@@ -32,7 +33,7 @@ from proxy.errors import ConfigError, StoreError
 from proxy.store.base import RunFilter
 from proxy.store.factory import open_store
 from proxy.store.options import StoreOptions
-from proxy.store.seal import CALLS, CONTENT, MESSAGES, RESPONSES, Seal, parse_seal_key
+from proxy.store.seal import APPROVALS, CALLS, CONTENT, MESSAGES, RESPONSES, Seal, parse_seal_key
 from proxy.store.sqlite.memory import MemoryStore
 from proxy.store.sqlite.store import SqliteStore
 
@@ -42,7 +43,7 @@ SECRET = "a secret sentence"
 Make = Callable[..., SqliteStore]
 
 
-def _fill(store: SqliteStore, name: str = "1") -> None:
+async def _fill(store: SqliteStore, name: str = "1") -> None:
     """One row of every kind of content, each with the secret in each of its columns."""
     plain = SECRET.encode()
     store.put_run(run(f"run_{name}"))
@@ -63,6 +64,8 @@ def _fill(store: SqliteStore, name: str = "1") -> None:
         response(f"resp_{name}", response=plain, input_items=plain + b"1", continuation=plain + b"2")
     )
     store.put_result(kept(f"res_{name}", run_id=f"run_{name}", content=SECRET))
+    said = {"arguments": SECRET, "arguments_shown": {"to": SECRET}, "words": SECRET, "edited": SECRET}
+    await store.put_approvals([approval(f"ap_{name}", run_id=f"run_{name}", **said)])
 
 
 async def _check(store: SqliteStore, name: str = "1") -> None:
@@ -86,6 +89,8 @@ async def _check(store: SqliteStore, name: str = "1") -> None:
     result = await store.find_result(f"res_{name}", "open")
     assert result is not None
     assert result.content == SECRET
+    (asked,) = await store.find_approvals([f"ap_{name}"])
+    assert (asked.arguments, asked.arguments_shown, asked.words) == (SECRET, {"to": SECRET}, SECRET)
 
 
 async def _settle(store: SqliteStore) -> None:
@@ -97,7 +102,7 @@ async def test_sealed_content_is_read_and_no_file_has_it(make_sqlite: Make, tmp_
     store = make_sqlite(seal=Seal(KEY))
     await store.start()
     assert store.sealed is True
-    _fill(store)
+    await _fill(store)
     await _settle(store)
     await _check(store)
     files = [path for path in files_below(tmp_path) if path.is_file()]
@@ -120,18 +125,19 @@ async def test_what_was_written_before_the_key_stays_readable(make_sqlite: Make)
     before = make_sqlite()
     await before.start()
     assert before.sealed is False
-    _fill(before, "old")
+    await _fill(before, "old")
     await before.aclose()
     store = make_sqlite(seal=Seal(KEY))
     await store.start()
-    _fill(store, "new")
+    await _fill(store, "new")
     await _settle(store)
     await _check(store, "old")
     await _check(store, "new")
-    _fill(store, "old")
+    await _fill(store, "old")
     await _settle(store)
     await _check(store, "old")
-    for table in (*CONTENT, CALLS):
+    # An approval is put once and only decided about after that.
+    for table in {*CONTENT, CALLS} - {APPROVALS}:
         assert query(store.path, f"SELECT count(*) FROM {table.name} WHERE sealed_by IS NULL") == [(0,)]
 
 
@@ -141,7 +147,7 @@ async def test_another_key_is_refused_at_start(make_sqlite: Make, table: str, ke
     """A record with one sealed row of any kind does not start with another key, or with none."""
     first = make_sqlite(seal=Seal(KEY))
     await first.start()
-    _fill(first)
+    await _fill(first)
     await first.aclose()
     with closing(sqlite3.connect(first.path)) as connection, connection:
         for other in CONTENT:
@@ -166,7 +172,7 @@ async def test_one_of_two_keys_is_not_enough(make_sqlite: Make) -> None:
     for store in stores:  # both while the record is empty
         await store.start()
     for number, store in enumerate(stores):
-        _fill(store, str(number))
+        await _fill(store, str(number))
         await _settle(store)
     with pytest.raises(StoreError, match="sealed with the key"):
         await stores[0].find_suspended("s-1")
@@ -179,7 +185,7 @@ async def test_a_record_whose_sealed_rows_are_gone_needs_no_key(make_sqlite: Mak
     """The rows decide, not their history: after the last sealed one the key may go."""
     first = make_sqlite(seal=Seal(KEY))
     await first.start()
-    _fill(first)
+    await _fill(first)
     await first.aclose()
     with closing(sqlite3.connect(first.path)) as connection, connection:
         for table in CONTENT:
@@ -193,7 +199,7 @@ async def test_calls_without_their_key_are_shown_as_sealed(make_sqlite: Make) ->
     """Calls outlive content: with its days over no start asks for the key, and who reads is told."""
     first = make_sqlite(seal=Seal(KEY))
     await first.start()
-    _fill(first)
+    await _fill(first)
     first.close_invocation(invocation("inv_empty", "run_1", seq=1, arguments_redacted=None))
     await first.aclose()
     with closing(sqlite3.connect(first.path)) as connection, connection:
@@ -211,8 +217,8 @@ async def test_a_value_in_another_place_does_not_open(make_sqlite: Make) -> None
     """A sealed value copied to another row, table or column, or changed, is an error and not content."""
     store = make_sqlite(seal=Seal(KEY))
     await store.start()
-    _fill(store, "1")
-    _fill(store, "2")
+    await _fill(store, "1")
+    await _fill(store, "2")
     await _settle(store)
     spoiled = [
         "UPDATE suspended_turns SET payload = (SELECT payload FROM suspended_turns WHERE key = 's-1') "

@@ -1,5 +1,7 @@
 """The end of a run: what is kept for the client's next request, and the last bytes of its answer."""
 
+from dataclasses import replace
+
 from proxy.relay.base import RunSettings
 from proxy.relay.memory.history import LastTurn
 from proxy.relay.memory.run_memory import RunMemory
@@ -117,9 +119,10 @@ class RunEnding:
         if fingerprint is None or run.turn.calls or state.outcome.reader is None:
             return
         if not run.turns_hidden:
+            # Nothing of the turn itself is kept.
             self._history.note_plain(
                 job.client.request,
-                _last_turn(job, state),
+                _turn_of(job, state),
                 visible=state.output.writer.visible,
                 offer_fingerprint=fingerprint,
             )
@@ -175,17 +178,20 @@ def _last_turn(job: Job, state: State) -> LastTurn:
         SuspendedCall(call.call_id, ids.get(call.call_id), state.turn.results.get(call.call_id))
         for call in state.run.turn.calls
     ]
-    return LastTurn(
-        run_id=job.identity.run_id,
-        caller=job.identity.caller,
-        wire=job.client.port.dialect.name,
+    return replace(
+        _turn_of(job, state),
         message=state.outcome.message(),
-        mask=state.tools.mask,
         calls=calls,
         untrusted=state.tools.untrusted_read(),
         upstream=job.upstream.route.served.upstream.name,
         waiting=[one.id for one in (*job.conversation.waiting, *state.turn.approvals)],
     )
+
+
+def _turn_of(job: Job, state: State) -> LastTurn:
+    """The turn that was read last, without what the model said in it."""
+    wire = job.client.port.dialect.name
+    return LastTurn(job.identity.run_id, job.identity.caller, wire, b"", state.tools.mask)
 
 
 async def _send_end(job: Job, state: State, data: bytes) -> None:

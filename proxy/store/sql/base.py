@@ -150,7 +150,8 @@ class SqlBase(ABC):
         await self._check_seal()
         if file is not None and self._ring.awaits:
             self._ring.seal_with(Seal(await asyncio.to_thread(file.make)))
-            _log.warning(
+            # Commands tell their users themselves.
+            _log.debug(
                 "the record encrypts its content with a new key: %s; back it up with the record", file.path
             )
 

@@ -188,7 +188,7 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
         calls = {finished.seq: finished.call for finished in self._finished}
         repaired = []
         for key in sorted(self._items.keys() | self._call_keys):
-            item = self._items.get(key) or self._opened[key]
+            item = self._items[key] if key in self._items else self._opened[key]
             if key in self._call_keys and item.get("type") == "function_call":
                 call = calls.get(self._seqs[key])
                 if call is None:

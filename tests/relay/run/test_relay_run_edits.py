@@ -7,6 +7,7 @@ at random and sent, and what goes upstream is compared byte by byte with what ha
 import asyncio
 import copy
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -27,6 +28,11 @@ Body = dict[str, Any]
 ZONES = ("UTC", "Europe/Berlin", "UTC")
 SAID = ("It is noon.", "It is one.", "It is noon.")
 ASKED = ("hi", "and there?", "hi")
+
+
+def unnamed(elements: list[bytes]) -> list[bytes]:
+    """Elements without the ids of their calls, which are told apart where models repeat them."""
+    return [re.sub(rb'"call_id":"[^"]*"', b"", each) for each in elements]
 
 
 class Had:
@@ -75,25 +81,29 @@ class Had:
         assert place == len(back)
         assert len(self.tools) == 1
 
-    def expected(self, body: Body) -> list[bytes]:
-        """What has to go upstream: hidden turns behind answers as long as nothing is changed."""
+    def check(self, body: Body, sent: list[bytes]) -> None:
+        """What has to go upstream: hidden turns behind answers as long as nothing is changed; after a change
+        only turns that were behind an answer of these very words."""
         mine: list[Body] = body[self.field]
         had: list[Body] = self.base[self.field]
         same = {key: value for key, value in body.items() if key != self.field}
-        if same != {key: value for key, value in self.base.items() if key != self.field}:
-            return [json.dumps(one).encode() for one in mine]
-        whole: list[bytes] = []
-        intact = True
+        is_theirs = same != {key: value for key, value in self.base.items() if key != self.field}
+        place = 0
+        intact = not is_theirs
         for position, one in enumerate(mine):
             intact = intact and position < len(had) and one == had[position]
             # On Responses neighbours among a model's items are one turn.
             follows = mine[position + 1]["role"] if position + 1 < len(mine) else "user"
             alone = self.field == "messages" or follows != "assistant"
-            if intact and alone and position in self.hidden:
-                whole += self.hidden[position]
-            else:
-                whole.append(json.dumps(one).encode())
-        return whole
+            known = [] if is_theirs else [unnamed(self.hidden[at]) for at in self.hidden if had[at] == one]
+            stretch = sent[place : place + 3]
+            if unnamed(stretch) in known and (not intact or stretch == self.hidden[position]):
+                place += 3
+                continue
+            assert not (intact and alone and position in self.hidden), f"nothing is put back at {position}"
+            assert sent[place] == json.dumps(one).encode()
+            place += 1
+        assert place == len(sent)
 
 
 def call_of(zone: str) -> str:
@@ -201,8 +211,9 @@ def edited(draw: Any, base: Body) -> Body:
 
 
 @pytest.mark.parametrize("wire", [had_on_chat, had_on_responses], ids=["chat", "responses"])
-def test_an_edited_conversation_is_the_clients_from_the_edit_on(wire: Callable[[], Any]) -> None:
-    """Rule R4: before the first edit every hidden turn is put back byte for byte, behind it none is."""
+def test_an_edited_conversation_gets_back_only_what_was_behind_its_answers(wire: Callable[[], Any]) -> None:
+    """Rule R4: before the first edit every hidden turn is put back byte for byte, behind it none but those
+    that were behind the same answer."""
     with running(wire) as (runner, had):
 
         @settings(deadline=None, max_examples=120)
@@ -211,6 +222,6 @@ def test_an_edited_conversation_is_the_clients_from_the_edit_on(wire: Callable[[
             body = data.draw(edited(had.base))
             if not body[had.field]:
                 return
-            assert runner.run(had.ask(body)) == had.expected(body)
+            had.check(body, runner.run(had.ask(body)))
 
         holds()

@@ -48,7 +48,7 @@ def test_the_users_words_stand_behind_the_summary_in_order() -> None:
 
 def test_only_the_newest_words_are_kept_where_there_is_no_room_for_all() -> None:
     """The summary itself is never cut."""
-    text = told([user("old"), user("x" * 65_530), user("new")])
+    text = told([user("old"), user("x" * 65_531), user("new")])
     assert "old" not in text
     assert text.endswith("x\n\nnew")
     assert "In short." in text
