@@ -21,7 +21,8 @@ NOT_NEEDED = {
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_who_serves_loads_no_library_for_what_is_not_asked_of_it(tmp_path: Path, workers: int) -> None:
     """No process that serves and logs JSON imports what only other commands, or other settings, need."""
-    more = "[limits]\nrequests = []\ntool_calls = []\n"
+    # The playground of the web UI has limits, too.
+    more = "[limits]\nrequests = []\ntool_calls = []\n[ui]\nenabled = false\n"
     write_config(tmp_path, "http://127.0.0.1:1/v1", more=more, workers=workers)
     # Inherited by the workers: each process says on its standard error what it imports.
     async with serving(tmp_path, env={"PYTHONPROFILEIMPORTTIME": "1"}) as proxy:
