@@ -17,6 +17,7 @@ from bench.contestants import toolrelay_config
 from bench.load import Load, request_bytes
 from bench.measure import DELAY_STREAMS, Table, run_load
 from bench.processes import Process, python, started
+from bench.prompt_cache import BACK, CachingUpstream
 from bench.record import prepare
 from bench.report import plot_delays, ratios, show_table
 from bench.wire import KEY, Plan, plan_of, stamps
@@ -46,6 +47,32 @@ def test_a_request_has_the_conversation_it_is_to_have() -> None:
     assert f"Content-Length: {len(body)}".encode() in head
     assert [len(message["content"]) for message in asked["messages"][:-1]] == [100] * 4
     assert asked["messages"][-1]["role"] == "user"
+
+
+def test_a_prompt_cache_is_counted_as_documented() -> None:
+    """A prefix is read that an earlier request marked, at most twenty blocks before a mark."""
+    upstream = CachingUpstream()
+
+    def count(texts: int, *marked: int) -> tuple[int, ...]:
+        content = [
+            {
+                "type": "text",
+                "text": "x" * 100_000,
+                **({"cache_control": {"type": "ephemeral"}} if at in marked else {}),
+            }
+            for at in range(texts)
+        ]
+        counts = upstream.count({"messages": [{"role": "user", "content": content}]})
+        return tuple(
+            counts[f"{kind}input_tokens"] // 25_000 for kind in ("cache_read_", "cache_creation_", "")
+        )
+
+    assert count(2) == (0, 0, 2)
+    assert count(2, 1) == (0, 2, 0)
+    assert count(3, 2) == (2, 1, 0)
+    assert count(3) == (0, 0, 3)
+    assert count(3 + BACK, 2 + BACK) == (3, BACK, 0)
+    assert count(4 + 2 * BACK, 3 + 2 * BACK) == (0, 4 + 2 * BACK, 0)
 
 
 @pytest.fixture
