@@ -123,7 +123,10 @@ async def _converse(port: int, questions: int, *, chat: bool) -> None:
         for number in range(questions):
             said.append({"role": "user", "content": f"Question {number}: " + "which part fits? " * 20})
             if chat:
-                body = {"model": "m", "messages": [{"role": "system", "content": SYSTEM}, *said]}
+                body: dict[str, Any] = {
+                    "model": "m",
+                    "messages": [{"role": "system", "content": SYSTEM}, *said],
+                }
                 text = (await _ask(session, url, body))["choices"][0]["message"]["content"]
             else:
                 body = {"model": "m", "max_tokens": 100, "system": SYSTEM, "messages": said}

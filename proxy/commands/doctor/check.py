@@ -28,7 +28,8 @@ from proxy.server.auth.authenticate import Authentication
 from proxy.server.config.load import Config
 from proxy.server.config.settings import StoreConfig
 from proxy.server.config.text import toml_value
-from proxy.store.factory import open_store
+from proxy.store.factory import open_store, sqlite_path
+from proxy.store.key_file import KeyFile
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
@@ -289,8 +290,11 @@ def token_lines(config: Config) -> list[str]:
 
 
 def seal_lines(config: Config) -> list[str]:
-    """What it means for hidden turns that the record keeps content and does not encrypt it."""
+    """Which key file encrypts the record, or what it means for hidden turns that nothing does."""
     store = config.store
+    path = sqlite_path(store.url)
+    if store.seals and store.seal_key is None and path is not None:
+        return [f"the record is encrypted with the key in {KeyFile(path).path}; back up both together"]
     if store.seals or store.content == "none" or store.url.startswith("memory:"):
         return []
     remedy = (

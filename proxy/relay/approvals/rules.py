@@ -81,4 +81,9 @@ class Decider:
 
 def unknown_approval(approval_id: str) -> RequestError:
     """The same for an id that there is not and for one that is somebody else's."""
-    return RequestError(404, f"There is no approval {approval_id[:40]!r}.", code="approval_not_found")
+    return RequestError(
+        404,
+        f"There is no approval {approval_id[:40]!r}. Approvals that wait are listed by: toolrelay approvals "
+        "list, or GET /admin/approvals.",
+        code="approval_not_found",
+    )
