@@ -294,7 +294,9 @@ def seal_lines(config: Config) -> list[str]:
     store = config.store
     path = sqlite_path(store.url)
     if store.seals and store.seal_key is None and path is not None:
-        return [f"the record is encrypted with the key in {KeyFile(path).path}; back up both together"]
+        return [
+            f"the record is encrypted with the key in {KeyFile(path).path.name}, beside it; back up both together"
+        ]
     if store.seals or store.content == "none" or store.url.startswith("memory:"):
         return []
     remedy = (
