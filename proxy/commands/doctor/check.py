@@ -9,6 +9,7 @@ from proxy.commands.credentials.listing import login_lines
 from proxy.commands.doctor.connectivity import find_unreachable, places_of
 from proxy.commands.doctor.dialects import SpokenDialect, find_dialects
 from proxy.commands.doctor.probe import ProbeResult, probe, v1_fault
+from proxy.commands.doctor.sealing import seal_lines
 from proxy.commands.keys.keys import (
     bound_lines,
     bounds_of_keys,
@@ -28,8 +29,7 @@ from proxy.server.auth.authenticate import Authentication
 from proxy.server.config.load import Config
 from proxy.server.config.settings import StoreConfig
 from proxy.server.config.text import toml_value
-from proxy.store.factory import open_store, sqlite_path
-from proxy.store.key_file import KeyFile
+from proxy.store.factory import open_store
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
@@ -47,7 +47,6 @@ __all__ = [
     "check",
     "check_composed",
     "order_lines",
-    "seal_lines",
     "token_lines",
     "tool_table",
     "untrusted_lines",
@@ -286,27 +285,6 @@ def token_lines(config: Config) -> list[str]:
     return [
         f"{', '.join(names)}: the record encrypts nothing, so refreshed tokens stay in this process's memory "
         "and are lost when it ends. Set store.seal_key to keep them encrypted in the store"
-    ]
-
-
-def seal_lines(config: Config) -> list[str]:
-    """Which key file encrypts the record, or what it means for hidden turns that nothing does."""
-    store = config.store
-    path = sqlite_path(store.url)
-    if store.seals and store.seal_key is None and path is not None:
-        return [
-            f"the record is encrypted with the key in {KeyFile(path).path.name}, beside it; back up both together"
-        ]
-    if store.seals or store.content == "none" or store.url.startswith("memory:"):
-        return []
-    remedy = (
-        "Remove store.seal = false"
-        if not store.seal
-        else "Set store.seal_key to a key that all servers of this database share (openssl rand -base64 32)"
-    )
-    return [
-        f"{store.shown_url} is not encrypted: kept content is in the clear, and private arguments of earlier "
-        f"calls go back to the model as [private]. {remedy}"
     ]
 
 

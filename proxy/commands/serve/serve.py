@@ -4,8 +4,9 @@ import os
 from dataclasses import replace
 
 from proxy.commands.common import MAX_LINE, say
-from proxy.commands.doctor.check import CheckedServices, seal_lines, token_lines, withheld_lines
+from proxy.commands.doctor.check import CheckedServices, token_lines, withheld_lines
 from proxy.commands.doctor.connectivity import warn_of_upstreams
+from proxy.commands.doctor.sealing import seal_lines
 from proxy.commands.keys.keys import bounds_of_keys, entrance_lines
 from proxy.commands.mcp.host import mcp_host
 from proxy.commands.mcp.warnings import unallowed_lines

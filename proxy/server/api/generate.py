@@ -95,7 +95,7 @@ class Generate:
         options = request_options_of(context, history=self._history)
         await self._decide(principal, context, options)
         routes = self._routes(context, wire, body, options)
-        if _is_background(context, wire, body):
+        if _is_background(context, body):
             access = Access(context.permissions, routes, context.admission)
             ask = self._ask(context, wire, body, principal, options, access)
             if self._background.takes(ask):
@@ -252,14 +252,10 @@ class Generate:
             captures.finish(tape, token)
 
 
-def _is_background(context: Context, wire: Wire, body: Body) -> bool:
+def _is_background(context: Context, body: Body) -> bool:
     """Whether a request asks for a response in the background."""
-    return (
-        body.payload.get("background") is True
-        and wire.dialect.name == "responses"
-        and context.target.endpoint.kind == "generate"
-        and context.request.websocket is None
-    )
+    creates = context.target.endpoint.creates == "response"
+    return creates and body.payload.get("background") is True and context.request.websocket is None
 
 
 def _has_to_be_planned(

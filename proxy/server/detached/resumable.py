@@ -196,7 +196,7 @@ class ResumableRuns:
         if self._keep_s <= 0:
             raise RequestError(
                 400,
-                "This server resumes no streams (tools.resume_s = 0). Leave the header out.",
+                "This server does not resume streams (tools.resume_s is 0). Leave the header out.",
                 param=RESUME,
             )
 
@@ -229,15 +229,15 @@ class ResumableRuns:
         if run is None or run.caller != caller or run.stream.lost:
             raise RequestError(
                 404,
-                "No run of this id can be resumed here: it is over for too long, was too long to be kept, or "
-                "another worker has it. Send the request anew.",
+                "No run with this id can be resumed here: it ended too long ago, it was too large to keep, or "
+                "another worker has it. Send the request again with x-toolrelay-resume: on.",
                 param=RESUME,
                 code="run_not_resumable",
             )
         if run.request != request:
             raise RequestError(
                 400,
-                "The request is not the one that the run answers.",
+                "The request differs from the one that the run answers. Send the same path and body.",
                 param=RESUME,
                 code="run_not_resumable",
             )
