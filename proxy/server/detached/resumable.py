@@ -229,7 +229,7 @@ class ResumableRuns:
         if run is None or run.caller != caller or run.stream.lost:
             raise RequestError(
                 404,
-                "No run with this id can be resumed here: it ended too long ago, it was too large to keep, or "
+                "No run with this id can be resumed here: it ended too long ago, was too large to keep, or "
                 "another worker has it. Send the request again with x-toolrelay-resume: on.",
                 param=RESUME,
                 code="run_not_resumable",
