@@ -130,10 +130,10 @@ class ModelMissing(RequestError):
 
 
 class RunFault(ToolRelayError):
-    """What ends a run in an error that the client reads.
+    """An error that ends a run and that the client gets.
 
-    ``status`` is the HTTP status that the client gets before its first byte; ``code`` and ``type`` stand
-    in the error in either case.  ``headers`` belong to the response that says so.
+    ``status`` is the HTTP status, used if the response has not started yet.  ``code`` and ``type`` are always
+    in the error.  ``headers`` are added to the response.
     """
 
     status = 502
@@ -145,7 +145,7 @@ class RunFault(ToolRelayError):
 class UpstreamError(RunFault):
     """The model provider failed.
 
-    ``unsent`` says that there was no connection, so that the request certainly was not worked on.
+    ``unsent`` means that there was no connection, so the upstream cannot have worked on the request.
     """
 
     code = "upstream_error"
@@ -182,7 +182,7 @@ class UpstreamBroken(UpstreamError):
 
 
 class ServerStopping(RunFault):
-    """The server ends, and could not wait any longer for a response that is under way."""
+    """The server is shutting down and can no longer wait for an open response."""
 
     status = 503
     code = "draining"
@@ -194,7 +194,7 @@ class ServerStopping(RunFault):
 
 
 class NotOnRecord(RunFault):
-    """A turn that waits for the client's results is not on record, so that nobody could go on from it."""
+    """A turn that waits for the client's results could not be stored, so no request could continue it."""
 
     status = 503
     code = "store_unavailable"
@@ -202,8 +202,8 @@ class NotOnRecord(RunFault):
 
     def __init__(self) -> None:
         self.message = (
-            "The turn that these calls belong to could not be put on record, so the proxy could not use "
-            "their results. Do not run these calls; send the request again."
+            "The proxy could not store the turn that these calls belong to, so it could not use their "
+            "results. Do not run these calls; send the request again."
         )
         super().__init__(self.message)
 

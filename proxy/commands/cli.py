@@ -126,7 +126,7 @@ def ui(
         typer.Option(
             "--url",
             metavar="URL",
-            help="Where your browser reaches the server. Default: server.host and server.port.",
+            help="The address of the server for your browser. Default: server.host and server.port.",
         ),
     ] = None,
     browse: Annotated[bool, typer.Option("--open", help="Open the link in a browser.")] = False,
@@ -174,7 +174,7 @@ def doctor(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Send the requests without asking first.")] = False,
 ) -> None:
-    """Find out what an upstream can do and gets wrong, and which settings fit it."""
+    """Find out what an upstream supports, what it gets wrong, and which settings suit it."""
     by_url = upstream is not None and ("://" in upstream or upstream.startswith("replay:"))
     loaded = common.load(config, Options(upstream=upstream) if by_url else None)
     name = next(iter(loaded.upstreams)) if by_url or upstream is None else upstream
@@ -321,7 +321,7 @@ def tools_allow(
     yes: Annotated[bool, typer.Option("--yes", help="Allow the tools without asking first.")] = False,
     file: FileOption = None,
 ) -> None:
-    """Show tools of MCP servers as they are now, and allow them as they are."""
+    """Show the current definitions of tools of MCP servers, and allow them."""
     from proxy.commands.mcp import allowing
 
     if not common.run_async(allowing.allow_tools(common.load(config), pattern, yes=yes, file=file)):
@@ -334,7 +334,7 @@ def tools_deny(
     config: ConfigOption = None,
     file: FileOption = None,
 ) -> None:
-    """Take back that a tool of an MCP server was allowed."""
+    """Stop allowing a tool of an MCP server."""
     from proxy.commands.mcp import allowing
 
     loaded = common.load(config, need_secrets=False)

@@ -68,7 +68,7 @@ QUESTIONS = (
 RECORDED_AT = datetime.fromisoformat("2026-11-21T14:05:00+01:00")
 TOOLS = ("core__get_current_time", "core__get_weather")
 CONVERT = "mcp__units__convert"
-"""The tool of the MCP server that comes along."""
+"""The tool of the bundled MCP server."""
 _CONVERSION: Final = {"value": 26.2, "from": "mi", "to": "km"}
 _MCP_VERSION: Final = "2025-11-25"
 
@@ -77,7 +77,7 @@ _SHOWN_ID = 8
 """Characters of a run's id behind its ``run_``, by which it is shown and found."""
 _PREFIX = "toolrelay-demo-"
 _LINK_S = 3600.0
-"""Seconds for which the demo's link signs somebody in: it may stand on a terminal for a while."""
+"""Seconds for which the demo's link is valid: it may stay on a terminal for a while."""
 _LOCK = "lock"
 
 
@@ -191,7 +191,7 @@ def _ui_line(app: App, address: str) -> list[str]:
 
 
 def _pins(config: Config) -> list[Pin]:
-    """What of the MCP server that comes along is allowed: its tool, as this version has it."""
+    """The pin of the bundled MCP server's tool, as this version defines it."""
     found = []
     for name, server in config.mcp.known().items():
         (definition,) = read_listing(name, [units_server.TOOL]).definitions
@@ -254,8 +254,8 @@ def python_lines(address: str) -> list[str]:
 
 
 def mcp_lines(address: str, *, serves: bool) -> list[str]:
-    """A call of the tool of the MCP server that comes along, ready to be pasted into a shell; or how to get
-    it, where no such server is there (``serves``)."""
+    """A command that calls the tool of the bundled MCP server; without that server (``serves``), how to
+    install it."""
     if not serves:
         return [f"To see a tool of an MCP server here, too: {how_to_install('mcp')}"]
     params = {"name": CONVERT, "arguments": _CONVERSION}

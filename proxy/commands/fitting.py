@@ -1,6 +1,6 @@
-"""Tables that fit the terminal: the columns that matter most stay, and nothing of a number is ever cut.
+"""Tables that fit the terminal: the most important columns stay, and numbers are never cut.
 
-Where the output is no terminal, cells are separated by tabs and nothing is padded, so that ``cut`` and
+If the output is not a terminal, cells are separated by tabs and nothing is padded, so that ``cut`` and
 ``awk`` can read them.
 """
 
@@ -19,7 +19,7 @@ _GAP = 2
 class Column:
     """One column.
 
-    ``rank`` says how soon it is left out where there is no room: the highest rank first, 0 never.  A column
+    ``rank`` says how soon it is left out if there is no room: the highest rank first, 0 never.  A column
     with a ``least`` width may be narrower than its longest cell, down to that; its cells are cut with an
     ellipsis then.  All others keep their width.
     """
@@ -34,7 +34,7 @@ def print_fitting(console: Console, columns: Sequence[Column], rows: Sequence[Se
     """Print rows under the titles of the columns that have room in the console's width."""
     if not console.is_terminal:
         for cells in ([Text(column.title) for column in columns], *rows):
-            # Rich would make spaces of the tabs.
+            # Rich would replace the tabs with spaces.
             console.file.write("\t".join(cell.plain for cell in cells) + "\n")
         return
     wanted = [

@@ -1,4 +1,4 @@
-"""``toolrelay ui``: a link that signs its reader in to the web UI, and what a start says of it."""
+"""``toolrelay ui``: a link that signs in to the web UI, and what a server prints about it at its start."""
 
 import sys
 import time
@@ -16,7 +16,7 @@ from proxy.server.ui.sessions import CODE_S, login_code, signing_key
 __all__ = ["START_LINK_S", "link", "print_link", "ui_lines"]
 
 START_LINK_S: Final = 600.0
-"""Seconds for which the link works that a start prints on a terminal."""
+"""Seconds for which the link is valid that a server prints on a terminal at its start."""
 
 
 async def print_link(config: Config, *, address: str | None, browse: bool) -> None:
@@ -29,7 +29,7 @@ async def print_link(config: Config, *, address: str | None, browse: bool) -> No
     if config.store.url == "memory:":
         raise ConfigError(
             "store.url",
-            "a store in memory is known to the server's process alone, so no other process can make a link",
+            "only the server's own process can read a store in memory, so this command cannot make a link",
             "Use the link that the server printed at its start, or sign in with an administrator's key",
         )
     base = (address or default_address(config)).rstrip("/")
@@ -49,7 +49,7 @@ async def print_link(config: Config, *, address: str | None, browse: bool) -> No
 
 
 def default_address(config: Config) -> str:
-    """Where a browser on this machine reaches the server; raises ConfigError for a port that nobody knows."""
+    """Where a browser on this machine reaches the server; raises ConfigError if the port is not known."""
     server = config.server
     if server.port == 0:
         raise ConfigError(
@@ -62,12 +62,12 @@ def default_address(config: Config) -> str:
 
 
 def link(address: str, code: str) -> str:
-    """The link of a code: in the fragment, which a browser sends to nobody."""
+    """The link of a code, which is in the fragment: browsers do not send that to servers."""
     return f"{address}/ui/#login={code}"
 
 
 def ui_lines(app: App, config: Config, address: str) -> list[str]:
-    """What a start says of the web UI: a link where its reader sits at a terminal, else how to get one."""
+    """What a server prints about the web UI at its start: a link on a terminal, otherwise how to get one."""
     if app.sessions is None:
         return []
     if sys.stdout.isatty() and is_loopback(config.server.host):

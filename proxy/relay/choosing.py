@@ -1,4 +1,4 @@
-"""The server tools that a request chooses in its body, found among those that its caller may use.
+"""Finds the server tools that a request chooses in its body, among those that its caller may use.
 
 A server is an MCP server of the configuration, or the group of tools whose ids begin with its name
 (``core`` of ``core__calculate``).
@@ -26,7 +26,7 @@ _MOST_NAMED = 20
 
 @value_class
 class Choice:
-    """What a request chose: the ids of tools, and how its client is shown the servers among it."""
+    """The tools that a request chose: their ids, and how the client sees the servers that they belong to."""
 
     ids: frozenset[str]
     shown: ShownTools
@@ -35,8 +35,9 @@ class Choice:
 def choose(chosen: Chosen, available: Iterable[ToolSpec]) -> Choice:
     """Find what a request chooses among the tools that are ``available`` to it.
 
-    Raises :class:`~proxy.errors.RequestError` for a server, a tool or an approval that cannot be had, which
-    names the field and what may stand there.  What is denied is not told from what does not exist.
+    Raises :class:`~proxy.errors.RequestError` for a server or tool that is not available, and for an approval
+    that the client asks for.  The message names the field and the values that are accepted.  A denied tool
+    gets the same message as one that does not exist.
     """
     specs = tuple(available)
     groups = _groups(specs)
@@ -71,7 +72,7 @@ def _served(spec: ToolSpec, name: str) -> ServedTool:
 def _shown(
     server: ChosenServer, groups: Mapping[str, Sequence[ServedTool]], specs: Sequence[ToolSpec]
 ) -> ShownServer:
-    """The tools that a request gets of one server."""
+    """One server with the tools that the request gets."""
     tools = groups.get(server.name) if server.name else [_served(spec, spec.name) for spec in specs]
     if not tools:
         addresses = [SERVER_URL, *(f"{SERVER_URL}/{name}" for name in groups)] if groups else []
@@ -90,18 +91,18 @@ def _shown(
             param = server.approval_at
             raise RequestError(
                 400,
-                f"{param} asks for an approval of {tool.name[:64]!r}, which cannot be given here yet. "
-                'Write "never"; calls that the operator wants approved are still refused.',
+                f"{param} requires the client's approval for {tool.name[:64]!r}, which this proxy does not "
+                'support. Write "never"; the operator\'s own approval rules still apply.',
                 param=param,
             )
     return ShownServer(server.label, tuple(chosen))
 
 
 def _unknown(param: str, name: str, kind: str, known: Iterable[str]) -> RequestError:
-    """The refusal of a name that cannot be had, whether denied or unknown."""
+    """The error for a name that is denied or does not exist."""
     named = sorted(known)
     listed = ", ".join(named[:_MOST_NAMED]) + (", …" if len(named) > _MOST_NAMED else "")
-    remedy = f"Write one of: {listed}." if named else "This key may use no server tool."
+    remedy = f"Write one of: {listed}." if named else "This key may not use any server tool."
     return RequestError(
         400, f"{param} names a {kind} that is not available: {name[:64]!r}. {remedy}", param=param
     )

@@ -1,9 +1,9 @@
-"""The bytes of runs, kept where an administrator asked for them: both sides of the wire, with their times.
+"""Captures the bytes of runs for an administrator: both sides of the wire, with times.
 
-Nothing is captured until somebody asks, and then a number of runs within some minutes.  While nobody has
-asked, nothing stands in the way of a byte: a run looks at one attribute, and upstreams are asked directly.
-What is kept is content (rule R3): sealed with the record, for an hour, and not where a client asked that
-nothing be kept.
+Nothing is captured until somebody asks, and then only some runs within some minutes.  Without an order, no
+byte is delayed: a run reads one attribute, and upstreams are called directly.  Captured bytes are content
+(rule R3): they are sealed with the record and kept for an hour.  Nothing is captured of a client that asked
+to keep nothing.
 """
 
 import asyncio
@@ -29,22 +29,26 @@ from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
 __all__ = ["CAPTURES", "MOST_RUNS", "MOST_S", "Captures", "Order", "Tape"]
 
 CAPTURES: Final = "captures"
-"""The name under which the processes of a port tell each other that somebody asked."""
+"""The name under which the processes of a port tell each other about a new order."""
 MOST_RUNS: Final = 100
 MOST_S: Final = 3600.0
 _MAX_BYTES: Final = 1 << 20
-"""Of one run, both sides together."""
+"""The most that is kept of one run, both sides together."""
 _MAX_CHUNKS: Final = 20_000
 _MOST_ORDERS: Final = 20
 _MARK: Final = "capture:"
 _ENDED: Final = "capture-end:"
 _OWNER: Final = "ui:captures"
-"""Whose the kept bytes are: no client is called so, and so none can read them."""
+"""The owner of the kept bytes: no client has this name, so none can read them."""
 
 
 @dataclass(eq=False, slots=True)
 class Order:
-    """Capture the next ``runs`` of a key (empty: of anybody) until a time; ``left`` of this process."""
+    """An order to capture the next ``runs`` runs of a key until a time.
+
+    ``key`` is empty for all callers; ``until`` is in epoch seconds.  ``left`` is how many runs this process
+    may still capture.
+    """
 
     id: str
     key: str
@@ -59,7 +63,7 @@ class Order:
         return self.left > 0 and now < self.until and (not self.key or caller.partition("/")[0] == self.key)
 
     def as_json(self, key_name: str | None = None) -> dict[str, Any]:
-        """The same for a page."""
+        """The order as a page gets it."""
         return {
             "id": self.id,
             "key": key_name or self.key or None,
@@ -73,7 +77,7 @@ class Order:
 
 @dataclass(eq=False, slots=True)
 class Tape:
-    """What of one run is kept: its bodies, and when each piece of them came or went."""
+    """What is kept of one run: its bodies, and when each piece of them arrived or was sent."""
 
     run_id: str
     order: Order
@@ -85,7 +89,7 @@ class Tape:
     chunks: list[tuple[str, float, int, bytes]] = field(default_factory=list)
 
     def leg(self, name: str, turn: int, status: int | None, content_type: str) -> None:
-        """A body begins."""
+        """Start a body."""
         side, _, _ = name.partition(".")
         asks = name.endswith("request")
         self.legs[name] = {
@@ -100,7 +104,7 @@ class Tape:
         }
 
     def note(self, name: str, data: bytes) -> None:
-        """A piece of a body; what is past the bound is counted and not kept."""
+        """Add a piece of a body.  Bytes beyond the limit are dropped, and the body is marked as truncated."""
         leg = self.legs[name]
         kept = data[: max(0, _MAX_BYTES - self.size)] if len(self.chunks) < _MAX_CHUNKS else b""
         if kept:
@@ -110,7 +114,7 @@ class Tape:
             leg["truncated"] = self.truncated = True
         leg["bytes"] += len(kept)
 
-    # As a listener to the client's response.
+    # As a listener of the client's response.
 
     def started(self, status: int, headers: Headers) -> None:
         self.leg("client.response", 0, status, media_type(headers))
@@ -120,10 +124,10 @@ class Tape:
             self.note("client.response", data)
 
     def ended(self) -> None:
-        """All of it is noted already."""
+        """Nothing to do: every piece is noted already."""
 
     def encoded(self) -> str:
-        """The same as JSON text."""
+        """The tape as JSON text."""
         chunks = [
             {
                 "seq": seq,
@@ -139,7 +143,7 @@ class Tape:
 
 
 class Captures:
-    """Who asked for what, and the tapes that are running.  ``refused`` says why nobody may ask."""
+    """The orders, and the tapes that are running.  ``refused`` says why nobody may ask, if so."""
 
     def __init__(self, store: Store, refused: str | None, *, now: Callable[[], float] = time.time) -> None:
         self._store = store
@@ -149,34 +153,35 @@ class Captures:
         self._loading: asyncio.Task[None] | None = None
         self.refused = refused
         self.orders: Sequence[Order] = ()
-        """Those that may still have something to capture; looked at by each run."""
+        """The orders that may still capture something; each run reads this."""
 
     def wrap(self, upstream: Upstream) -> Upstream:
-        """The upstream, whose requests can be noted while there are orders."""
+        """The upstream, wrapped so that its requests can be captured while there are orders."""
         taped = _Taped(upstream, self._current)
         self._upstreams.append(taped)
         return taped
 
     async def ask(self, order: Order) -> None:
-        """Capture from now on, in every process that is told; raises StoreError."""
+        """Start an order in this process, and store it for the others; raises StoreError."""
         name = f"{_MARK}{order.id}:{order.runs}:{order.by[:40]}:{order.key}"
         await self._store.mark_once(name, order.until)
-        self._set([*self._live(), order])
+        self._set([*self.live(), order])
 
     async def end(self, order_id: str) -> bool:
-        """Capture no more for an order; whether there was one.  Raises StoreError."""
-        found = [order for order in self._live() if order.id == order_id]
+        """End an order; whether there was one.  Raises StoreError."""
+        found = [order for order in self.live() if order.id == order_id]
         for order in found:
             await self._store.mark_once(f"{_ENDED}{order_id}", order.until)
-        self._set([order for order in self._live() if order.id != order_id])
+        self._set([order for order in self.live() if order.id != order_id])
         return bool(found)
 
-    def live(self) -> Sequence[Order]:
+    def live(self) -> list[Order]:
         """The orders whose time is not over."""
-        return self._live()
+        now = self._now()
+        return [order for order in self.orders if now < order.until]
 
     def told(self) -> bytes:
-        """Another process says that somebody asked, or asks how many: read what there is."""
+        """Read the orders that another process changed.  Returns how many runs each has left, as JSON."""
         if self._loading is None or self._loading.done():
             self._loading = asyncio.get_running_loop().create_task(self._load())
         return orjson.dumps({order.id: order.left for order in self.orders})
@@ -200,11 +205,11 @@ class Captures:
     def begin(
         self, client: ClientStream, run_id: str, caller: str, asked: bytes, *, keeps: bool
     ) -> tuple[ClientStream, Tape, Token[Tape | None]] | None:
-        """Begin to capture a run, if somebody asked for it; ``keeps``: its client lets it be kept."""
+        """Start to capture a run if an order fits it; ``keeps`` says whether its client allows that."""
         now = self._now()
         order = next((one for one in self.orders if one.fits(caller, now)), None)
         if order is None or not keeps:
-            self._set(self._live())
+            self._set(self.live())
             return None
         order.left -= 1
         tape = Tape(run_id, order)
@@ -213,7 +218,7 @@ class Captures:
         return TeeStream(client, tape), tape, self._current.set(tape)
 
     def finish(self, tape: Tape, token: Token[Tape | None]) -> None:
-        """Keep what was captured.  Never waits."""
+        """Store what was captured, without waiting."""
         self._current.reset(token)
         tape.order.bytes += tape.size
         self._store.put_result(
@@ -221,13 +226,9 @@ class Captures:
         )
 
     async def find(self, run_id: str) -> dict[str, Any] | None:
-        """What was captured of a run, as JSON values; raises StoreError."""
+        """What was captured of a run, as JSON values; ``None`` for nothing.  Raises StoreError."""
         kept = await self._store.find_result(_handle(run_id), _OWNER)
         return None if kept is None else dict(orjson.loads(kept.content))
-
-    def _live(self) -> list[Order]:
-        now = self._now()
-        return [order for order in self.orders if now < order.until]
 
     def _set(self, orders: Sequence[Order]) -> None:
         self.orders = tuple(orders)[:_MOST_ORDERS]
@@ -236,7 +237,7 @@ class Captures:
 
 
 class _Taped:
-    """An upstream that is asked directly, but while there are orders."""
+    """An upstream that is called directly while there are no orders."""
 
     def __init__(self, inner: Upstream, current: "ContextVar[Tape | None]") -> None:
         self.name = inner.name
@@ -245,7 +246,7 @@ class _Taped:
         self.open: Callable[[UpstreamRequest], Any] = inner.open
 
     def listen(self, on: bool) -> None:
-        """Note requests of runs that are captured, or stand aside."""
+        """Note the requests of captured runs (``on``), or call the upstream directly."""
         self.open = self._open if on else self._inner.open
 
     async def aclose(self) -> None:
@@ -267,7 +268,7 @@ class _Taped:
 
 
 class _TapedResponse:
-    """A response whose pieces are noted as they come."""
+    """A response whose pieces are noted as they arrive."""
 
     def __init__(self, inner: UpstreamResponse, tape: Tape, leg: str) -> None:
         self._inner = inner

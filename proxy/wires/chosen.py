@@ -1,4 +1,4 @@
-"""Server tools that a request chooses in its body, in the words that all dialects share.
+"""Server tools that a request chooses in its body, in the form that all dialects share.
 
 An element of ``tools`` is ours if it names this proxy as its server, as OpenAI's hosted MCP tools name
 theirs::
@@ -7,7 +7,7 @@ theirs::
      "require_approval": "never"}
     {"type": "toolrelay:core__calculate"}
 
-Every other element is the client's or its vendor's, and is left alone.
+Every other element belongs to the client or its vendor and stays unchanged.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -49,7 +49,7 @@ SERVER_URL: Final = "toolrelay"
 """The address of all server tools; those of one server are at ``toolrelay/NAME``."""
 
 SINGLE: Final = "toolrelay:"
-"""What the type of an element begins with that is one server tool; its id follows."""
+"""The prefix of an element's ``type`` that chooses one server tool; the tool's id follows."""
 _MOST_ENTRIES: Final = 64
 _MOST_NAMES: Final = 256
 _LONGEST: Final = 256
@@ -72,13 +72,13 @@ _NOT_RUN: Final = frozenset(
 
 @value_class
 class ToolFilter:
-    """Some tools of a server: those of these ``names``, ``None`` for any, that only read if ``read_only``."""
+    """Selects tools of a server: those in ``names`` (``None``: all), or only the read-only ones of them."""
 
     names: frozenset[str] | None = None
     read_only: bool = False
 
     def fits(self, name: str, reads: bool) -> bool:
-        """Whether a tool of the server's own name ``name`` is one of them."""
+        """Whether the filter selects a tool; ``name`` is the server's own name for it."""
         return (self.names is None or name in self.names) and (reads or not self.read_only)
 
 
@@ -87,16 +87,16 @@ ANY_TOOL: Final = ToolFilter()
 
 @value_class
 class Approval:
-    """For which tools of a server the client wants to be asked before a call runs.
+    """Which tools of a server need the client's approval before each call.
 
-    Never for those that ``never`` fits; for all others always, unless ``default`` is false.
+    Those that ``never`` selects do not; all others do, unless ``default`` is false.
     """
 
     default: bool = True
     never: ToolFilter | None = None
 
     def asks(self, name: str, reads: bool) -> bool:
-        """Whether a call of this tool waits for the client's word."""
+        """Whether a call of this tool needs the client's approval."""
         return self.default and not (self.never is not None and self.never.fits(name, reads))
 
 
@@ -105,7 +105,7 @@ class ChosenServer:
     """Tools of one server that a request chooses.
 
     ``label`` is what the client calls the server, and ``name`` the NAME of ``toolrelay/NAME``, empty for all
-    server tools.  ``allowed`` says which of its tools; ``left_out`` are names that are excepted.
+    server tools.  ``allowed`` selects among its tools; ``left_out`` are the names of tools to exclude.
     ``at`` is the place in the body (``tools[0]``); ``url_at``, ``names_at`` and ``approval_at`` are the
     fields that hold the address, the names of tools and the approval.
     """
@@ -155,7 +155,7 @@ NOTHING_CHOSEN: Final = Chosen()
 def read_chosen(tools: Sequence[Any]) -> Chosen:
     """The server tools that a list of tools chooses.
 
-    Raises :class:`~proxy.errors.RequestError` for an element of ours that says what it may not.
+    Raises :class:`~proxy.errors.RequestError` for an element that names this proxy and is not valid.
     """
     servers: list[ChosenServer] = []
     single: list[ChosenTool] = []
@@ -172,7 +172,9 @@ def read_chosen(tools: Sequence[Any]) -> Chosen:
         return NOTHING_CHOSEN
     check_labels(servers)
     if len(places) > _MOST_ENTRIES:
-        said = f"tools chooses server tools in more than {_MOST_ENTRIES} elements. Use one for each server."
+        said = (
+            f"tools has more than {_MOST_ENTRIES} elements that choose server tools. Use one for each server."
+        )
         raise RequestError(400, said, param="tools")
     return Chosen(tuple(servers), tuple(single), (("tools", frozenset(places)),))
 
@@ -186,7 +188,7 @@ def chooses(tool: Any) -> bool:
 
 
 def check_labels(servers: Sequence[ChosenServer]) -> None:
-    """Raise :class:`~proxy.errors.RequestError` for two servers of one label."""
+    """Raise :class:`~proxy.errors.RequestError` if two servers have the same label."""
     seen: set[str] = set()
     for server in servers:
         if server.label in seen:
@@ -226,7 +228,7 @@ def server_name(url: str) -> str:
 
 
 def no_secrets(entry: Mapping[str, Any], at: str, fields: Collection[str]) -> None:
-    """Raise :class:`~proxy.errors.RequestError` where credentials are sent for a server of ours."""
+    """Raise :class:`~proxy.errors.RequestError` if credentials are sent for a server of this proxy."""
     for field in fields:
         if entry.get(field):
             raise RequestError(
@@ -273,9 +275,9 @@ def filter_of(value: Any, param: str) -> ToolFilter:
 
 
 def approval_of(value: Any, param: str) -> Approval:
-    """``require_approval``; as with OpenAI, what says nothing asks for every call.
+    """``require_approval``; as with OpenAI, a missing value means approval for every call.
 
-    Raises :class:`~proxy.errors.RequestError` for what is neither ``never``, ``always`` nor an object of
+    Raises :class:`~proxy.errors.RequestError` for a value that is not ``never``, ``always`` or an object of
     filters.
     """
     if value is None or value == "always":
@@ -288,7 +290,7 @@ def approval_of(value: Any, param: str) -> Approval:
         )
     filter_of(value.get("always"), f"{param}.always")
     never = filter_of(value.get("never"), f"{param}.never")
-    # A filter that says nothing takes nothing out: who forgets a name is asked.
+    # An empty filter exempts no tool: a forgotten name must not switch approvals off.
     return Approval() if never == ANY_TOOL else Approval(never=never)
 
 
@@ -309,7 +311,7 @@ class ServedTool:
 
 @value_class
 class ShownServer:
-    """A server that the client chose, with those of its tools that it gets."""
+    """A server that the client chose, with the tools that the client gets of it."""
 
     label: str
     tools: tuple[ServedTool, ...]
@@ -317,9 +319,9 @@ class ShownServer:
 
 @value_class
 class ShownTools:
-    """What a client that chose tools in its body may see of them.
+    """What the client sees of the tools that it chose in its request.
 
-    ``counts`` says that it chose some, so that usage tells how many calls ran.
+    ``counts`` says that it chose at least one; usage then reports how many calls ran.
     """
 
     servers: tuple[ShownServer, ...] = ()
@@ -329,7 +331,7 @@ class ShownTools:
         return self.counts
 
     def renamed(self, names: Mapping[str, str]) -> "ShownTools":
-        """The same, where models call some tools otherwise: their ids → those names."""
+        """The same with other ids for some tools: ``names`` maps an id to the name that models use."""
         if not names or not self.servers:
             return self
         servers = [
@@ -362,9 +364,9 @@ NOTHING_SHOWN: Final = ShownTools()
 
 
 def ran(shown: ShownTools, result: ToolResult) -> dict[str, Any]:
-    """What a call adds to the usage of a run whose client chose tools, in OpenRouter's words; else nothing.
+    """What a call adds to the usage of a run whose client chose tools, in OpenRouter's fields; else empty.
 
-    A call that was refused did not run.
+    A refused call did not run, so it does not count.
     """
     if not shown.counts or result.error_code in _NOT_RUN:
         return {}

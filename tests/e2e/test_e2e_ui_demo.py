@@ -18,7 +18,7 @@ PAGES = {
     "upstreams": "Upstreams",
     "settings": "Settings",
 }
-BROKEN = ("This cannot be shown", "Not found")
+BROKEN = ("This page cannot be shown", "Not found")
 
 
 async def test_the_first_tool_call_is_one_click_away() -> None:

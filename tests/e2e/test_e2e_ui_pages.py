@@ -73,7 +73,7 @@ async def at(tab: Tab, fake: FakeUi, page: str) -> None:
     await tab.until("document.querySelector('main h1') && !document.querySelector('.progress.on')")
     assert await tab.run("document.querySelector('main h1').innerText") not in (
         "Not found",
-        "This cannot be shown",
+        "This page cannot be shown",
     )
 
 
@@ -174,7 +174,7 @@ async def test_filters_are_in_the_address(tab: Tab, fake: FakeUi) -> None:
     await tab.type("model:fast")
     await tab.press("Enter")
     await tab.until("location.search === '?status=failed&model=fast'")
-    await tab.has("No run fits this filter")
+    await tab.has("No run matches this filter")
     # What does not fit does not come in live, either.
     fake.tell("run", fake.run(0, id="run_other", model="other", status="failed"))
     fake.tell("run", fake.run(0, id="run_fits", model="fast", status="failed"))
@@ -279,7 +279,7 @@ async def test_a_run_without_bytes_says_how_to_get_them(tab: Tab, fake: FakeUi) 
     await tab.has("No capture ran.")
     await tab.click("Capture the next runs", within=".empty")
     await tab.click("Start", within="dialog")
-    await tab.has("The next 20 runs are captured.")
+    await tab.has("The next 20 runs will be captured.")
     assert fake.posted == [("capture", {"key": None, "runs": 20, "minutes": 15})]
 
 
@@ -658,7 +658,7 @@ async def test_the_page_works_without_live_events(tab: Tab, fake: FakeUi) -> Non
 async def test_the_theme_is_chosen_and_kept(tab: Tab, fake: FakeUi) -> None:
     """The system decides until somebody chooses, and the choice holds on the next load before the first paint."""
     await at(tab, fake, "/runs")
-    await tab.click("Theme: as the system", within=".rail")
+    await tab.click("Theme: system", within=".rail")
     await tab.click("Theme: light", within=".rail")
     assert await tab.run("document.documentElement.dataset.theme") == "dark"
     await at(tab, fake, "/tools")

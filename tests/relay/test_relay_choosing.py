@@ -117,7 +117,7 @@ def test_what_is_denied_is_not_told_from_what_does_not_exist() -> None:
     with pytest.raises(RequestError) as unknown:
         choose(read_chosen([entry("filez")]), [spec(TIME)])
     assert str(denied.value).replace("files", "filez") == str(unknown.value)
-    with pytest.raises(RequestError, match="may use no server tool"):
+    with pytest.raises(RequestError, match="may not use any server tool"):
         choose(read_chosen([entry()]), ())
 
 

@@ -1,4 +1,4 @@
-"""What ``toolrelay approvals`` does, on the record itself: whoever may write it may decide."""
+"""What ``toolrelay approvals`` does, on the record itself: a user who may write it may decide."""
 
 import asyncio
 import contextlib
@@ -53,7 +53,7 @@ async def list_approvals(config: Config, *, limit: int, waiting: bool, as_json: 
             say(to_line(approval_to_json(approval)))
         return
     if not found:
-        say("Nothing waits for approval." if waiting else "There are no approvals.")
+        say("No call waits for approval." if waiting else "There are no approvals.")
         return
     made = table("id", "status", "tool", "arguments", "caller", "until")
     for approval in found:
@@ -81,9 +81,9 @@ async def show(config: Config, approval_id: str) -> bool:
 
 
 async def decide(config: Config, ids: Sequence[str], *, approve: bool, reason: str) -> bool:
-    """Decide about approvals, each by itself; whether all are decided so now."""
+    """Decide about approvals one by one; whether all are decided this way now."""
     if len(reason) > MOST_REASON:
-        say_error(f"--reason: write {MOST_REASON} characters at most")
+        say_error(f"--reason: is too long; write at most {MOST_REASON} characters")
         return False
     done = True
     async with _decisions(config) as decisions:
@@ -99,7 +99,7 @@ async def decide(config: Config, ids: Sequence[str], *, approve: bool, reason: s
 
 
 async def watch(config: Config) -> None:
-    """Print what waits, as it comes."""
+    """Print each approval that begins to wait."""
     seen: set[str] = set()
     async with _decisions(config) as decisions:
         while True:

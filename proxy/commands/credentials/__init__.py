@@ -1,1 +1,1 @@
-"""Connections on the command line: log in, log out, and how each of them is."""
+"""Connections on the command line: log in, log out, and list their state."""

@@ -9,7 +9,9 @@ from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
 
 __all__ = ["credentials_app"]
 
-credentials_app = typer.Typer(help="Connections of tools and MCP servers: log in to them.", cls=ListByDefault)
+credentials_app = typer.Typer(
+    help="List the connections of tools and MCP servers, log in and log out.", cls=ListByDefault
+)
 
 NameArgument = Annotated[str, typer.Argument(help="The connection, as in [credentials.NAME].")]
 
@@ -21,7 +23,7 @@ def credentials() -> None:
 
 @credentials_app.command("list")
 def credentials_list(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Every connection, and whether somebody has logged in; never a secret."""
+    """List the connections and whether somebody has logged in, without secrets."""
     from proxy.commands.credentials import listing
 
     if not common.run_async(listing.list_credentials(common.load(config), as_json=as_json)):
@@ -34,17 +36,19 @@ def credentials_login(
     config: ConfigOption = None,
     paste: Annotated[
         bool,
-        typer.Option("--paste", help="Ask for the address at which the browser ends, in place of listening."),
+        typer.Option("--paste", help="Do not listen; ask for the address that the browser ends at."),
     ] = False,
     no_browser: Annotated[
-        bool, typer.Option("--no-browser", help="Print the address only; open no browser.")
+        bool, typer.Option("--no-browser", help="Print the address, but do not open a browser.")
     ] = False,
     scope: Annotated[
         list[str] | None,
-        typer.Option(help="A scope beyond the configured ones and those of the last login.  Several times."),
+        typer.Option(
+            help="A scope in addition to the configured ones and those of the last login.  Repeatable."
+        ),
     ] = None,
 ) -> None:
-    """Log in to a connection in a browser, once; the record keeps the login, sealed."""
+    """Log in to a connection once, in a browser; the record keeps the login encrypted."""
     from proxy.commands.credentials import login
 
     loaded = common.load(config)
@@ -52,7 +56,7 @@ def credentials_login(
     try:
         done = common.run_async(work)
     except KeyboardInterrupt:
-        common.say_error("stopped; nothing was kept")
+        common.say_error("stopped; no login was stored")
         raise typer.Exit(130) from None
     if not done:
         raise typer.Exit(1)
@@ -60,7 +64,7 @@ def credentials_login(
 
 @credentials_app.command("logout")
 def credentials_logout(name: NameArgument, config: ConfigOption = None) -> None:
-    """Delete a login, and have its authorization server revoke it where it can."""
+    """Delete a login, and revoke its tokens if the authorization server supports that."""
     from proxy.commands.credentials import listing
 
     if not common.run_async(listing.log_out(common.load(config, need_secrets=False), name)):

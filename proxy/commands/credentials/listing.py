@@ -1,4 +1,4 @@
-"""``toolrelay credentials list`` and ``logout``: how connections are, and the end of a login."""
+"""``toolrelay credentials list`` and ``logout``: the state of connections, and the end of a login."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ async def login_lines(config: Config) -> list[str]:
 
 
 async def log_out(config: Config, name: str) -> bool:
-    """Delete a login, and have its server end it; whether there was one."""
+    """Delete a login and revoke its tokens; whether there was one."""
     async with open_vault(config) as vault:
         if vault is None:
             return _say_no_login(name)
@@ -74,7 +74,7 @@ async def log_out(config: Config, name: str) -> bool:
             await vault.forget(place)
     if kept is None or kept.login is None:
         return _say_no_login(name)
-    say(f"{name}: logged out; servers that run notice within seconds")
+    say(f"{name}: logged out; running servers notice within seconds")
     await _revoke(config, name, kept, kept.login)
     return True
 
@@ -93,12 +93,19 @@ async def _revoke(config: Config, name: str, kept: Kept, login: Login) -> None:
         )
         asked = await revoke(http, kept, client)
     except HttpFailure as failure:
-        say_error(f"{plain_text(login.issuer)} did not revoke the tokens ({failure}); they end by themselves")
+        say_error(
+            f"{plain_text(login.issuer)} did not revoke the tokens ({failure}); they stay valid until they "
+            "expire"
+        )
         return
     finally:
         await pools.aclose()
     if not asked:
-        say(plain_text(f"{login.issuer} cannot be asked to revoke tokens; they end by themselves", 4000))
+        say(
+            plain_text(
+                f"{login.issuer} does not support revoking tokens; they stay valid until they expire", 4000
+            )
+        )
 
 
 async def _rows(config: Config) -> Sequence[_Row]:
@@ -122,7 +129,7 @@ def _row(config: Config, name: str, settings: CredentialConfig, kept: Kept | Non
         return _Row(name, settings.grant, server, None, f"nobody has logged in; {run}")
     if not grant_of(name, connection).fits(kept):
         about = kept.login.resource or kept.login.issuer
-        why = f"the login is for {plain_text(about)}, or for another client, than is configured; {run}"
+        why = f"the login is for another server or client than is configured ({plain_text(about)}); {run}"
         return _Row(name, settings.grant, server, kept.login, why)
     return _Row(name, settings.grant, server, kept.login)
 

@@ -30,17 +30,19 @@ from proxy.tools.oauth.port import OAuthFault
 __all__ = ["log_in", "need_connection"]
 
 _FREE_PORTS: Final = range(49152, 65535)
-"""For a login whose answer is pasted: nothing listens there."""
+"""Ports for a login whose address is pasted: nothing listens there."""
 
 
 async def log_in(config: Config, name: str, *, paste: bool, browser: bool, scopes: tuple[str, ...]) -> bool:
-    """Log in to a connection; whether that went well.
+    """Log in to a connection; whether that succeeded.
 
-    Raises ConfigError for one that nobody logs in to, and StoreError.
+    Raises ConfigError for a connection without logins, and StoreError.
     """
     connection = _need_login(config, name)
     if read_scopes(scopes) != scopes:
-        raise ConfigError("--scope", "is not a scope", "Give each one for itself: --scope read --scope write")
+        raise ConfigError(
+            "--scope", "is not a scope", "Give each scope separately: --scope read --scope write"
+        )
     settings = config.credentials[name]
     pools = oauth_pools(config)
     http = pools.http(issuer=connection.issuer, server_url=connection.server_url)
@@ -101,7 +103,7 @@ def _need_login(config: Config, name: str) -> LoggedIn:
 
 @asynccontextmanager
 async def _way_back(redirect_uri: str, paste: bool) -> AsyncIterator[Redirects | str]:
-    """How the browser's answer comes: to a listener, or to an address where nobody listens."""
+    """Where the browser's answer goes: to a listener, or to an address where nothing listens."""
     if paste:
         yield with_port(redirect_uri, random.choice(_FREE_PORTS))
         return
@@ -120,25 +122,25 @@ def _say_attempt(name: str, connection: LoggedIn, attempt: Attempt) -> None:
 
 
 def _send_browser(attempt: Attempt, redirects: Redirects, *, browser: bool) -> None:
-    """Open the browser where there is one; say how to come back from elsewhere."""
+    """Open a browser if there is one; say how to log in from another machine."""
     port = urlsplit(redirects.uri).port
     say(
         f"Waiting at {redirects.uri}. From another machine: forward the port (ssh -L {port}:127.0.0.1:{port} "
         "HOST), or use --paste."
     )
     if browser and _has_browser():
-        # Some browsers are waited for until they end, which is nothing to wait for here.
+        # Opening some browsers blocks until they exit.
         threading.Thread(target=webbrowser.open, args=(attempt.url,), daemon=True).start()
 
 
 def _has_browser() -> bool:
-    """Whether there is a browser with a window: one in the terminal would take it over."""
+    """Whether there is a graphical browser: a text browser would take over the terminal."""
     named = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
     return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in named)
 
 
 async def _keep(vault: TokenVault, name: str, kept: Kept) -> None:
-    # A worker that refreshes the login before must not put its tokens over these.
+    # A worker that is refreshing the earlier login must not overwrite these tokens.
     async with vault.exclusive(login_place(name)):
         await vault.save(login_place(name), kept.written())
 
@@ -150,11 +152,12 @@ def _say_done(name: str, attempt: Attempt, kept: Kept) -> None:
     say(plain_text(f"{name}: logged in{_scope_words(login.scopes)}", 4000))
     lacking = [scope for scope in attempt.scopes if scope not in login.scopes]
     if lacking:
-        say_error(f"credentials.{name}: not granted: {' '.join(lacking)}")
+        say_error(f"credentials.{name}: scopes not granted: {' '.join(lacking)}")
     if not kept.refresh_token:
         say_error(
-            f"credentials.{name}: there is no refresh token, so the login ends with its access token; some "
-            "servers give one for a scope like offline_access, Google for authorization_parameters = "
+            f"credentials.{name}: there is no refresh token, so the login ends when its access token "
+            "expires; some servers issue one for a scope like offline_access, Google for "
+            "authorization_parameters = "
             '{access_type = "offline", prompt = "consent"}'
         )
 

@@ -1,4 +1,4 @@
-"""What a browser comes back with: to a listener on this machine, or in an address that a person pastes.
+"""What the browser brings back: to a listener on this machine, or in an address that a person pastes.
 
 Source: RFC 8252, section 7.3 (redirects to the loopback interface).
 """
@@ -24,11 +24,12 @@ _PATIENCE_S: Final = 600.0
 _MOST_TRIES: Final = 3
 _PAGE: Final = (
     "<!doctype html><meta charset=utf-8><title>toolrelay</title>"
-    "<p>toolrelay has the answer. The terminal says whether the login is done; this page can be closed."
+    "<p>toolrelay has received the answer. The terminal shows whether the login succeeded. "
+    "You can close this page."
 )
 _OTHER_PAGE: Final = (
     "<!doctype html><meta charset=utf-8><title>toolrelay</title>"
-    "<p>This is not the answer to the login that toolrelay waits for. Begin again in the terminal."
+    "<p>This is not the answer to the login that toolrelay is waiting for. Start again in the terminal."
 )
 _HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -39,7 +40,7 @@ _HEADERS: Final = {
 
 
 class Redirects:
-    """Waits for the browser.  ``uri`` is the address that it is to come back to."""
+    """Waits for the browser.  ``uri`` is the address to which it must return."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -54,16 +55,18 @@ class Redirects:
     async def code(self) -> str:
         """The code that the browser brings.
 
-        Raises :class:`~proxy.tools.oauth.port.OAuthFault` where the server refused, or nobody came in time.
+        Raises :class:`~proxy.tools.oauth.port.OAuthFault` if the server refused, or no browser came in time.
         """
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 return await self._code
         except TimeoutError:
-            raise OAuthFault(f"nobody came back to {self.uri} within {_PATIENCE_S / 60:g} minutes") from None
+            raise OAuthFault(
+                f"no browser came back to {self.uri} within {_PATIENCE_S / 60:g} minutes"
+            ) from None
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
-        """Take what a browser brings.  Whatever is not of the attempt changes nothing."""
+        """Take what a browser brings.  Anything that does not belong to the attempt changes nothing."""
         if self._attempt is None or request.method != "GET" or request.path != self._path:
             return web.Response(status=404, headers=_HEADERS)
         try:
@@ -94,7 +97,7 @@ async def listening(redirect_uri: str) -> AsyncIterator[Redirects]:
         listener.close()
         raise ConfigError(
             "redirect_uri",
-            f"{redirect_uri} cannot be listened at: {error.strerror}",
+            f"toolrelay cannot listen at {redirect_uri}: {error.strerror}",
             "Free the port, write another one, or use --paste",
         ) from None
     redirects = Redirects(with_port(redirect_uri, listener.getsockname()[1]))
@@ -118,7 +121,7 @@ def with_port(redirect_uri: str, port: int) -> str:
 
 
 def pasted(attempt: Attempt) -> str:
-    """The code in an address that a person pastes, who is asked for it.
+    """Ask a person to paste the address, and take the code from it.
 
     Raises :class:`~proxy.tools.oauth.port.OAuthFault`.
     """
@@ -130,6 +133,8 @@ def pasted(attempt: Attempt) -> str:
         try:
             return attempt.code_of(line)
         except NotOurs:
-            say_error(f"that is not an answer to this login; it begins with {attempt.redirect_uri}?")
+            say_error(
+                f"that is not the answer to this login; the address must begin with {attempt.redirect_uri}"
+            )
     say("")
-    raise OAuthFault("no address was pasted that answers this login")
+    raise OAuthFault("none of the pasted addresses answers this login")

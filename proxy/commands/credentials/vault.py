@@ -1,4 +1,4 @@
-"""Where logins are kept: the record, as far as it is there and seals."""
+"""Where logins are kept: the record, if it exists and is encrypted."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +13,7 @@ __all__ = ["make_vault", "open_vault"]
 
 @asynccontextmanager
 async def open_vault(config: Config) -> AsyncIterator[TokenVault | None]:
-    """The vault of the record; ``None`` where there is no record yet, or none that seals."""
+    """The vault of the record; ``None`` if there is no record yet, or if it is not encrypted."""
     try:
         store = open_record(config, must_exist=True)
         await store.start()
@@ -28,14 +28,16 @@ async def open_vault(config: Config) -> AsyncIterator[TokenVault | None]:
 
 @asynccontextmanager
 async def make_vault(config: Config) -> AsyncIterator[TokenVault]:
-    """The vault of the record, which is made if it is not there.  Raises ConfigError for one that does not
-    seal."""
+    """The vault of the record, which is created if it does not exist.  Raises ConfigError if it is not
+    encrypted."""
     store = open_record(config)
     await store.start()
     try:
         if store.vault is None:
             raise ConfigError(
-                "store.seal_key", "nothing is encrypted in the record, and a login is kept there, sealed"
+                "store.seal_key",
+                "the record is not encrypted, so it cannot keep a login",
+                "Set store.seal_key, or use a SQLite file without store.seal = false",
             )
         yield store.vault
     finally:

@@ -289,11 +289,12 @@ def token_lines(config: Config) -> list[str]:
 
 
 def _served_lines(config: Config) -> list[str]:
-    """What does not hold where clients call tools themselves."""
+    """Rules that do not apply where clients call tools themselves."""
     if not config.mcp.serve or config.policy.after_untrusted == "allow":
         return []
     return [
-        "mcp.serve: policy.after_untrusted does not hold at /mcp, where only the client has the conversation"
+        "mcp.serve: policy.after_untrusted does not apply at /mcp, because only the client has the "
+        "conversation"
     ]
 
 
@@ -318,7 +319,7 @@ def upstream_lines(config: Config, services: CheckedServices) -> list[str]:
 
 
 def agent_lines(config: Config, services: CheckedServices) -> list[str]:
-    """For each agent its model, and what of its tools policy lets it have."""
+    """For each agent, its model and the tools that policy lets it use."""
     allowed = [
         spec.name for spec in services.catalog.tools() if services.policy.decide(spec).outcome != "denied"
     ]
@@ -340,10 +341,8 @@ def untrusted_lines(config: Config, services: CheckedServices) -> list[str]:
     withheld = [spec.name for spec in allowed if not policy.decide(spec, untrusted=sources[0]).allowed]
     if not withheld:
         return []
-    asks = config.approvals.enabled and config.store.content != "none"
-    how = "asks first" if asks else "not offered"
     return [
-        f"after a run has read a result of {' or '.join(sources)}: {how}: {', '.join(withheld)} "
+        f"after a run has read a result of {' or '.join(sources)}: {_how(config)}: {', '.join(withheld)} "
         "(policy.after_untrusted)"
     ]
 
@@ -360,10 +359,14 @@ def withheld_lines(config: Config, services: CheckedServices) -> list[str]:
         elif decision.outcome == "denied":
             lines.append(f"not offered: {spec.name}: to allow it, set {allow_line(config, spec.name)}")
         elif not decision.allowed:
-            asks = config.approvals.enabled and config.store.content != "none"
-            how = "asks first" if asks else "not offered"
-            lines.append(f"{how}: {spec.name}: {decision.rule}")
+            lines.append(f"{_how(config)}: {spec.name}: {decision.rule}")
     return lines + _idle_patterns(config, services) + _idle_aliases(config, services)
+
+
+def _how(config: Config) -> str:
+    """What happens to tools that need approval."""
+    asks = config.approvals.enabled and config.store.content != "none"
+    return "asks first" if asks else "not offered"
 
 
 def _idle_patterns(config: Config, services: CheckedServices) -> list[str]:
@@ -441,8 +444,8 @@ async def _probe_all(config: Config, services: CheckedServices, unasked: Collect
 
 
 def _wires_lines(name: str, wires: Sequence[str], found: Sequence[SpokenDialect]) -> list[str]:
-    """The lines to write where an upstream speaks other dialects than its ``wires`` say; none where it is not
-    known of one of them whether it is spoken."""
+    """The lines to write if an upstream speaks other dialects than its ``wires`` say; none if it is not known
+    whether it speaks one of them."""
     spoken = [one.name for one in found if one.spoken]
     if not spoken or set(spoken) == set(wires) or any(one.spoken is None for one in found):
         return []
@@ -462,7 +465,7 @@ def _yes(value: bool | None) -> str:
 
 
 def _wires(config: Config, name: str) -> Sequence[str]:
-    """What an upstream speaks; one that was handed in ready-made is asked in Chat."""
+    """The dialects of an upstream; Chat for one that is not in the configuration."""
     return config.upstreams[name].wires if name in config.upstreams else (CHAT.name,)
 
 

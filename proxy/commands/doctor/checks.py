@@ -49,8 +49,8 @@ class Replies:
 
 @dataclass(frozen=True)
 class Check:
-    """``key`` is its name for machines, ``title`` for people; ``meaning`` explains what is not as it should
-    be, and what toolrelay makes of it."""
+    """``key`` is its name for programs, ``title`` for people.  ``meaning`` explains what is wrong, and how
+    toolrelay handles it."""
 
     key: str
     title: str
@@ -67,7 +67,7 @@ def judge(replies: Replies) -> list[tuple[Check, Finding]]:
 
 
 def _needs(name: str, found: Callable[[Reply, Replies], Finding]) -> Callable[[Replies], Finding]:
-    """A check that an answer is needed for; without one it stays open, and says why."""
+    """A check that needs an answer; without one its outcome is unknown, with the reason."""
 
     def find(replies: Replies) -> Finding:
         reply = replies.of(name)
@@ -77,7 +77,7 @@ def _needs(name: str, found: Callable[[Reply, Replies], Finding]) -> Callable[[R
 
 
 def _takes(name: str, *, setting: tuple[str, object] | None = None) -> Callable[[Replies], Finding]:
-    """Whether a request is answered at all, where a plain one is."""
+    """Whether the upstream answers this request, if it answers a plain one."""
 
     def find(replies: Replies) -> Finding:
         reply = replies.of(name)
@@ -96,7 +96,7 @@ def _takes(name: str, *, setting: tuple[str, object] | None = None) -> Callable[
 
 
 def _quirk(name: str, quirk: str, setting: tuple[str, object] | None = None) -> Callable[[Replies], Finding]:
-    """Whether the streams of Chat show a quirk; open without the answer in which it would."""
+    """Whether the streams of Chat show a quirk; unknown without the answer that would show it."""
 
     def find(replies: Replies) -> Finding:
         reply = replies.of(name)

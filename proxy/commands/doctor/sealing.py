@@ -8,7 +8,7 @@ __all__ = ["seal_lines"]
 
 
 def seal_lines(config: Config) -> list[str]:
-    """Which key file encrypts the record, or what it means for hidden turns that nothing does."""
+    """Which key file encrypts the record, or what follows if the record is not encrypted."""
     store = config.store
     path = sqlite_path(store.url)
     if store.seals and store.seal_key is None and path is not None:
@@ -22,6 +22,6 @@ def seal_lines(config: Config) -> list[str]:
         else "Set store.seal_key to a key that all servers of this database share (openssl rand -base64 32)"
     )
     return [
-        f"{store.shown_url} is not encrypted: kept content is in the clear, and private arguments of earlier "
+        f"{store.shown_url} is not encrypted: kept content is plain text, and private arguments of earlier "
         f"calls go back to the model as [private]. {remedy}"
     ]

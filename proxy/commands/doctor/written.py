@@ -1,7 +1,7 @@
-"""Settings written into a configuration file, in which all else stays as it is.
+"""Writes settings into a configuration file and leaves everything else as it is.
 
-A few keys of one table: what is written is read back and compared, and nothing is written where anything
-but these keys would be another.
+It sets a few keys of one table.  The new text is parsed and compared with the old one; nothing is written if
+anything but these keys would change.
 """
 
 import contextlib
@@ -113,7 +113,7 @@ def _replace(path: Path, text: str) -> None:
             file.write(text)
             os.fchmod(file.fileno(), mode)
         Path(name).replace(path)
-    except BaseException:  # Who is interrupted leaves no half of a file behind.
+    except BaseException:  # An interruption leaves no partial file behind.
         with contextlib.suppress(OSError):
             Path(name).unlink()
         raise

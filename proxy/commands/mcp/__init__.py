@@ -1,1 +1,1 @@
-"""MCP servers on the command line: what they have, what of it is allowed, and how files name them."""
+"""MCP servers on the command line: their tools, what is allowed, and imports from other programs."""

@@ -1,4 +1,4 @@
-"""``toolrelay tools allow`` and ``tools deny``: what of an MCP server's tools models may be offered."""
+"""``toolrelay tools allow`` and ``tools deny``: which tools of MCP servers models may be offered."""
 
 import difflib
 import getpass
@@ -25,11 +25,11 @@ from proxy.tools.mcp.servers import Server
 __all__ = ["allow_tools", "deny_tool"]
 
 _MAX_DIFF = 40
-_RELOAD = "servers that run read the file when they are reloaded (SIGHUP, or serve --reload)"
+_RELOAD = "running servers read the file when they reload (SIGHUP, or serve --reload)"
 
 
 async def allow_tools(config: Config, pattern: str, *, yes: bool, file: Path | None) -> bool:
-    """Show what the servers have that fits ``pattern``, ask, and pin it; whether all went well.
+    """Show the tools that match ``pattern``, ask, and pin them; whether everything succeeded.
 
     Pins go to ``file``, else to the record.  Raises ConfigError for what cannot be done.
     """
@@ -120,7 +120,7 @@ def _say_faults(looks: Sequence[ServerLook]) -> bool:
 
 
 def _describe(server: Server, tool: Look) -> Iterator[str]:
-    """What somebody has to know before they allow a tool."""
+    """What a person must know before allowing a tool."""
     live = tool.live
     if live is None:
         return
@@ -146,7 +146,7 @@ def _describe(server: Server, tool: Look) -> Iterator[str]:
 
 
 def _whose(server: Server, live: Definition) -> str:
-    """Who says what a tool does."""
+    """Where the effect of a tool comes from."""
     for pattern in server.effects:
         if fits(live.name, pattern):
             return f'mcp.servers.{server.name}.effects."{pattern}"'
@@ -169,7 +169,7 @@ def _arguments(live: Definition) -> Iterator[tuple[str, str]]:
 
 
 def _difference(before: Definition, now: Definition) -> Iterator[str]:
-    """What of a definition is another, line by line."""
+    """What changed in a definition, line by line."""
     texts = [
         json.dumps(one.written(), indent=1, sort_keys=True, ensure_ascii=True).splitlines()
         for one in (before, now)
@@ -209,7 +209,7 @@ def _done(config: Config, pins: Sequence[Pin], file: Path | None) -> Iterator[st
 
 
 def _who() -> str:
-    """The user of the machine who allows something."""
+    """The name of the local user, for the pin."""
     try:
         return getpass.getuser()[:64]
     except (KeyError, OSError):

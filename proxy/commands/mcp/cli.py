@@ -22,7 +22,7 @@ def mcp() -> None:
 
 @mcp_app.command("list")
 def mcp_list(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Connect to every server; say what it has and what of it is offered."""
+    """Connect to every server; list its tools and which of them are offered."""
     from proxy.commands.mcp import listing
 
     if not common.run_async(listing.list_servers(common.load(config), as_json=as_json)):
@@ -34,7 +34,7 @@ def mcp_test(
     name: Annotated[str, typer.Argument(help="The name of the server, as in [mcp.servers.NAME].")],
     config: ConfigOption = None,
 ) -> None:
-    """Connect to one server; say how that went, and what it wrote to standard error."""
+    """Connect to one server; print the result, and what the server wrote to standard error."""
     from proxy.commands.mcp import listing
 
     if not common.run_async(listing.test_server(common.load(config), name)):

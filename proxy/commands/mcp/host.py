@@ -15,7 +15,7 @@ __all__ = ["mcp_host", "mcp_settings"]
 
 
 def mcp_settings(config: Config) -> bytes:
-    """What that process is told; empty where no server is configured.
+    """The settings for that process; empty if no server is configured.
 
     Raises :class:`~proxy.errors.ConfigError` where the SDK it needs is not installed.
     """
@@ -30,7 +30,7 @@ def mcp_settings(config: Config) -> bytes:
 
 @asynccontextmanager
 async def mcp_host(config: Config | None) -> AsyncIterator[Path | None]:
-    """Run the process; the socket at which it serves, ``None`` where no server is configured."""
+    """Run the process; gives the socket that it serves, ``None`` if no server is configured."""
     settings = mcp_settings(config) if config is not None else b""
     if not settings:
         yield None

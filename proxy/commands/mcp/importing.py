@@ -26,7 +26,7 @@ _PLAIN_ENV = frozenset({"true", "false", "0", "1", "debug", "info", "warning", "
 def import_servers(path: Path) -> bool:
     """Print the servers of a file as TOML; whether all could be read.
 
-    A secret that stands in the file becomes ``env:NAME``, and its name is said.  Raises ConfigError for a
+    A secret in the file becomes ``env:NAME``, and a comment says to set it.  Raises ConfigError for a
     file that has no servers.
     """
     try:
@@ -60,7 +60,7 @@ def _lines(server: ForeignServer | UnusableServer) -> list[str]:
     except UnknownVariable as fault:
         raise _NoServer(f"the variable {fault} is not known here") from None
     if server.disabled:
-        said = f"# The file has the server {plain_text(server.key)} disabled."
+        said = f"# The file disables the server {plain_text(server.key)}."
         return [said, *(line if line.startswith("#") else f"# {line}" for line in lines)]
     return lines
 
@@ -73,7 +73,7 @@ def _section(server: ForeignServer) -> Iterator[str]:
             continue
         for text in value if isinstance(value, tuple) else (value,):
             for one in _variables(server, text):
-                yield f"# Write the value of {one.name} into {key}: no variable is filled in there."
+                yield f"# Write the value of {one.name} into {key}: no variables are filled in there."
         yield f"{key} = {toml_value(value)}"
     yield from _values(server, "env", server.env)
     yield from _values(server, "headers", server.headers)
@@ -90,7 +90,7 @@ def _variables(server: ForeignServer, text: str) -> list[Variable]:
 
 
 def _values(server: ForeignServer, table: str, values: Mapping[str, str]) -> Iterator[str]:
-    """A table of values in which no secret stands."""
+    """A table of values without secrets."""
     if not values:
         return
     made: dict[str, str] = {}
@@ -108,7 +108,7 @@ def _values(server: ForeignServer, table: str, values: Mapping[str, str]) -> Ite
                 made[name] = f"env:{own}"
                 inside = [one.name for one in pieces if isinstance(one, Variable)]
                 filled = f", with {' and '.join(inside)} filled in" if inside else ""
-                yield f"# Set {own} to its value from the file{filled}; no secret may stand in this file."
+                yield f"# Set {own} to its value from the file{filled}; secrets may not be written here."
     yield f"{table} = {toml_value(made)}"
 
 

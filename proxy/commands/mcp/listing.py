@@ -1,4 +1,4 @@
-"""``toolrelay mcp list`` and ``mcp test``: how servers are, and what they have."""
+"""``toolrelay mcp list`` and ``mcp test``: the state of servers, and their tools."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ async def list_servers(config: Config, *, as_json: bool) -> bool:
 
 
 async def test_server(config: Config, name: str) -> bool:
-    """Connect to one server and say how that went; whether it did."""
+    """Connect to one server and print the result; whether it is connected."""
     (look,) = await look_at_servers(config, need_servers(config, name), await current_pins(config))
     status = look.listing.status
     say(f"{name}: {plain_text(look.server.shown, MAX_LINE)}")
@@ -75,7 +75,7 @@ async def mcp_faults(config: Config) -> list[str]:
 
 
 def _details(config: Config, looks: Sequence[ServerLook]) -> list[str]:
-    """What of the tools is left out, or withheld though it was allowed, and what is odd about them."""
+    """Tools that are left out, or withheld although they were allowed, and warnings."""
     lines, offered = [], 0
     for look in looks:
         lines += [
@@ -91,7 +91,7 @@ def _details(config: Config, looks: Sequence[ServerLook]) -> list[str]:
 
 
 def _lacking(looks: Sequence[ServerLook]) -> list[str]:
-    """The servers that are connected and want more than the login has: a scope for some of their tools."""
+    """The connected servers that need more than the login has, such as a scope for some of their tools."""
     return [
         f"{look.server.name}: {plain_text(look.listing.status.reason, MAX_LINE)}"
         for look in looks

@@ -1,4 +1,4 @@
-"""What the configured servers have now, beside what was pinned of it."""
+"""The present tools of the configured servers, compared with their pins."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -33,7 +33,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One tool: as it was pinned, as it is described now, and what the one is to the other."""
+    """One tool: its pin, its present definition, and how they compare."""
 
     id: str
     name: str
@@ -44,7 +44,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class ServerLook:
-    """One server: how it is, and its tools sorted by id."""
+    """One server: its state, and its tools sorted by id."""
 
     server: Server
     listing: ServerListing
@@ -57,7 +57,7 @@ class ServerLook:
 
 
 def need_servers(config: Config, only: str = "") -> Mapping[str, Server]:
-    """The configured servers, or the one that is meant; raises ConfigError where there is none."""
+    """The configured servers, or the one named ``only``; raises ConfigError if there is none."""
     servers = config.mcp.known()
     if not servers:
         raise ConfigError(
@@ -123,7 +123,7 @@ def _looks(server: Server, listing: ServerListing, pins: Sequence[Pin]) -> Seque
     pinned = {pin.id: pin for pin in pins if pin.definition.server == server.name}
     live = {one.id: one for one in listing.definitions}
     looks = []
-    # Of a server that is away nothing is known: its tools are as they were pinned.
+    # Nothing is known of a server that cannot be reached, so its tools count as pinned.
     known = listing.status.digests is not None
     for name in sorted(pinned.keys() | live.keys()):
         pin, now = pinned.get(name), live.get(name)
@@ -136,7 +136,7 @@ def _looks(server: Server, listing: ServerListing, pins: Sequence[Pin]) -> Seque
 
 
 async def pins_of_record(config: Config) -> Overrides:
-    """For services that are made without the record: the pins that are in it."""
+    """The pins of the record, for services that are made without it."""
     if not config.mcp.servers or config.mcp.pins:
         return Overrides()
     return Overrides(pins=GivenPins(await current_pins(config)))

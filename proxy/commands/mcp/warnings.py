@@ -1,6 +1,6 @@
 """What a person should look at before models are offered a server's tools.
 
-Nothing here is decided by it: words are a stranger's, and a stranger can find others.
+These warnings decide nothing: they match words that an attacker can avoid.
 """
 
 import re
@@ -19,7 +19,7 @@ __all__ = ["unallowed_lines", "warnings_of"]
 
 _MOST_NAMED: Final = 8
 _MOST_OFFERED: Final = 128
-"""Tools that OpenAI takes in one request."""
+"""The most tools that OpenAI accepts in one request."""
 
 _ORDERS: Final = re.compile(
     r"\b(?:ignore (?:all|any|the|previous|prior|other)|disregard (?:all|any|the|previous|prior)"
@@ -29,11 +29,11 @@ _ORDERS: Final = re.compile(
     r"|(?:always|must) (?:first )?(?:call|use|read|send)|secretly|api[ _-]?keys?|\.ssh|<important>)",
     re.IGNORECASE,
 )
-"""Words of orders to a model, as attacks through descriptions have them."""
+"""Phrases that give orders to a model, as attacks in descriptions do."""
 
 
 def unallowed_lines(config: Config, catalog: Catalog) -> list[str]:
-    """For each server of which no tool is allowed, the command that shows and allows them."""
+    """For each server without an allowed tool, the command that shows its tools and allows them."""
     ids = [spec.name for spec in catalog.tools()]
     return [
         f"mcp.servers.{name}: none of its tools is allowed; to see and allow them: "
@@ -44,11 +44,11 @@ def unallowed_lines(config: Config, catalog: Catalog) -> list[str]:
 
 
 def warnings_of(looks: Sequence[ServerLook], offered: int) -> list[str]:
-    """A line for each thing that is odd; ``offered`` is how many tools models are offered in all."""
+    """A line for each problem; ``offered`` is how many tools models are offered in total."""
     lines = [line for look in looks for line in _of_server(look)]
     if offered > _MOST_OFFERED:
         lines.append(
-            f"{offered} tools are offered, and OpenAI takes {_MOST_OFFERED}: name fewer in policy.allow"
+            f"{offered} tools are offered, but OpenAI accepts {_MOST_OFFERED}: name fewer in policy.allow"
         )
     return lines
 
@@ -61,27 +61,27 @@ def _of_server(look: ServerLook) -> Iterator[str]:
     readers = [tool for tool, definition in live if _says_it_reads(look, tool, definition)]
     if readers:
         yield (
-            f"{where}.effects: the server says of these that they only read, and you have not said so: "
+            f"{where}.effects: the server declares these tools read-only, but this setting does not: "
             f"{_named(readers)}"
         )
     changers = [tool for tool, definition in live if _says_it_changes(look, tool, definition)]
     if changers:
         yield (
-            f"{where}.effects: you have said that these only read, and the server says that they do not: "
+            f"{where}.effects: this setting declares these tools read-only, but the server does not: "
             f"{_named(changers)}"
         )
 
 
 def _of_definition(definition: Definition) -> Iterator[str]:
     if definition.has_hidden_text:
-        yield "its texts have characters that a person does not see; tools allow writes them out"
+        yield "its texts contain invisible characters; tools allow shows them as escapes"
     found = _ORDERS.search(definition.description)
     if found is not None:
-        yield f'its description speaks to the model: "{plain_text(found[0], 80)}"'
+        yield f'its description gives orders to the model: "{plain_text(found[0], 80)}"'
     if len(definition.description) > MAX_SHOWN:
         yield f"its description is longer than the {MAX_SHOWN} characters that models are shown"
     if not definition.id.endswith(f"__{definition.name}"):
-        yield f"its server calls it {plain_text(definition.name, 200)!r}, which no model provider takes"
+        yield f"its server calls it {plain_text(definition.name, 200)!r}, which no model provider accepts"
 
 
 def _says_it_reads(look: ServerLook, tool: Look, definition: Definition) -> bool:

@@ -34,7 +34,7 @@ KeyOption = Annotated[
     typer.Option(metavar="KEY", help="Only runs of this key (name or id); for one end user: KEY/USER."),
 ]
 ErrorsOption = Annotated[bool, typer.Option("--errors", help="Only runs that ended in an error.")]
-AgentsOption = Annotated[bool, typer.Option("--agents", help="Runs of agents, too.")]
+AgentsOption = Annotated[bool, typer.Option("--agents", help="Include runs of agents.")]
 RunArgument = Annotated[str, typer.Argument(metavar="ID", help="The run's id, or the beginning of it.")]
 
 
@@ -162,18 +162,16 @@ def runs_purge(
             help="Delete runs that started before this time: 30d for 30 days ago, or 2026-01-31.",
         ),
     ] = None,
-    run: Annotated[str | None, typer.Option(metavar="ID", help="This one.")] = None,
+    run: Annotated[str | None, typer.Option(metavar="ID", help="Delete this run.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Delete all runs.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --all deletes runs.")] = False,
 ) -> None:
-    """Delete runs for good, with everything that hangs on them."""
+    """Delete runs for good, with everything that belongs to them."""
     from proxy.commands.runs import runs
 
     if [older_than is not None, run is not None, everything].count(True) != 1:
         raise ConfigError(
-            "does not say what to delete",
-            "Give one of --older-than, --run and --all",
-            "Name one: --older-than, --run, --all",
+            "runs purge", "does not say what to delete", "Give one of --older-than, --run and --all"
         )
     loaded = _load(config)
     if everything and not yes and not common.confirmed(f"Delete every run of {loaded.store.shown_url}?"):

@@ -69,7 +69,7 @@ def check_collector_url(value: str) -> str:
 
 
 def check_token_url(value: str) -> str:
-    """A token endpoint.  What goes there is worth more than any token, so it goes over TLS."""
+    """A token endpoint.  It must use TLS, because it gets refresh tokens and client secrets."""
     if not value:
         return value
     parts = urlsplit(value)
@@ -174,7 +174,7 @@ def check_store_url(value: str) -> str:
 
 
 def passwords_in(url: str) -> list[str]:
-    """What of a server's address may not be shown, as written and as meant."""
+    """The passwords in a server's address, as written and decoded; they may not be shown."""
     if not url.startswith(("postgres", "redis")):
         return []
     parts = urlsplit(url)

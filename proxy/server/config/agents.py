@@ -22,7 +22,7 @@ _MAX_FILE_BYTES = 256 * 1024
 
 
 def check_agent_names(agents: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The names that tools may have behind ``agent__``."""
+    """Check the names of agents, which follow ``agent__`` in the names of their tools."""
     for name in agents:
         if not _NAME.fullmatch(name):
             raise setting_fault(
@@ -35,7 +35,7 @@ def check_agent_names(agents: Mapping[str, Any]) -> Mapping[str, Any]:
 def _check_tools(patterns: tuple[str, ...]) -> tuple[str, ...]:
     for pattern in patterns:
         if pattern.startswith(AGENT_PREFIX):
-            raise setting_fault(f"{pattern[:80]!r} is an agent, and an agent cannot have agents; remove it")
+            raise setting_fault(f"{pattern[:80]!r} is an agent, and agents cannot call agents; remove it")
     return patterns
 
 
@@ -58,11 +58,11 @@ class AgentConfig(Section):
     """An agent: a model with instructions and tools of its own, which models call as the tool agent__NAME."""
 
     description: Annotated[str, AfterValidator(_check_text)] = Field(
-        max_length=4096, description="What the agent does: all that the model that calls it knows of it."
+        max_length=4096, description="What the agent does; the model that calls it sees only this text."
     )
     instructions: Annotated[str, AfterValidator(_check_text)] = Field(
         max_length=65536,
-        description="What the agent's own model is told first: a text, or file:PATH.",
+        description="Instructions for the agent's own model: a text, or file:PATH.",
     )
     model: str = Field(
         default="",
@@ -71,13 +71,14 @@ class AgentConfig(Section):
     )
     tools: Annotated[Patterns, AfterValidator(_check_tools)] = Field(
         default=(),
-        description="Tools that the agent has, if policy and the caller's key allow them: names or patterns.",
+        description="Tools that the agent may use, if policy and the caller's key allow them: names or "
+        "patterns.",
     )
     max_turns: int = Field(
         default=6,
         ge=1,
         le=1000,
-        description="Largest number of responses of the agent's model, the report included.",
+        description="Largest number of responses of the agent's model, including the report.",
     )
     max_calls: int = Field(default=16, ge=0, le=10000, description="Largest number of its tool calls.")
     max_tokens: int = Field(default=0, ge=0, description="Largest number of its tokens; 0: no limit.")
@@ -90,18 +91,20 @@ class AgentConfig(Section):
     )
     output_schema: Annotated[str | dict[str, Any], PlainValidator(_check_output_schema)] = Field(
         default="",
-        description="JSON Schema that the report must fit: a table, or file:PATH. Empty: a report in words.",
+        description="JSON Schema that the report must match: a table, or file:PATH. Empty: the report is "
+        "plain text.",
     )
 
     def takes(self, tool: str) -> bool:
-        """Whether the agent has the tool of that id, if policy and its caller's key allow it."""
+        """Whether the agent may use the tool of that id, if policy and its caller's key allow it."""
         return agent_takes(tool, self.tools)
 
 
 def read_agent_files(
     agents: Mapping[str, AgentConfig], folder: Path
 ) -> tuple[dict[str, AgentConfig], list[ConfigError]]:
-    """The agents with the texts of the files that they name, relative ones in ``folder``; and the faults.
+    """The agents with the texts of the files that they name, and the faults.  Relative paths start at
+    ``folder``.
 
     An agent with a fault is left out.
     """
@@ -141,7 +144,7 @@ def _content(where: str, text: str, folder: Path) -> str:
 
 
 def _schema(where: str, value: str | dict[str, Any], folder: Path) -> str | dict[str, Any]:
-    """A schema that can be used; an empty text for none."""
+    """A checked schema; empty for none."""
     if value == "":
         return ""
     schema: Any = value
@@ -151,7 +154,7 @@ def _schema(where: str, value: str | dict[str, Any], folder: Path) -> str | dict
         except ValueError:
             raise ConfigError(where, f"{value.removeprefix(_FILE)} is not valid JSON", "Correct it") from None
     if not isinstance(schema, dict) or schema.get("type") != "object":
-        raise ConfigError(where, 'is no schema of an object: its "type" must be "object"', "Correct it")
+        raise ConfigError(where, "is not the schema of an object", 'Set its "type" to "object"')
     check_schema(schema, where)
     return schema
 
@@ -159,7 +162,7 @@ def _schema(where: str, value: str | dict[str, Any], folder: Path) -> str | dict
 def find_agent_conflicts(
     agents: Mapping[str, AgentConfig], serves: Mapping[str, "tuple[str, ...] | Mapping[str, str]"]
 ) -> Iterator[ConfigError]:
-    """What of the agents cannot work; ``serves`` are the models of each upstream, as it is configured."""
+    """Faults of agents that other settings cause; ``serves`` are the configured models of each upstream."""
     for name, agent in agents.items():
         if agent.model and not any(
             agent.model in models

@@ -23,7 +23,9 @@ _OF_LOGINS = ("client_metadata_url", "redirect_uri", "authorization_parameters")
 
 def _check_issuer(value: str) -> str:
     if value and (not is_confidential(value) or urlsplit(value).query or "#" in value):
-        raise setting_fault("is not an issuer; write one like https://auth.example.com, as it writes itself")
+        raise setting_fault(
+            "is not an issuer URL; write one like https://auth.example.com, exactly as the server does"
+        )
     return value
 
 
@@ -31,7 +33,9 @@ def _check_document(value: str) -> str:
     if value:
         parts = urlsplit(value)
         if parts.scheme != "https" or parts.path in ("", "/") or not is_confidential(value) or parts.fragment:
-            raise setting_fault("is not the address of a document; write https://example.com/client.json")
+            raise setting_fault(
+                "is not the URL of a document; write one like https://example.com/client.json"
+            )
     return value
 
 
@@ -43,7 +47,8 @@ def _check_redirect(value: str) -> str:
         fits = False
     if not fits or not parts.path.startswith("/") or parts.query or parts.fragment or "@" in parts.netloc:
         raise setting_fault(
-            "is not an address of this machine; write http://127.0.0.1/callback, with a port for a fixed one"
+            "is not an address of this machine; write http://127.0.0.1/callback, or "
+            "http://127.0.0.1:PORT/callback for a fixed port"
         )
     return value
 
@@ -51,14 +56,16 @@ def _check_redirect(value: str) -> str:
 def _check_scopes(values: tuple[str, ...]) -> tuple[str, ...]:
     for value in values:
         if read_scopes([value]) != (value,):
-            raise setting_fault(f"{value[:80]!r} is not a scope; write each one for itself, without spaces")
+            raise setting_fault(
+                f"{value[:80]!r} is not a scope; write each scope as an element of its own, without spaces"
+            )
     return values
 
 
 def _check_parameters(values: Mapping[str, str]) -> Mapping[str, str]:
     for name in values:
         if name in PROTOCOL_PARAMETERS:
-            raise setting_fault(f"{name!r} is a parameter that toolrelay sets by itself")
+            raise setting_fault(f"{name!r} cannot be set: toolrelay sets this parameter itself")
     return values
 
 
@@ -69,14 +76,14 @@ class CredentialConfig(Section):
     token: OptionalSecret = Field(default=None, description="The token as env:NAME or file:/path.")
     grant: Literal["", "authorization_code", "client_credentials"] = Field(
         default="",
-        description="How OAuth tokens are got: authorization_code (you log in once with `toolrelay "
-        "credentials login NAME`) or client_credentials. Empty: by token or refresh_token.",
+        description="How toolrelay gets OAuth tokens: authorization_code (log in once with `toolrelay "
+        "credentials login NAME`) or client_credentials. Empty: from token or refresh_token.",
     )
     issuer: Annotated[str, AfterValidator(_check_issuer)] = Field(
         default="",
         max_length=2048,
-        description="The authorization server, as it writes itself: https://accounts.google.com. Empty: the "
-        "one that the MCP server names.",
+        description="Issuer URL of the authorization server, exactly as the server writes it: "
+        "https://accounts.google.com. Empty: the one that the MCP server names.",
     )
     client_id: Annotated[str | Secret | None, PlainValidator(lambda value: _read_client_id(value))] = Field(
         default=None,
@@ -88,8 +95,8 @@ class CredentialConfig(Section):
     client_metadata_url: Annotated[str, AfterValidator(_check_document)] = Field(
         default="",
         max_length=2048,
-        description="Address of your client id metadata document, which is the client id where the "
-        "authorization server takes one.",
+        description="URL of your client ID metadata document. It is used as the client id if the "
+        "authorization server supports that.",
     )
     scopes: Annotated[Strings, AfterValidator(_check_scopes)] = Field(
         default=(), description="Scopes to ask for. Empty: those that the MCP server asks for."
@@ -97,18 +104,19 @@ class CredentialConfig(Section):
     redirect_uri: Annotated[str, AfterValidator(_check_redirect)] = Field(
         default="http://127.0.0.1/callback",
         max_length=200,
-        description="Where a login listens on this machine; without a port, on any free one.",
+        description="Address of this machine to which a login redirects; without a port, any free one is "
+        "used.",
     )
     authorization_parameters: Annotated[dict[str, str], AfterValidator(_check_parameters)] = Field(
         default={},
-        description='Further parameters of a login, as some providers ask for: {access_type = "offline"}.',
+        description='Additional parameters of a login that some providers need: {access_type = "offline"}.',
     )
     refresh_token: OptionalSecret = Field(
-        default=None, description="OAuth 2 refresh token that you have got elsewhere."
+        default=None, description="OAuth 2 refresh token that you obtained elsewhere."
     )
     token_url: Annotated[str, AfterValidator(check_token_url)] = Field(
         default="",
-        description="Address that takes the refresh token: https://oauth2.googleapis.com/token.",
+        description="Token endpoint for the refresh token: https://oauth2.googleapis.com/token.",
     )
 
     @model_validator(mode="after")
@@ -171,7 +179,7 @@ def server_of(name: str, mcp: McpConfig) -> str:
 def find_credential_conflicts(
     credentials: Mapping[str, CredentialConfig], mcp: McpConfig, *, seals: bool
 ) -> Iterator[ConfigError]:
-    """What of the connections cannot work, though each setting is fine by itself.
+    """Faults of connections, each between settings that are valid by themselves.
 
     ``seals`` says whether the record keeps secrets sealed, for all processes.
     """
@@ -189,13 +197,13 @@ def find_credential_conflicts(
         elif connection in users:
             yield ConfigError(
                 where,
-                f"mcp.servers.{users[connection]} uses {connection!r} already, and a token is for one server",
-                "Write a connection of its own",
+                f"mcp.servers.{users[connection]} already uses {connection!r}, and a token is for one server",
+                "Write a separate connection for this server",
             )
         users.setdefault(connection, name)
         if server.url and not is_confidential(server.url):
             yield ConfigError(
-                f"mcp.servers.{name}.url", "is not encrypted, and its connection has a token", "Use https"
+                f"mcp.servers.{name}.url", "is not encrypted, but its connection sends a token", "Use https"
             )
     for name, config in credentials.items():
         if config.grant != "authorization_code":
@@ -203,14 +211,13 @@ def find_credential_conflicts(
         if not config.issuer and name not in users:
             yield ConfigError(
                 f"credentials.{name}.issuer",
-                "is missing, and no MCP server uses the connection and could name one",
+                "is missing, and no MCP server uses this connection and could name the issuer",
                 f'Write the address of the authorization server, or mcp.servers.NAME.connection = "{name}"',
             )
         if not seals:
             yield ConfigError(
                 "store.seal_key",
-                f"nothing is encrypted in the record, and credentials.{name} needs that: a login is kept "
-                "there, sealed",
+                f"the record is not encrypted, but credentials.{name} keeps its login there",
                 "Name a SQLite file in store.url and do not set store.seal = false; for PostgreSQL write "
                 'seal_key = "env:TOOLRELAY_SEAL_KEY", with a key that `openssl rand -hex 32` makes',
             )

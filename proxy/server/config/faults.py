@@ -124,7 +124,7 @@ def tables_of(model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel], Fi
 
 
 def fields_of(model: type[BaseModel]) -> Mapping[str, FieldInfo]:
-    """The settings of a table by the names that they are written under, which Python may not allow."""
+    """The settings of a table by their names in the file, some of which are Python keywords (``import``)."""
     return {info.alias or name: info for name, info in model.model_fields.items()}
 
 

@@ -119,7 +119,8 @@ class KeyGrants(BaseModel):
     )
     endpoints: Annotated[Strings, AfterValidator(_check_endpoints)] = Field(
         default=(),
-        description='Paths below /v1 that the key may call beside inference: patterns like "/files*".',
+        description="Paths below /v1 that the key may call in addition to inference: patterns like "
+        '"/files*".',
     )
     trace_max: Trace = Field(
         default="events", description="The most that the key may see of server tools, within tools.trace_max."

@@ -65,7 +65,7 @@ class _Draft:
         return f" (in {self.file})" if self.file else ""
 
     def placed(self, fault: ConfigError) -> ConfigError:
-        """A fault of a server that another file has, with the name of that file."""
+        """The fault; for an imported server, with the name of its file."""
         source = self.sources.get(".".join(fault.setting.split(".")[:3]))
         if source is None or not fault.setting.startswith("mcp.servers."):
             return fault

@@ -70,7 +70,7 @@ def _check_url(url: str) -> str:
 
 
 class RedactConfig(Section):
-    """What of a server's tools traces, logs and rows may show."""
+    """What traces, logs and records may show of a server's tools."""
 
     output: Strings = Field(
         default=(),
@@ -114,8 +114,8 @@ class McpServerConfig(Section):
     )
     effects: dict[str, Literal["read_only", "state_change", "external_side_effect"]] = Field(
         default={},
-        description='What the tools do, by the server\'s own names or patterns: {"read_*" = '
-        '"read_only"}. Not listed: external_side_effect.',
+        description='Effects of the tools, by the server\'s own names or patterns: {"read_*" = '
+        '"read_only"}. Tools not listed: external_side_effect.',
     )
     redact: RedactConfig = Field(
         default=RedactConfig(),
@@ -158,7 +158,7 @@ class McpConfig(Section):
         description="Number of tools that the proxy reads from one server; it ignores the others.",
     )
     networks: Annotated[Strings, AfterValidator(check_networks)] = Field(
-        default=(), description="Address ranges that a server's url may use beside public addresses."
+        default=(), description="Address ranges that a server's url may use in addition to public addresses."
     )
     pins: str = Field(
         default="",
@@ -169,17 +169,18 @@ class McpConfig(Section):
     imports: Strings = Field(
         default=(),
         alias="import",
-        description="Files of other programs (Claude Desktop, Claude Code, Cursor, VS Code, Codex, Gemini) "
-        "whose servers are used, too.",
+        description="Configuration files of other programs (Claude Desktop, Claude Code, Cursor, VS Code, "
+        "Codex, Gemini) whose MCP servers to use, too.",
     )
     memory_bytes: int = Field(
         default=2 << 30,
         ge=0,
-        description="Most address space, in bytes, of the process that talks to the servers; 0: no limit.",
+        description="Largest address space, in bytes, of the process that connects to the servers; 0: no "
+        "limit.",
     )
     servers: Annotated[dict[str, McpServerConfig], AfterValidator(_check_server_names)] = Field(
         default={},
-        description="The servers.",
+        description="The MCP servers, by their names.",
         json_schema_extra={
             "shown_as": "files",
             "example": 'command = "npx"\n'
@@ -189,11 +190,11 @@ class McpConfig(Section):
     )
 
     def known(self) -> dict[str, Server]:
-        """The servers as the tools' side takes them, secrets revealed."""
+        """The servers as the tools package takes them, with their secrets revealed."""
         return {name: _server(name, one) for name, one in self.servers.items()}
 
     def host_settings(self) -> HostSettings:
-        """What the process that talks to the servers is told."""
+        """The settings for the process that connects to the servers."""
         return HostSettings(
             tuple(self.known().values()),
             self.connect_timeout_s,
@@ -239,8 +240,8 @@ def resolve_mcp_paths(config: McpConfig, folder: Path) -> McpConfig:
 
 
 def resolve_mcp(config: McpConfig, resolve: Resolve) -> McpConfig:
-    """The same with the values of its secrets.  A server that lacks one is left out where ``resolve`` says
-    nothing of a secret: a command that talks to none needs none."""
+    """The same with the values of its secrets.  A server is left out if ``resolve`` has no value for one of
+    them: a command that does not connect to the server does not need it."""
     servers = {}
     for name, server in config.servers.items():
         tables = {"env": server.env, "headers": server.headers}
@@ -267,7 +268,7 @@ def secrets_of(config: McpConfig) -> Iterator[Secret]:
 
 
 def find_mcp_conflicts(config: McpConfig) -> Iterator[ConfigError]:
-    """What of the servers cannot work, though each setting is fine by itself."""
+    """Faults of servers, each between settings that are valid by themselves."""
     for name, server in config.servers.items():
         if server.url.startswith("http://") and not config.networks:
             yield ConfigError(

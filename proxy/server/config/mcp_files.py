@@ -1,8 +1,8 @@
-"""MCP servers in the files of other programs, read and bounded; nothing of a file is carried out here.
+"""Reads MCP servers from the files of other programs, within limits; nothing of a file is executed here.
 
 Shapes, as each program documents its file: Claude Desktop, Claude Code, Cursor and Windsurf ``mcpServers``;
 VS Code ``servers``, also below ``mcp`` in its settings; Gemini CLI ``mcpServers`` with ``httpUrl``; Codex
-``mcp_servers`` in TOML.  VS Code and Gemini CLI take comments and commas at the end of a list.
+``mcp_servers`` in TOML.  VS Code and Gemini CLI allow comments and trailing commas.
 """
 
 import json
@@ -32,7 +32,7 @@ _MAX_SERVERS: Final = 64
 _MAX_TEXT: Final = 4096
 _TABLES = (("mcpServers",), ("mcp_servers",), ("servers",), ("mcp", "servers"))
 _NOT_KEPT = ("trust", "alwaysAllow", "autoApprove", "excludeTools", "disabled_tools", "startup_timeout_sec")
-"""Keys that are known and say nothing that can be said here; each server still needs its tools allowed."""
+"""Known keys without a counterpart here; the tools of each server still have to be allowed."""
 
 _COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])')
@@ -44,13 +44,14 @@ _ASKED = "input:"
 
 
 class UnknownVariable(Exception):
-    """A variable in a text that is not known here; says which."""
+    """A text has a variable that is not known here; the message is the variable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable in a text: the ``name`` that it has in the environment, and what stands for it where it is
-    not set, if anything does.  ``asked`` is the id of what VS Code asks a person for; here nobody is asked.
+    """A variable in a text: its ``name`` in the environment, and its ``default`` if it is not set.
+
+    ``asked`` is the id of a VS Code input, for which VS Code asks a person; nobody is asked here.
     """
 
     name: str
@@ -75,8 +76,8 @@ class ForeignServer:
     """A server as another program's file has it.
 
     ``key`` is its name there, ``name`` the one that it gets here.  Texts are as they were written, with
-    variables such as ``${NAME}``.  ``timeout_s`` are seconds.  ``not_kept`` are the keys of the file that
-    nothing here stands for.  One that is ``disabled`` is not to be started.
+    variables such as ``${NAME}``.  ``timeout_s`` is in seconds.  ``not_kept`` are keys of the file that have
+    no counterpart here.  A ``disabled`` server must not be started.
     """
 
     key: str
@@ -109,9 +110,9 @@ def read_servers(path: Path) -> list[ForeignServer | UnusableServer]:
 
 
 def pieces_of(server: str, text: str) -> list[str | Variable]:
-    """The parts of a text: what stands for itself, and variables.
+    """The parts of a text: plain strings, and variables.
 
-    ``server`` goes into the names that answers to VS Code's questions get.  Raises :class:`UnknownVariable`.
+    ``server`` becomes part of the names of variables for VS Code inputs.  Raises :class:`UnknownVariable`.
     """
     pieces: list[str | Variable] = []
     for place, part in enumerate(_VARIABLE.split(text)):
@@ -141,27 +142,29 @@ def variable_name(*parts: str) -> str:
 
 def _parsed(path: Path) -> Any:
     try:
-        # A wrong path may be anything, a device too.
+        # A wrong path may name anything, even a device.
         if not path.is_file():
-            raise UnusableFile("is not there, or is no file")
+            raise UnusableFile("does not exist, or is not a file")
         with path.open("rb") as file:
             raw = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise UnusableFile(f"cannot be read: {error.strerror}") from None
     if len(raw) > _MAX_BYTES:
-        raise UnusableFile(f"has more than {_MAX_BYTES} bytes")
+        raise UnusableFile(f"is larger than {_MAX_BYTES} bytes")
     is_toml = path.suffix == ".toml"
     try:
         text = raw.decode("utf-8-sig")
         return tomllib.loads(text) if is_toml else json.loads(_plain_json(text))
     except UnicodeDecodeError:
-        raise UnusableFile("is no text in UTF-8") from None
+        raise UnusableFile("is not UTF-8") from None
     except (ValueError, RecursionError) as error:
-        raise UnusableFile(f"is no {'TOML' if is_toml else 'JSON'}: {plain_text(str(error))}") from None
+        raise UnusableFile(
+            f"is not valid {'TOML' if is_toml else 'JSON'}: {plain_text(str(error))}"
+        ) from None
 
 
 def _plain_json(text: str) -> str:
-    """The text without comments and without commas behind which nothing follows."""
+    """The text without comments and trailing commas."""
     text = _COMMENT.sub(lambda found: found[1] or " ", text)
     return _LAST_COMMA.sub(lambda found: found[1] or "", text)
 
@@ -175,20 +178,22 @@ def _table(read: Any) -> Mapping[str, Any]:
             if len(found) > _MAX_SERVERS:
                 raise UnusableFile(f"has more than {_MAX_SERVERS} servers")
             return found
-    raise UnusableFile("has no servers: none of mcpServers, mcp_servers and servers is in it")
+    raise UnusableFile("has no servers: it has none of the keys mcpServers, mcp_servers and servers")
 
 
 def _server(key: str, written: Any) -> ForeignServer:
     """One entry; raises :class:`_Unfit`."""
     if not isinstance(written, dict):
-        raise _Unfit("it is no table")
+        raise _Unfit("it is not a table")
     name = re.sub(r"[^a-z0-9-]+", "-", key.lower()).strip("-")[:25].strip("-")
     if not SERVER_NAME.fullmatch(name):
-        raise _Unfit("its name has no letters and digits")
+        raise _Unfit("its name has no letters or digits")
     if written.get("type") == "sse":
-        raise _Unfit("it speaks the older HTTP with SSE, which is not served; name its streamable address")
+        raise _Unfit(
+            "it uses the older HTTP+SSE transport, which is not supported; write its streamable HTTP address"
+        )
     if "envFile" in written:
-        raise _Unfit("its envFile is not read; write what is in it as env")
+        raise _Unfit("envFile is not supported; write its variables in env")
     command, url = written.get("command"), _address(written)
     if not command and not url:
         raise _Unfit("it has neither command nor url")
@@ -212,7 +217,7 @@ def _server(key: str, written: Any) -> ForeignServer:
 
 
 def _address(written: Mapping[str, Any]) -> Any:
-    # Where Gemini CLI has both, the other one is of the older HTTP with SSE.
+    # If Gemini CLI has both, url is for the older HTTP+SSE transport.
     return written.get("httpUrl") or written.get("url") or written.get("serverUrl")
 
 
@@ -224,7 +229,7 @@ def _env(written: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _headers(written: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Codex has the names of variables for some of them."""
+    """Codex gives some headers by the names of variables."""
     yield from _values("headers", written.get("headers") or written.get("http_headers"))
     for header, variable in _values("env_http_headers", written.get("env_http_headers")):
         yield header, f"${{{variable}}}"
@@ -236,7 +241,7 @@ def _values(where: str, values: Any) -> Iterator[tuple[str, str]]:
     if values is None:
         return
     if not isinstance(values, dict):
-        raise _Unfit(f"its {where} is no table")
+        raise _Unfit(f"its {where} is not a table")
     for name, value in values.items():
         yield _text(where, name), _text(f"{where}.{name}", value)
 
@@ -245,7 +250,7 @@ def _texts(where: str, values: Any) -> list[str]:
     if values is None:
         return []
     if not isinstance(values, list):
-        raise _Unfit(f"its {where} is no list")
+        raise _Unfit(f"its {where} is not a list")
     return [_text(f"{where}[{place}]", value) for place, value in enumerate(values)]
 
 
@@ -256,9 +261,9 @@ def _text(where: str, value: Any) -> str:
     if isinstance(value, int | float):
         return str(value)
     if not isinstance(value, str):
-        raise _Unfit(f"its {plain_text(where)} is no text")
+        raise _Unfit(f"its {plain_text(where)} is not a string")
     if len(value) > _MAX_TEXT or "\0" in value or not _is_encodable(value):
-        raise _Unfit(f"its {plain_text(where)} is too long, or is no text")
+        raise _Unfit(f"its {plain_text(where)} is longer than {_MAX_TEXT} characters, or is not valid text")
     return value
 
 

@@ -1,7 +1,7 @@
-"""``mcp.import``: servers of other programs' files, as if they stood below ``[mcp.servers]``.
+"""``mcp.import``: servers from other programs' files, as if they were written below ``[mcp.servers]``.
 
-The files are read whenever the configuration is: at the start, and again at a reload.  What they say is
-checked like what ``toolrelay.toml`` says, and every fault names the setting and the file.
+The files are read whenever the configuration is read: at the start and at each reload.  They are checked
+like ``toolrelay.toml``, and every fault names the setting and the file.
 """
 
 import re
@@ -29,7 +29,7 @@ __all__ = ["imported_files", "merge_imports"]
 _SETTING: Final = "mcp.import"
 _MAX_FILES: Final = 16
 _OF_ONE_SERVER: Final = ("command", "args", "env", "cwd", "url", "headers")
-"""What of a section says how a server is reached; the rest may be said of one that is imported."""
+"""The keys that say how a server is reached; a section may set the others for an imported server."""
 
 _SECRET_NAME = re.compile(
     r"(?i)(^|[^a-z])(auth|authorization|bearer|cookie|credentials?|pat|passwd|password|secret|token)([^a-z]|$)"
@@ -42,7 +42,7 @@ _SECRET_VALUE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file, as the setting names it and for a person, and the variables of the environment."""
+    """An imported file: its name in the setting, its folder, and the environment variables."""
 
     name: str
     folder: Path
@@ -56,8 +56,9 @@ class _File:
 
 
 def imported_files(data: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, Path]]:
-    """The files that ``mcp.import`` names in the raw tables of a configuration, each with its path; nothing
-    where it is no list of texts, which is found and told elsewhere."""
+    """The files that ``mcp.import`` names in the raw tables of a configuration, each with its path.
+
+    Empty if it is not a list of strings; validation reports that."""
     mcp = data.get("mcp")
     named = mcp.get("import") if isinstance(mcp, dict) else None
     for name in named if isinstance(named, list | tuple) else ():
@@ -70,7 +71,7 @@ def merge_imports(
 ) -> list[ConfigError]:
     """Put the servers of the files that ``mcp.import`` names into the raw tables of a configuration.
 
-    A section of the same name may say of an imported server what its file cannot, such as effects.
+    A section of the same name may set what the file cannot say of an imported server, such as effects.
     ``sources`` say in words where each setting was written; ``own`` is the name of the configuration's file.
     Returns the faults.
     """
@@ -81,7 +82,7 @@ def merge_imports(
         return [ConfigError(_SETTING, f"names more than {_MAX_FILES} files", "Name fewer")]
     servers = data["mcp"].setdefault("servers", {})
     if not isinstance(servers, dict):
-        return []  # Validation finds that.
+        return []  # Validation reports that.
     sections = {name: table for name, table in servers.items() if isinstance(table, dict)}
     faults = Faults()
     seen: dict[str, str] = {}
@@ -91,7 +92,7 @@ def merge_imports(
             for found in _read(file, path):
                 with faults.kept():
                     if isinstance(found, UnusableServer):
-                        raise file.fault_of(found.key, found.reason, "Correct it, or take it out of the file")
+                        raise file.fault_of(found.key, found.reason, "Correct it, or remove it from the file")
                     section = sections.get(found.name, {})
                     if found.disabled:
                         if not any(key in section for key in _OF_ONE_SERVER):
@@ -113,16 +114,16 @@ def _read(file: _File, path: Path) -> list[ForeignServer | UnusableServer]:
 
 
 def _check_name(file: _File, found: ForeignServer, section: Mapping[str, Any], seen: dict[str, str]) -> None:
-    """Raise ConfigError for a server whose name another one has."""
+    """Raise ConfigError if another server has the same name."""
     shown = plain_text(found.key)
     if any(key in section for key in _OF_ONE_SERVER):
         raise file.fault(
-            f"has the server {shown}, and so has [mcp.servers.{found.name}]",
-            "Rename one of them, or keep in the section only what no file says: effects, tools, redact",
+            f"defines the server {shown}, and so does [mcp.servers.{found.name}]",
+            "Rename one of them, or keep in the section only what the file cannot set, such as effects",
         )
     if found.name in seen:
         raise file.fault(
-            f"has the server {shown}, which is {found.name} here, and so is {seen[found.name]}",
+            f"names a server {shown}, which becomes {found.name} here, and so does {seen[found.name]}",
             "Rename one of them",
         )
     seen[found.name] = f'{shown} of "{file.name}"'
@@ -154,7 +155,7 @@ def _table(file: _File, found: ForeignServer) -> dict[str, Any]:
 
 
 def _plain(file: _File, found: ForeignServer, key: str, text: str) -> str:
-    """A text with its variables filled in; none may be a secret, since commands and addresses are shown."""
+    """A text with its variables filled in; none may be a secret: commands and addresses are visible."""
     filled = []
     for piece in _pieces(file, found, key, text):
         if isinstance(piece, str):
@@ -163,7 +164,7 @@ def _plain(file: _File, found: ForeignServer, key: str, text: str) -> str:
         if piece.asked or _SECRET_NAME.search(piece.name):
             raise file.fault_of(
                 f"{found.key}.{key}",
-                f"a command line and an address can be seen by others, and {piece.name} may be a secret",
+                f"others can see command lines and addresses, and {piece.name} may be a secret",
                 "Pass it in env or headers",
             )
         value = file.env.get(piece.name) or piece.default
@@ -189,10 +190,10 @@ def _value(file: _File, found: ForeignServer, table: str, name: str, text: str) 
             own = variable_name(found.name, name)
             raise file.fault_of(
                 f"{found.key}.{where}",
-                "it may be a secret, which may not stand here as plain text",
+                "it may be a secret, and secrets may not be written here as plain text",
                 f'Write "${{{own}}}" there, and set {own}',
             )
-        # What begins like this is a reference in toolrelay.toml alone.
+        # Only in toolrelay.toml is such a text a reference.
         return Secret(f"{file.name}:{found.key}.{where}", text) if text.startswith("file:") else text
     filled = []
     for piece in pieces:
@@ -201,13 +202,13 @@ def _value(file: _File, found: ForeignServer, table: str, name: str, text: str) 
             continue
         value = file.env.get(piece.name, "").strip() or piece.default
         if value is None:
-            return Secret(f"env:{piece.name}")  # Which says itself that it is not set.
+            return Secret(f"env:{piece.name}")  # Resolving it reports that the variable is not set.
         filled.append(value)
     whole = "".join(filled)
     if not whole.isascii() or not whole.isprintable():
         raise file.fault_of(
             f"{found.key}.{where}",
-            "with its variables filled in it holds characters that no HTTP header may carry",
+            "with its variables filled in, it contains characters that an HTTP header cannot carry",
             "Store one line of printable ASCII",
         )
     return Secret(f"env:{variables[0].name}", whole)
@@ -218,5 +219,5 @@ def _pieces(file: _File, found: ForeignServer, key: str, text: str) -> list[str 
         return pieces_of(found.name, text)
     except UnknownVariable as fault:
         raise file.fault_of(
-            f"{found.key}.{key}", f"the variable {fault} is not known here", "Write what it stands for"
+            f"{found.key}.{key}", f"the variable {fault} is not known here", "Write its value instead"
         ) from None

@@ -1,4 +1,4 @@
-"""What may be different about some models of an upstream."""
+"""The settings that can differ between the models of an upstream."""
 
 from typing import Annotated, Any, Literal
 
@@ -29,8 +29,10 @@ TextCallForm = Literal[
 class ModelConfig(Section):
     """What is different about some models of an upstream."""
 
-    text_calls: TextCallForm | None = Field(default=None, description="As for the upstream.")
-    text_calls_repair: bool | None = Field(default=None, description="As for the upstream.")
+    text_calls: TextCallForm | None = Field(default=None, description="Replaces text_calls of the upstream.")
+    text_calls_repair: bool | None = Field(
+        default=None, description="Replaces text_calls_repair of the upstream."
+    )
     tools: Literal["native", "prompt"] | None = Field(
         default=None,
         description="native: send tools in the tools field; prompt: describe them in the prompt.",

@@ -34,7 +34,7 @@ def find_conflicts(config: Config) -> Iterator[ConfigError]:
     if config.auth.mode == "forward" and config.mcp.serve:
         yield ConfigError(
             "mcp.serve",
-            'no provider checks keys at /mcp, so that auth.mode = "forward" would let everybody in',
+            'no provider checks keys at /mcp, so auth.mode = "forward" would let everybody in',
             "Use client keys, or set mcp.serve = false",
         )
     if config.server.workers > 1:
@@ -47,7 +47,7 @@ def find_conflicts(config: Config) -> Iterator[ConfigError]:
         yield ConfigError(
             "store.seal",
             "is false, but store.seal_key is set",
-            "Remove store.seal, or name the key in store.old_seal_keys: older content stays readable",
+            "Remove store.seal, or move the key to store.old_seal_keys so that older content stays readable",
         )
     for name, key in config.keys.items():
         for unknown in [wanted for wanted in key.upstreams if wanted not in config.upstreams]:

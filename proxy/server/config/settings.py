@@ -135,8 +135,8 @@ class ServerConfig(Section):
     )
     allowed_hosts: Annotated[Strings, AfterValidator(check_allowed_hosts)] = Field(
         default=(),
-        description="Host names that clients may use for the proxy, beside IP addresses and localhost: "
-        "proxy.example.com, *.example.com.",
+        description="Host names that clients may use for the proxy, in addition to IP addresses and "
+        "localhost: proxy.example.com, *.example.com.",
     )
     cors_origins: Annotated[Strings, AfterValidator(check_origins)] = Field(
         default=(),
@@ -207,7 +207,7 @@ class UpstreamConfig(Section):
     per_model: ModelTable = Field(
         default={},
         description="text_calls, text_calls_repair and tools (native or prompt) for some models, by "
-        "patterns of the upstream's own model names; the first pattern that fits applies.",
+        "patterns of the upstream's own model names; the first pattern that matches applies.",
         json_schema_extra={"example": '"qwen2.5*" = {text_calls = "hermes", tools = "prompt"}'},
     )
     strict_bridge: bool = Field(
@@ -217,9 +217,9 @@ class UpstreamConfig(Section):
     )
     max_tokens: dict[str, Annotated[int, Field(ge=1)]] = Field(
         default={},
-        description="Most output tokens to ask for if a client of another dialect sets no bound, by patterns "
-        "of the upstream's own model names; the first pattern that fits applies. For Anthropic's models the "
-        "default is what each of them can give.",
+        description="Number of output tokens to request if a client of another dialect sets no limit, by "
+        "patterns of the upstream's own model names; the first pattern that matches applies. For Anthropic's "
+        "models the default is each model's maximum.",
         json_schema_extra={"example": '"claude-*" = 32000'},
     )
     force_usage: bool = Field(
@@ -282,7 +282,7 @@ class UpstreamConfig(Section):
     )
     forward_query: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(check_query_names)] = Field(
         default=(),
-        description="Query parameters of inference requests to pass on, beside api-version and beta.",
+        description="Query parameters of inference requests to pass on, in addition to api-version and beta.",
     )
 
     @model_validator(mode="after")
@@ -338,8 +338,8 @@ class ToolsConfig(Section):
     )
     networks: Annotated[Strings, AfterValidator(check_networks)] = Field(
         default=(),
-        description="Address ranges that tools may reach over HTTP beside public addresses (10.0.0.0/8); "
-        "with one, plain http:// is allowed too.",
+        description="Address ranges that tools may reach over HTTP in addition to public addresses "
+        "(10.0.0.0/8); with one, plain http:// is allowed too.",
     )
     web_hosts: Annotated[Strings, AfterValidator(check_hosts)] = Field(
         default=(),
@@ -392,14 +392,14 @@ class ToolsConfig(Section):
         ge=0,
         le=3600,
         allow_inf_nan=False,
-        description="Seconds that a run goes on without its client if the request has "
+        description="Seconds that a run continues without its client if the request has "
         "x-toolrelay-resume: on; 0: never.",
     )
     background_s: Seconds = Field(
         default=3600, description="Seconds that a response in the background may take."
     )
     keepalive_s: Seconds = Field(
-        default=10, description="Send the client a keep-alive comment every so many seconds while tools run."
+        default=10, description="Seconds between keep-alive comments to the client while tools run."
     )
     aliases: Annotated[dict[str, str], AfterValidator(check_aliases)] = Field(
         default={},
@@ -461,7 +461,7 @@ class PolicyConfig(Section):
 
 
 class ApprovalsConfig(Section):
-    """How people are asked about calls that need approval (``policy.approve`` and its like)."""
+    """How people approve the calls that need it (``policy.approve`` and similar settings)."""
 
     enabled: bool = Field(
         default=True,
@@ -473,7 +473,7 @@ class ApprovalsConfig(Section):
     )
     by: Literal["caller", "admin"] = Field(
         default="caller",
-        description="Who decides: caller (whoever sent the request, or an approver) or admin (only "
+        description="Who decides: caller (the sender of the request, or an approver) or admin (only "
         "administrators and approvers, and never the key that sent the request).",
     )
     admin_only: Patterns = Field(
@@ -486,7 +486,7 @@ class ApprovalsConfig(Section):
     )
     public_url: Annotated[str, AfterValidator(check_collector_url)] = Field(
         default="",
-        description="URL of a page where people decide, shown to whoever waits. Empty: no URL.",
+        description="URL of a page where people decide, shown to the user who waits. Empty: no URL.",
     )
 
 
@@ -517,7 +517,7 @@ class StoreConfig(Section):
         default=8 * 2**30,
         ge=0,
         description="Largest size of the store; the oldest content is deleted first. 0: no limit. `memory:` "
-        "keeps at most 128 MiB; there whoever has the most loses the oldest.",
+        "keeps at most 128 MiB and first deletes the oldest content of the caller that has the most.",
     )
     max_per_caller: int = Field(
         default=10_000,
@@ -557,7 +557,7 @@ class StoreConfig(Section):
     history_system: Literal["exact", "clock", "ignore"] = Field(
         default="clock",
         description="How system prompts are compared to find hidden turns: exact, clock (all but dates and "
-        "times) or ignore. ignore is for one user, or for users that are named elsewhere.",
+        "times) or ignore. Use ignore only for one user, or if requests name their users otherwise.",
     )
 
     def seal_keys(self) -> SealKeys:
@@ -570,7 +570,7 @@ class StoreConfig(Section):
 
     @property
     def seals(self) -> bool:
-        """Whether kept content is encrypted, with whichever key."""
+        """Whether kept content is encrypted, with any key."""
         if self.url.startswith("memory:") or not self.seal:
             return False
         return self.seal_key is not None or self.url.startswith("sqlite:")

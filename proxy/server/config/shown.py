@@ -1,4 +1,4 @@
-"""The settings in force, for people to read: every one of them, and no secret."""
+"""All settings in force, for people to read, without secrets."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -13,13 +13,13 @@ __all__ = ["shown_address", "shown_settings"]
 
 _HIDDEN: Final = "…"
 _OF_STRANGERS: Final = frozenset({"args", "env", "headers"})
-"""Settings whose texts may hold a secret although nobody wrote them as one."""
+"""Settings whose texts may hold a secret that was not written as one."""
 
 
 def shown_settings(config: BaseModel) -> list[dict[str, Any]]:
     """Each setting: its dotted name, value, default, whether it differs, and what it means.
 
-    A secret is shown as where it comes from (``env:NAME``), and an address without what may be secret in it.
+    A secret is shown by its reference (``env:NAME``), and an address without what may be secret in it.
     """
     return _rows("", config)
 

@@ -89,7 +89,7 @@ def toml_value(value: Any) -> str:
         case float():
             return str(int(value)) if math.isfinite(value) and value == int(value) else repr(value)
         case str():
-            # TOML has JSON's escapes, and no DEL either.
+            # TOML has the escapes of JSON, but also forbids a plain DEL.
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case tuple() | list():
             return "[" + ", ".join(toml_value(item) for item in value) + "]"

@@ -139,7 +139,7 @@ def check_models(value: Any) -> Any:
 
 
 def check_upstream_tools(value: Any) -> Any:
-    """``tools`` of an upstream is a switch, a word or a list of patterns: one clear line for others."""
+    """Check ``tools`` of an upstream: a switch, a word or a list of patterns; one message for others."""
     if isinstance(value, bool) or value in ("native", "prompt"):
         return value
     if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):

@@ -24,8 +24,8 @@ class UiConfig(Section):
     )
     capture: Literal["asked", "off"] = Field(
         default="asked",
-        description="Whether an administrator may capture the bytes of the next requests: asked or off. "
-        "Nothing is captured until somebody asks for it.",
+        description="asked: an administrator may ask to capture the bytes of the next requests, and until "
+        "then nothing is captured. off: nothing can be captured.",
     )
     playground_models: Strings = Field(
         default=("*",), description="Models that the playground may use: names or patterns. Empty: none."

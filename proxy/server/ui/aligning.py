@@ -1,6 +1,6 @@
-"""Two sides of the wire, aligned: which bytes went through untouched, and what became of the rest.
+"""Aligns both sides of the wire: which bytes passed untouched, and what happened to the rest.
 
-It is worked out afterwards from the bytes alone, so that nothing has to be noted while they flow.
+It compares only the captured bytes, after the run, so that the relay has nothing to note.
 """
 
 import base64
@@ -12,14 +12,14 @@ from typing import Any, Final, NamedTuple
 __all__ = ["aligned"]
 
 _MOST_COMPARED: Final = 3000
-"""Pieces of a side that are compared with each other; more are compared at both ends only."""
+"""The most pieces of a side that are compared fully; of longer sides only both ends are compared."""
 _EVENT: Final = re.compile(rb".+?(?:\r\n\r\n|\n\n|\r\r|\Z)", re.DOTALL)
 _LINE: Final = re.compile(rb"[^\n]*\n|[^\n]+\Z")
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?|[^"]+', re.DOTALL)
 
 
 class _Piece(NamedTuple):
-    """A part of a leg, from one offset to another, that is compared as a whole."""
+    """A part of a leg, from ``start`` to ``end``, that is compared as a whole."""
 
     leg: str
     start: int
@@ -31,7 +31,7 @@ def aligned(legs: Sequence[Mapping[str, Any]], chunks: Sequence[Mapping[str, Any
     """Pairs of legs with their spans, in order.
 
     A span is ``untouched``, ``rewritten``, ``withheld`` (only the first leg has it), or ``inserted`` or
-    ``composed`` (only the second has it); ``a`` and ``b`` are its offsets there.
+    ``composed`` (only the second has it).  ``a`` and ``b`` are its offsets in the two legs.
     """
     bodies: dict[str, bytes] = {}
     for chunk in chunks:
@@ -57,7 +57,7 @@ def aligned(legs: Sequence[Mapping[str, Any]], chunks: Sequence[Mapping[str, Any
 
 
 def _cut(name: str, bodies: Mapping[str, bytes], kinds: Mapping[str, str]) -> list[_Piece]:
-    """A body in what its type is made of: events, lines, or parts of a JSON text."""
+    """Split a body according to its type: into events, lines, or tokens of JSON."""
     kind = kinds.get(name, "")
     form = _EVENT if kind.endswith("event-stream") else _LINE if "ndjson" in kind else _TOKEN
     return _pieces(name, bodies.get(name, b""), form)
@@ -84,7 +84,7 @@ def _spans(a: Sequence[_Piece], b: Sequence[_Piece], *, added: str) -> list[tupl
 
 
 def _opcodes(a: Sequence[bytes], b: Sequence[bytes]) -> list[tuple[str, int, int, int, int]]:
-    """What turns one list into the other; of long ones only equal ends are found."""
+    """The edits that turn one list into the other; in long lists only equal ends are found."""
     head = 0
     while head < min(len(a), len(b)) and a[head] == b[head]:
         head += 1
@@ -115,7 +115,7 @@ def _span(kind: str, a: Sequence[_Piece], i: int, b: Sequence[_Piece], j: int) -
 def _lone(
     kind: str, a: Sequence[_Piece], i: int, b: Sequence[_Piece], j: int, *, ours: bool
 ) -> tuple[str, dict[str, Any]]:
-    """A span that one side has; the other's place is where it would be."""
+    """A span that only one side has; on the other side it is empty, at the place where it would be."""
     if ours:
         at = b[j].start if j < len(b) else b[-1].end if b else 0
         return a[i].leg, {"kind": kind, "a": [a[i].start, a[i].end], "b": [at, at]}
@@ -126,7 +126,7 @@ def _lone(
 
 
 def _merged(spans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Neighbours of one kind as one; what was rewritten stays in pairs."""
+    """Join neighbouring spans of the same kind; rewritten spans stay in pairs."""
     found: list[dict[str, Any]] = []
     for span in spans:
         last = found[-1] if found else None

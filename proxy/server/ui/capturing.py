@@ -1,4 +1,4 @@
-"""``/ui/api/capture`` and a run's wire: who asked for bytes, and what came of it."""
+"""``/ui/api/capture``, and the captured bytes of a run."""
 
 import asyncio
 import secrets
@@ -25,7 +25,7 @@ _LONGEST_KEY: Final = 80
 
 
 class Capturing:
-    """Answers for captures.  ``declared`` are the names of the configuration's keys."""
+    """Answers ``/ui/api/capture``.  ``declared`` are the names of the keys in the configuration."""
 
     def __init__(self, captures: Captures, peers: Peers, store: Store, declared: Container[str]) -> None:
         self._captures = captures
@@ -34,7 +34,7 @@ class Capturing:
         self._declared = declared
 
     async def answer(self, asked: UiRequest) -> web.Response:
-        """The orders, a new one, or the end of one."""
+        """List the orders, start one, or end one."""
         parse_query(asked.target.query)
         if asked.method == "DELETE" and asked.rest:
             if not await self._captures.end(asked.rest):
@@ -56,7 +56,7 @@ class Capturing:
                 "object": "ui.wire",
                 "run_id": run_id,
                 "captured": False,
-                "reason": "nobody asked for the bytes of this run, or their hour is over",
+                "reason": "nobody asked to capture this run, or its bytes have expired",
                 "truncated": False,
                 "legs": [],
                 "chunks": [],
@@ -73,7 +73,7 @@ class Capturing:
         }
 
     async def summary(self, run_id: str) -> dict[str, Any]:
-        """Whether there is something, and how much."""
+        """Whether anything was captured of a run, and how many bytes."""
         said = await self._captures.find(run_id)
         size = 0 if said is None else sum(leg["bytes"] for leg in said["legs"])
         return {"captured": said is not None, "bytes": size}
@@ -85,11 +85,13 @@ class Capturing:
         said = await read_object(asked.request, {"key": (str, type(None)), "runs": int, "minutes": number})
         runs, minutes = said.get("runs", 20), said.get("minutes", 15)
         if not 1 <= runs <= MOST_RUNS:
-            raise RequestError(400, f"runs must be a number from 1 to {MOST_RUNS}.", param="runs")
+            raise RequestError(400, f"runs must be a whole number from 1 to {MOST_RUNS}.", param="runs")
         if not 0 < minutes * 60 <= MOST_S:
-            raise RequestError(400, f"minutes must be at most {MOST_S / 60:g}.", param="minutes")
+            raise RequestError(
+                400, f"minutes must be more than 0 and at most {MOST_S / 60:g}.", param="minutes"
+            )
         if len(self._captures.live()) >= _MOST_ORDERS:
-            raise RequestError(400, "Too many captures are under way. End one of them first.")
+            raise RequestError(400, f"There are {_MOST_ORDERS} captures already. End one of them first.")
         name = (said.get("key") or "").strip()
         key = await recorded_caller(self._store, self._declared, name[:_LONGEST_KEY]) if name else ""
         order = Order(
@@ -101,6 +103,6 @@ class Capturing:
             left=runs,
         )
         await self._captures.ask(order)
-        # The other processes of this port read it now; their runs count for themselves.
+        # The other processes of this port read the order now; each counts its own runs.
         await self._peers.ask_all(CAPTURES)
         return {"object": "ui.capture", **order.as_json(name or None)}

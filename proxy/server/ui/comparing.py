@@ -1,4 +1,4 @@
-"""Two runs side by side: what of them differs, turn by turn and call by call."""
+"""Compares two runs, turn by turn and call by call."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -39,7 +39,7 @@ def comparison(
 def _pairs(
     of_a: Sequence[Mapping[str, Any]], of_b: Sequence[Mapping[str, Any]], place: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """What stands at the same place of both, in order; ``None`` where one has nothing there."""
+    """The rows at the same place in both runs, in order; ``None`` for a run that has none there."""
     placed = [{tuple(row[name] for name in place): row for row in rows} for rows in (of_a, of_b)]
     return [
         dict(zip(place, at, strict=True)) | {"a": placed[0].get(at), "b": placed[1].get(at)}

@@ -1,4 +1,4 @@
-"""A run's request as a command for a shell or a Python program, with the key left out."""
+"""A run's request as a shell command or a Python program, without the key."""
 
 import shlex
 from collections.abc import Mapping
@@ -12,13 +12,13 @@ __all__ = ["copied"]
 
 _ENV: Final = "TOOLRELAY_API_KEY"
 _GONE: Final = (
-    "The request was not kept, so a short one stands in its place. "
-    'store.content = "all" keeps the requests of later runs.'
+    "The request was not kept, so the text has a placeholder instead. "
+    'To keep the requests of later runs, set store.content = "all".'
 )
 
 
 def copied(detail: RunDetail, form: str, address: str, paths: Mapping[str, str]) -> dict[str, Any]:
-    """The text, whether it is the whole request, and what is missing in words.  ``form``: curl or python."""
+    """The text, whether it is the whole request, and a note if it is not.  ``form``: curl or python."""
     kept = next((row.content_json for row in detail.messages if row.role == "request"), None)
     body = _body(kept)
     whole = body is not None
@@ -45,7 +45,7 @@ def _body(kept: str | None) -> dict[str, Any] | None:
 
 
 def _curl(url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> str:
-    # In quotes in which a shell replaces nothing; only the key's own are such that it does.
+    # Single quotes, in which a shell expands nothing; only the key is a variable that it must expand.
     lines = [
         f"curl -N {shlex.quote(url)}",
         f'-H "Authorization: Bearer ${_ENV}"',
@@ -57,7 +57,7 @@ def _curl(url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> str:
 
 
 def _python(url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> str:
-    # A JSON text within a Python text: what a stranger wrote in it stays text.
+    # The body is JSON in a Python string, so that text in it cannot become code.
     return "\n".join(
         [
             "import json, os, urllib.request",

@@ -1,7 +1,7 @@
-"""What happens in the record, for pages that watch: one look a second, for all who listen at this process.
+"""Changes of the record, for pages that are open: this process reads it once a second for all of them.
 
-A run writes its rows as ever and knows of nobody who watches; only who listens makes this process look.
-Other processes and machines write to the same record, so all of them are seen.
+Runs write their rows as usual and do not know whether a page listens; this process reads only while one does.
+Other processes and machines write to the same record, so the pages see their runs, too.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _REPLAYED: Final = 300
 _MOST_PENDING: Final = 300
 _MAX_EVENT_BYTES: Final = 8 * 1024
 _LONG: Final = ("offered", "withheld", "left_out", "calls")
-"""Lists of a row, which a page can read of the run itself."""
+"""Lists that a long row leaves out; a page can read them from the run itself."""
 
 PendingApprovals = Callable[[], Awaitable[list[dict[str, Any]]]]
 """The newest approvals, each a row with its ``id`` and ``state``."""
@@ -38,7 +38,7 @@ PendingApprovals = Callable[[], Awaitable[list[dict[str, Any]]]]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """``key`` names what it is about: a later one of the same key stands for it.  ``seq`` counts from 1."""
+    """A change.  ``key`` names its subject: a later event of the key replaces it.  ``seq`` counts from 1."""
 
     seq: int
     name: str
@@ -48,7 +48,7 @@ class Event:
 
 @dataclass(eq=False, slots=True)
 class Listener:
-    """What waits for one page; bounded, since of each thing only the newest word waits."""
+    """The events that wait for one page; only the newest event of each key waits, so they are bounded."""
 
     pending: "OrderedDict[str, Event]" = field(default_factory=OrderedDict)
     woken: asyncio.Event = field(default_factory=asyncio.Event)
@@ -63,7 +63,7 @@ class Listener:
         self.woken.set()
 
     def take(self) -> tuple[list[Event], bool]:
-        """What waits, oldest first, and whether more has been missed."""
+        """The waiting events, oldest first, and whether others were dropped."""
         events, missed = list(self.pending.values()), self.missed
         self.pending.clear()
         self.missed = False
@@ -72,10 +72,10 @@ class Listener:
 
 
 class Feed:
-    """The listeners of this process, and the one task that looks for them."""
+    """The listeners of this process, and the one task that reads the record for them."""
 
     def __init__(self, store: Store, rows: RunRows, epoch: str, approvals: PendingApprovals | None) -> None:
-        """``epoch`` tells this process from others, and from itself before a restart."""
+        """``epoch`` distinguishes this process from others, and from itself before a restart."""
         self._store = store
         self._rows = rows
         self._epoch = epoch
@@ -96,17 +96,17 @@ class Feed:
 
     @property
     def cursor(self) -> str:
-        """Where a page is that has seen all."""
+        """The cursor of a page that has seen all events."""
         return f"{self._epoch}-{self._seq}"
 
     def id_of(self, event: Event) -> str:
-        """The cursor behind an event."""
+        """The cursor after an event."""
         return f"{self._epoch}-{event.seq}"
 
     async def join(self, after: str | None) -> Listener:
-        """Listen from now on, and from the cursor ``after`` where that is known still.
+        """Listen from now on, or from the cursor ``after`` if its events are still known.
 
-        Returns once this process has looked, so that what a page lists afterwards misses nothing.
+        Returns after this process has read the record once, so a page that lists runs afterwards misses none.
         """
         listener = Listener()
         self._listeners.add(listener)
@@ -122,19 +122,19 @@ class Feed:
         return listener
 
     def leave(self, listener: Listener) -> None:
-        """Listen no more; the last one ends the looking."""
+        """Stop listening.  The task ends with the last listener."""
         self._listeners.discard(listener)
         if not self._listeners and self._task is not None:
             self._task.cancel()
             self._task = None
 
     def tell(self, name: str, key: str, data: Mapping[str, Any]) -> None:
-        """Tell all who listen of something that is in no record."""
+        """Tell all listeners about something that is not in the record."""
         if self._listeners:
             self._put(name, key, dict(data))
 
     def _begin(self) -> None:
-        """Begin to look, knowing nothing: what happened while nobody listened is no news."""
+        """Start the task without any earlier state: what happened while nobody listened is not sent."""
         self._seen.clear()
         self._ring.clear()
         self._seq += 1
@@ -151,7 +151,7 @@ class Feed:
                     self._away = True
                     self._log.warning("ui_feed_unread", reason=str(error))
             except Exception:  # noqa: BLE001
-                # The boundary of this task: pages would wait for ever for one that has died.
+                # The boundary of this task: if it died, pages would wait forever.
                 self._log.exception("ui_feed_failed")
             ready.set()
             await asyncio.sleep(POLL_S)
@@ -160,13 +160,13 @@ class Feed:
         newest = await self._store.list_runs(RunFilter(limit=_NEWEST))
         running = await self._store.list_runs(RunFilter(status="running", limit=_RUNNING))
         found = {run.id: run for run in (*running, *newest)}
-        for run_id in await self._ended(found):
+        for run_id in self._ended(found):
             detail = await self._store.get_run(run_id)
             if detail is not None:
                 found[run_id] = detail.run
         called = await self._store.called_tools([run.id for run in found.values() if self._may_differ(run)])
         changed: list[RunRecord] = []
-        # The oldest first, so that the newest comes last and on top.
+        # Oldest first, so that the page puts the newest on top.
         for run in sorted(found.values(), key=lambda run: (run.started_at, run.id)):
             if not self._may_differ(run):
                 continue
@@ -184,13 +184,13 @@ class Feed:
         count = sum(run.status == "running" for run in found.values())
         self._put_if_new("stats", {"running": count, "listeners": len(self._listeners)})
 
-    async def _ended(self, found: Mapping[str, RunRecord]) -> list[str]:
-        """Runs that were under way and are in neither list now."""
+    def _ended(self, found: Mapping[str, RunRecord]) -> list[str]:
+        """Runs that were running when last seen, and are in neither list now."""
         gone = [run_id for run_id, seen in self._seen.items() if seen[0] == "running" and run_id not in found]
         return gone[:_MOST_ENDED]
 
     def _may_differ(self, run: RunRecord) -> bool:
-        """Whether a run has to be looked at: one that has ended, and was seen so, stays as it is."""
+        """Whether a run may have changed: one that was seen in its present state after its end has not."""
         seen = self._seen.get(run.id)
         return seen is None or run.status == "running" or seen[: len(_state(run))] != _state(run)
 
@@ -242,5 +242,5 @@ def _state(run: RunRecord) -> tuple[Any, ...]:
 
 
 def _fingerprint(run: RunRecord, calls: Sequence[CalledTool]) -> tuple[Any, ...]:
-    """What a row says that may change."""
+    """The parts of a row that may change."""
     return (*_state(run), tuple((call.tool, call.status) for call in calls))

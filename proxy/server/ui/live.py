@@ -1,4 +1,4 @@
-"""``/ui/api/events``: what happens, as an event stream for pages that are open."""
+"""``/ui/api/events``: an event stream of changes, for open pages."""
 
 import asyncio
 from collections import Counter
@@ -27,7 +27,7 @@ _OF_APPROVERS: Final = frozenset({"approval"})
 
 
 class Live:
-    """Writes events to each page.  ``still_valid`` says whether a session is one still."""
+    """Writes events to each page.  ``still_valid`` says whether a session is still valid."""
 
     def __init__(
         self,
@@ -44,9 +44,9 @@ class Live:
         self._open: Counter[str] = Counter()
 
     async def answer(self, asked: UiRequest) -> web.StreamResponse:
-        """The stream, until its page, its session or this process goes.
+        """The stream, until the page closes it, the session ends or this process stops.
 
-        Raises :class:`~proxy.errors.RequestError` (429) where too many listen.
+        Raises :class:`~proxy.errors.RequestError` (429) if too many pages listen.
         """
         asked.allow("GET")
         if asked.rest or asked.target.query:
@@ -55,8 +55,8 @@ class Live:
         if self._open.total() >= _MOST_LISTENERS or self._open[nonce] >= _MOST_OF_A_SESSION:
             raise RequestError(
                 429,
-                f"Too many pages listen: at most {_MOST_OF_A_SESSION} of a session and {_MOST_LISTENERS} in "
-                "all. Close one.",
+                f"Too many pages are open: at most {_MOST_OF_A_SESSION} per session and {_MOST_LISTENERS} in "
+                "total get events. Close one of them.",
                 type="rate_limit_error",
                 code="too_many_listeners",
                 headers={"Retry-After": "5"},
@@ -84,7 +84,7 @@ class Live:
 
     async def _tell(self, session: Session, client: HttpClientStream, after: str | None) -> None:
         listener = await self._feed.join(after)
-        # A process that ends closes its connections with their next response: this one has none.
+        # A draining process closes a connection after its next response; this stream has none, so wake it.
         wake = listener.woken.set
         self._draining.watch(wake)
         try:
@@ -111,6 +111,6 @@ class Live:
 
 
 def _framed(name: str, data: str, cursor: str) -> bytes:
-    """An event; its data is one line of ASCII, in which nothing can end it."""
+    """An event; its data is one line of ASCII, so nothing in it can end the event."""
     identity = f"id: {cursor}\n" if cursor else ""
     return f"{identity}event: {name}\ndata: {data}\n\n".encode("ascii")

@@ -1,7 +1,7 @@
-"""``/ui/api/play``: requests of the playground, answered as the API answers a caller with few rights.
+"""``/ui/api/play``: requests of the playground, served like requests of a caller with few rights.
 
-The page sends them with its session.  What is asked is then served as a request of the caller ``ui``, with
-the rights and limits of ``[ui]``, and never with those of an administrator.
+The page sends them with its session.  They are served for the caller ``ui`` with the rights and limits of
+``[ui]``, never with those of an administrator.
 """
 
 from collections.abc import Awaitable, Callable
@@ -20,10 +20,10 @@ from proxy.server.ui.surface import UiRequest
 __all__ = ["PLAYGROUND", "Playground", "ServeAs"]
 
 PLAYGROUND: Final = "ui"
-"""What the record calls the playground; behind a slash comes who sits there."""
+"""The playground's caller in the record; the name of its user follows after a slash."""
 
 ServeAs = Callable[[EdgeRequest, RequestFacts, Target, Caller], Awaitable[web.StreamResponse]]
-"""Serves a request for a target as somebody's, with all that is shown of tools."""
+"""Serves a request for a target on behalf of a caller, and shows it everything about tool calls."""
 
 ReadTarget = Callable[[str, str], Target]
 _POSTED: Final = frozenset({"generate"})
@@ -31,9 +31,9 @@ _READ: Final = frozenset({"models"})
 
 
 class Playground:
-    """Serves requests as ``caller``, which has no end user.  Without ``caller`` there is no playground.
+    """Serves requests as ``caller``, which has no end user.  Without ``caller`` the playground is off.
 
-    ``serve`` is set once what serves is there.
+    ``serve`` is set once the server that answers them exists.
     """
 
     def __init__(self, caller: Caller | None, read_target: ReadTarget) -> None:
@@ -42,16 +42,14 @@ class Playground:
         self.serve: ServeAs | None = None
 
     async def answer(self, asked: UiRequest) -> web.StreamResponse:
-        """The answer, streamed as the API streams it; raises what the API raises, and 404 for other paths."""
+        """The response, streamed like that of the API; raises as the API does, and 404 for other paths."""
         if self._caller is None or self.serve is None:
-            raise RequestError(
-                404, "There is no playground: ui.playground_models is empty.", code="not_found"
-            )
+            raise RequestError(404, "The playground is off: ui.playground_models is empty.", code="not_found")
         method = asked.method
         target = self._read_target(method, f"/{asked.rest}")
         kinds = _POSTED if method == "POST" else _READ if method == "GET" else frozenset()
         if target.below is None or target.endpoint.kind not in kinds or asked.target.query:
             raise asked.unknown()
-        # The record tells people apart, and no name of an operator goes upstream.
+        # The record distinguishes the users; their names are not sent upstream.
         caller = replace(self._caller, end_user=asked.session.name)
         return await self.serve(asked.request, asked.facts, target, caller)

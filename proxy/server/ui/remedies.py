@@ -23,35 +23,35 @@ _SETTING: Final = re.compile(r"(?P<table>[A-Za-z0-9_.-]+)\.(?P<name>[a-z_]+)\Z")
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
 _MOST_SHOWN: Final = 200
 _OF_THE_REQUEST: Final[Mapping[str, str]] = {
-    "the request runs in the background": "The client sends background: true; without it tools are offered.",
+    "the request runs in the background": "The client sends background: true. Without it, tools are offered.",
     "the request asks for more than one choice": "The client sends n > 1; server tools need n = 1.",
     "the request forbids tool calls": 'The client sends tool_choice: "none".',
     "the request forces a tool of the client's own": "The client's tool_choice names one of its own tools.",
     "the client declared a function of this name": "The client declares a function of this name itself; "
-    "tools.aliases would make it mean the server's tool.",
+    "set tools.aliases to run the server's tool in its place.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The lists of the configuration that decide on tools, by their settings (``policy.allow``)."""
+    """The configuration's lists that decide about tools, by their settings (``policy.allow``)."""
 
     lists: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def with_word(self, setting: str, word: str) -> list[str]:
-        """A list with one word more."""
+        """A list with this word added."""
         have = list(self.lists.get(setting, ()))
         return have if word in have else [*have, word]
 
     def without(self, setting: str, word: str) -> list[str]:
-        """A list with one word less."""
+        """A list without this word."""
         return [one for one in self.lists.get(setting, ()) if one != word]
 
 
 def remedy_of(rule: str, tool: str, upstream: str, lines: Lines) -> dict[str, Any] | None:
-    """What would change a rule's decision: the setting, its new lines as TOML, and what else to know.
+    """What would change a rule's decision: the setting, its new lines as TOML, and a note.
 
-    ``None`` where nothing is known of the rule.  ``toml`` is ``None`` where no setting decides.
+    ``None`` for an unknown rule.  ``toml`` is ``None`` if no setting decides.
     """
     if (note := _OF_THE_REQUEST.get(rule)) is not None:
         return _remedy(None, None, note)
@@ -59,16 +59,18 @@ def remedy_of(rule: str, tool: str, upstream: str, lines: Lines) -> dict[str, An
         return _remedy("tools.enabled", _toml("tools.enabled", True), None)
     if rule == "the upstream takes no tools":
         setting = f"upstreams.{upstream}.tools"
-        return _remedy(setting, _toml(setting, True), "Ask `toolrelay doctor` whether its models call tools.")
+        return _remedy(
+            setting, _toml(setting, True), "Run `toolrelay doctor` to find out whether its models call tools."
+        )
     if rule.startswith("policy.after_untrusted"):
-        note = "Then what a stranger's page or server says may lead to calls with effects."
+        note = "With this, text from untrusted pages and servers can lead to calls with effects."
         return _remedy("policy.after_untrusted", _toml("policy.after_untrusted", "allow"), note)
     if (found := _MISSING.match(rule)) is not None:
         setting = f"credentials.{found['name']}"
         return _remedy(setting, f'[{setting}]\ntoken = "env:NAME"', "See docs/credentials.md.")
     if (found := _HAS.match(rule)) is not None:
         setting = found["setting"]
-        note = "Then calls of it run without anybody's approval."
+        note = "With this, its calls run without approval."
         return _remedy(setting, _toml(setting, lines.without(setting, found["word"])), note)
     if (found := _LACKS.match(rule)) is not None:
         return _of_list(found["setting"], found["tool"] or tool, lines)
@@ -76,12 +78,12 @@ def remedy_of(rule: str, tool: str, upstream: str, lines: Lines) -> dict[str, An
 
 
 def _of_list(setting: str, tool: str, lines: Lines) -> dict[str, Any]:
-    """A list has to name the tool."""
+    """The change for a list that must name the tool."""
     if (key := _KEYS_LIST.match(setting)) is not None:
         return _remedy(
             None,
             None,
-            f"The key {key['key'][:64]} was made with a list of tools: make a new key that names it.",
+            f"The key {key['key'][:64]} was created with a fixed list of tools. Create one that names it.",
         )
     if not _SETTING.match(setting):
         return _remedy(None, None, f"{setting[:100]} does not name the tool.")
@@ -93,7 +95,7 @@ def _remedy(setting: str | None, toml: str | None, note: str | None) -> dict[str
 
 
 def _toml(setting: str, value: bool | str | list[str]) -> str:
-    """A setting in its table."""
+    """A setting in its table, as TOML."""
     table, _, name = setting.rpartition(".")
     parts = [part if _BARE.match(part) else orjson.dumps(part).decode() for part in table.split(".")]
     shown = value

@@ -1,4 +1,4 @@
-"""What a request below ``/ui/api`` has to show before it is looked at: whence it comes, and its cookie."""
+"""Checks of requests below ``/ui/api``: their origin, their cookie and their body."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -16,21 +16,28 @@ __all__ = ["COOKIE", "SECURE_COOKIE", "check_origin", "cookies_of", "is_secure",
 
 COOKIE: Final = "toolrelay_ui"
 SECURE_COOKIE: Final = "__Secure-toolrelay_ui"
-"""The cookie's name over https: a browser takes it from there alone."""
+"""The cookie's name over HTTPS; browsers accept it only from there."""
 
 _PROOF: Final = istr("x-toolrelay-ui")
 _SITE: Final = istr("Sec-Fetch-Site")
 _MAX_COOKIES: Final = 4
 _MAX_BODY: Final = 16 * 1024
 _BODY_S: Final = 10.0
+_KINDS: Final[Mapping[type, str]] = {
+    str: "a string",
+    int: "a whole number",
+    float: "a number",
+    type(None): "null",
+}
 _READS: Final = frozenset({"GET", "HEAD"})
 
 
 def check_origin(request: EdgeRequest) -> None:
-    """Refuse what another site's page may have sent, with its reader's cookie.
+    """Refuse a request that a page of another site may have sent with the user's cookie.
 
-    A page of another origin cannot set the header ``x-toolrelay-ui`` without being asked, and a browser says
-    where a page is from.  Pages of ``server.cors_origins`` are refused, too: they may use the API alone.
+    A page of another origin cannot set the header ``x-toolrelay-ui`` without a preflight request, and
+    browsers name the origin of a page.  Pages of ``server.cors_origins`` are refused, too: they may use only
+    the API.
     Raises :class:`~proxy.errors.RequestError` (403, 415).
     """
     headers = request.headers
@@ -56,17 +63,17 @@ def check_origin(request: EdgeRequest) -> None:
 
 
 def is_secure(request: EdgeRequest) -> bool:
-    """Whether the browser reached us by https, as it says itself.
+    """Whether the browser reached the server over HTTPS, according to its ``Origin`` header.
 
-    Raises :class:`~proxy.errors.RequestError` (403) where a cookie would cross a network in the clear.
+    Raises :class:`~proxy.errors.RequestError` (403) if a cookie would cross a network unencrypted.
     """
     if request.headers.get(hdrs.ORIGIN, "").startswith("https://"):
         return True
     if not is_loopback_name(request.headers.get(hdrs.HOST, "")):
         raise RequestError(
             403,
-            "The web UI signs nobody in over plain http from another machine, because the session could be "
-            "read on the way. Serve it over https, or reach it through a tunnel: "
+            "The web UI does not allow a sign-in over plain HTTP from another machine, because others on the "
+            "network could read the session. Use HTTPS, or an SSH tunnel: "
             "ssh -L 8080:127.0.0.1:8080 HOST",
             code="insecure_sign_in",
         )
@@ -74,7 +81,7 @@ def is_secure(request: EdgeRequest) -> bool:
 
 
 def cookies_of(request: EdgeRequest) -> list[str]:
-    """The values that a request has for our cookie, of which another page on this host may have set some."""
+    """The values of our cookie in a request; another page on this host may have set some of them."""
     found = []
     for line in request.headers.getall(hdrs.COOKIE, ()):
         for part in line.split(";"):
@@ -85,7 +92,7 @@ def cookies_of(request: EdgeRequest) -> list[str]:
 
 
 async def read_object(request: EdgeRequest, known: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:
-    """The JSON object of a body, whose members may be those of ``known``, each of that type.
+    """The JSON object of a body.  ``known`` has the allowed members with their types.
 
     Raises :class:`~proxy.errors.RequestError` (400, 408, 413).
     """
@@ -99,11 +106,21 @@ async def read_object(request: EdgeRequest, known: Mapping[str, type | tuple[typ
     for name, member in value.items():
         if name not in known:
             there = ", ".join(known) or "none"
-            raise RequestError(400, f"{name[:40]!r} is not known here; known: {there}.", param=name[:40])
+            raise RequestError(
+                400, f"{name[:40]!r} is not a known field. Known fields: {there}.", param=name[:40]
+            )
         wrong = not isinstance(member, known[name]) or (isinstance(member, bool) and known[name] is int)
         if wrong:
-            raise RequestError(400, f"{name} has the wrong type.", param=name)
+            raise RequestError(400, f"{name} must be {_kinds(known[name])}.", param=name)
     return value
+
+
+def _kinds(kinds: type | tuple[type, ...]) -> str:
+    """What a member of these types must be, in words."""
+    listed = kinds if isinstance(kinds, tuple) else (kinds,)
+    return " or ".join(
+        _KINDS.get(kind, kind.__name__) for kind in listed if not (kind is int and float in listed)
+    )
 
 
 def _refused(why: str) -> RequestError:

@@ -1,4 +1,4 @@
-"""Runs as rows of a list: what ``/admin/runs`` says, with the name of the caller and the calls."""
+"""Rows of the list of runs: those of ``/admin/runs``, with the caller's name and the calls."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ class RunRows:
         return rows
 
     async def complete(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Put the caller's name and the calls into rows; raises StoreError."""
+        """Add the caller's name and the calls to rows; raises StoreError."""
         called = await self._store.called_tools([row["id"] for row in rows])
         names = await self._key_names()
         for row in rows:
@@ -45,7 +45,7 @@ class RunRows:
             row["calls_more"] = max(0, len(calls) - _MOST_CALLS)
 
     async def _key_names(self) -> Mapping[str, str]:
-        """The names of keys by their ids, as of a few seconds ago."""
+        """The names of keys by their ids, at most a few seconds old."""
         if self._monotonic() - self._read_at >= _NAMES_S:
             self._names = named_callers((await self._store.read_keys()).keys)
             self._read_at = self._monotonic()
@@ -53,7 +53,7 @@ class RunRows:
 
 
 def caller_name(caller: str, names: Mapping[str, str]) -> str:
-    """What people call who asked: the key's name, and what the record has of its end user."""
+    """The caller's name for people: the key's name, and the beginning of the end user in the record."""
     key, slash, person = caller.partition("/")
     name = key.removeprefix(DECLARED) if key.startswith(DECLARED) else names.get(key, key)
     return f"{name}{slash}{person[:8]}"

@@ -1,4 +1,4 @@
-"""``/ui/api/runs``: the list, one run with all that its page shows, and what can be taken away of it."""
+"""``/ui/api/runs``: the list, one run with everything that its page shows, and its exports."""
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
@@ -28,7 +28,7 @@ _REPLAY_S: Final = 25.0
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A bound of runs: 0 is none.  ``unit`` is empty for plain counts."""
+    """A limit of runs; ``most`` is 0 for no limit.  ``unit`` is empty for plain counts."""
 
     name: str
     most: float
@@ -37,10 +37,10 @@ class Budget:
 
 
 class Replay(Protocol):
-    """Runs a recorded run again, offline: no upstream is asked and no tool runs."""
+    """Replays a recorded run offline: no upstream is called and no tool runs."""
 
     def __call__(self, detail: RunDetail) -> Awaitable[dict[str, Any]]:
-        """What came of it as JSON values; raises :class:`~proxy.errors.ToolRelayError` where it cannot be."""
+        """The result as JSON values; raises :class:`~proxy.errors.ToolRelayError` if that is not possible."""
         ...
 
 
@@ -48,17 +48,17 @@ class Wire(Protocol):
     """What was captured of runs."""
 
     async def wire(self, run_id: str) -> dict[str, Any]:
-        """All of it; raises StoreError."""
+        """Everything; raises StoreError."""
         ...
 
     async def summary(self, run_id: str) -> dict[str, Any]:
-        """Whether there is something, and how much; raises StoreError."""
+        """Whether anything was captured, and how many bytes; raises StoreError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class OfferFacts:
-    """What says why a tool was offered or not: the tools and the policy of now, and the settings behind."""
+    """Says why a tool was offered or not, from the present tools, policy and settings."""
 
     registry: Registry
     policy: Policy
@@ -77,7 +77,7 @@ class OfferFacts:
                     "tool": tool,
                     "outcome": "offered",
                     "rule": decision.rule if decision is not None and decision.allowed else None,
-                    "reason": None if spec is not None else "the tool is not loaded any more",
+                    "reason": None if spec is not None else "the tool is no longer loaded",
                     "withheld_from_turn": min(later, default=None),
                     "change": None,
                 }
@@ -97,7 +97,7 @@ class OfferFacts:
 
 
 class Runs:
-    """Answers for runs.  ``budgets`` are those of every run."""
+    """Answers ``/ui/api/runs``.  ``budgets`` are those of every run."""
 
     def __init__(
         self,
@@ -110,8 +110,8 @@ class Runs:
         replay: Replay | None,
         wire: Wire | None = None,
     ) -> None:
-        """``paths`` are where each dialect is served.  Without ``replay`` none can be replayed; ``wire``
-        gives what was captured of a run."""
+        """``paths`` are where each dialect is served.  Without ``replay`` no run can be replayed; ``wire``
+        gives the captured bytes of a run."""
         self._admin = admin
         self._rows = rows
         self._offer = offer
@@ -132,17 +132,17 @@ class Runs:
         run_id, _, what = asked.rest.partition("/")
         if what == "replay":
             asked.allow("POST")
-            return await self._replayed(asked, await self._found(asked, run_id))
+            return await self._replayed(asked, await self._found(run_id))
         asked.allow("GET")
         if what == "":
             return await self._detail(asked, run_id)
         if what == "copy":
-            return await self._copy(asked, await self._found(asked, run_id))
+            return await self._copy(asked, await self._found(run_id))
         if what == "export":
-            return await self._export(asked, await self._found(asked, run_id))
+            return await self._export(asked, await self._found(run_id))
         if what == "wire" and self._wire is not None:
             parse_query(asked.target.query)
-            detail = await self._found(asked, run_id)
+            detail = await self._found(run_id)
             self._tell(asked, detail, "wire")
             return json_answer(await self._wire.wire(detail.run.id))
         raise asked.unknown()
@@ -156,19 +156,19 @@ class Runs:
         for name in ("a", "b"):
             if name not in query:
                 raise RequestError(400, f"{name} must be the id of a run.", param=name)
-        details = [await self._found(asked, query[name]) for name in ("a", "b")]
+        details = [await self._found(query[name]) for name in ("a", "b")]
         shown = [await self._shown(detail, content=False) for detail in details]
         return json_answer(comparison(details[0], details[1], shown[0], shown[1]))
 
-    async def _found(self, asked: UiRequest, run_id: str) -> RunDetail:
+    async def _found(self, run_id: str) -> RunDetail:
         detail = await self._admin.find(run_id)
         if detail is None:
-            raise RequestError(404, "There is no run of this id, or it was deleted.", code="not_found")
+            raise RequestError(404, "No run has this id, or it was deleted.", code="not_found")
         return detail
 
     async def _detail(self, asked: UiRequest, run_id: str) -> web.Response:
         content = truth(parse_query(asked.target.query, "content"), "content")
-        detail = await self._found(asked, run_id)
+        detail = await self._found(run_id)
         if content:
             self._tell(asked, detail, "runs")
         return await asyncio.to_thread(json_answer, await self._shown(detail, content=content))
@@ -249,7 +249,7 @@ class Runs:
         return json_answer({"object": "ui.replay", "run_id": detail.run.id, **said})
 
     def _tell(self, asked: UiRequest, detail: RunDetail, what: str) -> None:
-        """Before content is given out, so that nobody reads what the log does not tell of."""
+        """Log that content is read, before it is sent, so that none is read without a log line."""
         self._log.warning(
             "content_read",
             command=f"{API_PREFIX}{what}",

@@ -52,8 +52,8 @@ class ServerPages:
         self._listeners = listeners
 
     async def keys(self, asked: UiRequest) -> web.Response:
-        """Every client key with what it may do; no secret and no digest of one."""
-        _plain(asked)
+        """Every client key with what it may do, without secrets and their digests."""
+        asked.only_get()
         ring = self._ring.keys()
         valid = {key.caller.name for key in ring}
         rows = [
@@ -66,7 +66,7 @@ class ServerPages:
         return json_answer(page(rows, more=False))
 
     async def usage(self, asked: UiRequest) -> web.Response:
-        """What runs used, by what is asked for."""
+        """What runs used, grouped as the query says."""
         asked.allow("GET")
         query = parse_query(asked.target.query, "by", "since", "until")
         if asked.rest:
@@ -76,7 +76,7 @@ class ServerPages:
         if len(by) != len(words) or len(set(by)) != len(by) or len(by) > _MOST_GROUPED:
             raise RequestError(
                 400,
-                f"by must be up to {_MOST_GROUPED} of {', '.join(_USAGE_KEYS)}, with commas between.",
+                f"by must list at most {_MOST_GROUPED} of these, with commas: {', '.join(_USAGE_KEYS)}.",
                 param="by",
             )
         try:
@@ -94,7 +94,7 @@ class ServerPages:
 
     async def upstreams(self, asked: UiRequest) -> web.Response:
         """Every upstream, with what this process knows of its health."""
-        _plain(asked)
+        asked.only_get()
         rows = [
             {
                 "id": served.upstream.name,
@@ -115,13 +115,13 @@ class ServerPages:
         return json_answer(page(rows, more=False))
 
     async def settings(self, asked: UiRequest) -> web.Response:
-        """Every setting as it holds; a secret is shown as where it comes from."""
-        _plain(asked)
+        """Every setting in force; of a secret only where it comes from."""
+        asked.only_get()
         return json_answer({"object": "ui.settings", "data": [dict(row) for row in self._facts.settings]})
 
     async def health(self, asked: UiRequest) -> web.Response:
-        """How this process and its record are."""
-        _plain(asked)
+        """The state of this process and its record."""
+        asked.only_get()
         healthy = await self._store.healthy()
         record = {"healthy": healthy, "waiting": self._store.waiting, "lost": self._store.lost}
         said = {**self._facts.health, "status": "ok" if healthy else "store unavailable"}
@@ -133,13 +133,6 @@ class ServerPages:
                 "listeners": self._listeners(),
             }
         )
-
-
-def _plain(asked: UiRequest) -> None:
-    asked.allow("GET")
-    parse_query(asked.target.query)
-    if asked.rest:
-        raise asked.unknown()
 
 
 def _made_row(key: ClientKey) -> dict[str, Any]:

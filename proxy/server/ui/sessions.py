@@ -1,9 +1,9 @@
 """Sessions of the web UI: a signed cookie that every worker can check, and codes that sign in once.
 
-A session is no row: what it says stands in the cookie, under a MAC whose key is made from the record's own
-hash key.  So each process that shares the record knows it, and it ends with the client key that it came
-from, which is looked up with each request.  The record holds only what must not be forgotten: which codes
-were used, and which sessions were signed out.
+A session has no row: its data is in the cookie, with a MAC whose key is derived from the record's hash key.
+So each process that shares the record can check it.  A session ends with the client key that opened it; that
+key is looked up for each request.  The record stores only which codes were used and which sessions were
+signed out.
 """
 
 import base64
@@ -40,9 +40,9 @@ Role = Literal["admin", "approver"]
 IDLE_S: Final = 3600.0
 """Seconds without a request after which a session ends."""
 CODE_S: Final = 60.0
-"""Seconds for which the code of a link signs somebody in."""
+"""Seconds for which the code of a link is valid."""
 OPERATOR: Final = "operator"
-"""What the holder of a link is called: whoever may write the record made it."""
+"""The name of a user who signed in with a link; only somebody who can write the record can make one."""
 
 _RENEW_S: Final = 60.0
 _MAX_TEXT: Final = 1024
@@ -50,7 +50,7 @@ _NONCE_BYTES: Final = 16
 _CODE_NONCE_BYTES: Final = 8
 _CODE_MAC_BYTES: Final = 17
 _CODE_CHARS: Final = 44
-"""A code is short enough for a line of a terminal."""
+"""The length of a code, short enough for one line of a terminal."""
 
 _COOKIE: Final = b"toolrelay ui session"
 _CODE: Final = b"toolrelay ui code"
@@ -60,7 +60,7 @@ class NamedKeys(Protocol):
     """The client keys that are valid now: a :class:`~proxy.server.auth.key_ring.KeyRing`."""
 
     async def find(self, secret: str) -> Key | None:
-        """The valid key that has this secret; raises RequestError (503) where that cannot be said."""
+        """The valid key that has this secret; raises RequestError (503) if the keys cannot be read."""
         ...
 
     async def named(self, key_id: str) -> Key | None:
@@ -69,22 +69,22 @@ class NamedKeys(Protocol):
 
 
 class Marks(Protocol):
-    """What the record remembers of codes and sessions: a :class:`~proxy.store.base.KeyStore`."""
+    """The record's marks of codes and sessions: a :class:`~proxy.store.base.KeyStore`."""
 
     async def mark_once(self, name: str, until: float) -> bool:
-        """Leave a mark; whether there was none.  Raises StoreError."""
+        """Set a mark; whether it is new.  Raises StoreError."""
         ...
 
     async def is_marked(self, name: str) -> bool:
-        """Whether there is that mark.  Raises StoreError."""
+        """Whether a mark is set.  Raises StoreError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Somebody who has signed in.  ``key_id`` is ``None`` for the holder of a link; times are epoch seconds.
+    """A signed-in user.  ``key_id`` is ``None`` after a sign-in with a link; times are epoch seconds.
 
-    ``nonce`` tells sessions apart.  ``began`` and ``seen`` are when it was made and last renewed.
+    ``nonce`` identifies the session.  ``began`` and ``seen`` are when it was made and last renewed.
     """
 
     nonce: str
@@ -97,17 +97,17 @@ class Session:
 
     @property
     def idle_at(self) -> float:
-        """When it ends if nothing more is asked."""
+        """When the session ends if no further request comes."""
         return min(self.seen + IDLE_S, self.expires_at)
 
     @property
     def caller(self) -> str:
-        """Who it is, as the log has it."""
+        """The user's name in the log."""
         return self.key_id or OPERATOR
 
 
 def signing_key(hash_key: bytes) -> bytes:
-    """The key of the MACs, made from that of the record."""
+    """The key of the MACs, derived from the record's hash key."""
     return hashlib.blake2b(b"toolrelay ui", key=hash_key, digest_size=32).digest()
 
 
@@ -140,9 +140,9 @@ class Sessions:
         return login_code(self._key, now=self._now(), lasts_s=lasts_s)
 
     async def by_code(self, code: str) -> Session | None:
-        """Who signs in with a code; ``None`` for one that is not ours, too old or used.
+        """The session that a code opens; ``None`` if the code is not ours, has expired or was used.
 
-        Raises :class:`~proxy.errors.StoreError` where nobody can say whether it was used.
+        Raises :class:`~proxy.errors.StoreError` if the record cannot say whether it was used.
         """
         said = _read_code(self._key, code)
         if said is None:
@@ -153,19 +153,19 @@ class Sessions:
         return self._begin(None, OPERATOR, "admin")
 
     async def by_key(self, secret: str) -> Session | None:
-        """Who signs in with a client key; ``None`` for one that opens nothing here.
+        """The session that a client key opens; ``None`` for a key that may not use the web UI.
 
-        Raises :class:`~proxy.errors.RequestError` (503) where that cannot be said.
+        Raises :class:`~proxy.errors.RequestError` (503) if the keys cannot be read.
         """
         key = await self._keys.find(secret)
         role = role_of(key)
         return self._begin(key.caller.name, key.name, role) if key is not None and role else None
 
     async def by_cookie(self, cookie: str) -> Session | None:
-        """Whose cookie it is; ``None`` for one that is not ours or whose session is over.
+        """The session of a cookie; ``None`` if the cookie is not ours or the session has ended.
 
-        Raises :class:`~proxy.errors.RequestError` (503) and :class:`~proxy.errors.StoreError` where that
-        cannot be said.
+        Raises :class:`~proxy.errors.RequestError` (503) and :class:`~proxy.errors.StoreError` if the record
+        cannot be read.
         """
         session = _session_in(_read(self._key, cookie))
         if session is None or not session.seen <= self._now() + _RENEW_S or self._now() >= session.idle_at:
@@ -181,7 +181,7 @@ class Sessions:
         await self._marks.mark_once(f"session:{session.nonce}", session.expires_at)
 
     def cookie(self, session: Session) -> str:
-        """A session as its cookie has it."""
+        """The value of a session's cookie."""
         return _signed(
             self._key,
             {
@@ -196,7 +196,7 @@ class Sessions:
         )
 
     def renewed(self, session: Session) -> Session | None:
-        """The same, seen now; ``None`` where its cookie is new enough."""
+        """The same session, seen now; ``None`` if its cookie is new enough."""
         if self._now() - session.seen < _RENEW_S:
             return None
         return replace(session, seen=self._now())
@@ -208,7 +208,7 @@ class Sessions:
 
 
 def role_of(key: Key | None) -> Role | None:
-    """What a key may do here; ``None`` for nothing."""
+    """The role that a key gives; ``None`` for none."""
     if key is None:
         return None
     if key.admin:
@@ -217,7 +217,7 @@ def role_of(key: Key | None) -> Role | None:
 
 
 def _read_code(key: bytes, code: str) -> tuple[str, float] | None:
-    """The nonce of a code and when its time is over; ``None`` for one that was not made here."""
+    """The nonce of a code and when it expires; ``None`` for a code that was not made here."""
     if len(code) != _CODE_CHARS or not code.isascii():
         return None
     try:

@@ -24,13 +24,13 @@ __all__ = ["SignIn"]
 
 _WINDOW_S: Final = 60.0
 _MOST_FAILURES: Final = 5
-"""Failed sign-ins of one address in a minute, in each process."""
+"""The most failed sign-ins of one address per minute, in each process."""
 _MOST_OF_ALL: Final = 100
-"""The same of all addresses together."""
+"""The same for all addresses together."""
 
 
 class _Failures:
-    """How often sign-in failed in the present minute, by address."""
+    """Counts the failed sign-ins of the current minute, by address."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -56,7 +56,7 @@ class _Failures:
 
 
 class SignIn:
-    """Answers for ``/ui/api/session``.  ``facts`` are what its page is told beside who it is."""
+    """Answers ``/ui/api/session``.  ``facts`` are what the page gets in addition to the session."""
 
     def __init__(
         self,
@@ -71,10 +71,10 @@ class SignIn:
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.ui")
 
     async def session(self, request: EdgeRequest) -> Session:
-        """Whose request it is.
+        """The session of a request.
 
-        Raises :class:`~proxy.errors.RequestError`: 403 for one of another site's page, 401 for one without a
-        session that is valid now.
+        Raises :class:`~proxy.errors.RequestError`: 403 if another site's page may have sent it, 401 if it has
+        no valid session.
         """
         check_origin(request)
         for cookie in cookies_of(request):
@@ -90,7 +90,7 @@ class SignIn:
         )
 
     async def still_valid(self, session: Session) -> bool:
-        """Whether a session that was valid is so still; for a stream, which has no further request."""
+        """Whether a session is still valid; for a stream, which sends no further request."""
         return await self._sessions.by_cookie(self._sessions.cookie(session)) is not None
 
     async def answer(self, request: EdgeRequest) -> web.Response:
@@ -114,7 +114,7 @@ class SignIn:
         return web.json_response(self._shown(session))
 
     def renew(self, request: EdgeRequest, session: Session, response: web.StreamResponse) -> None:
-        """Put off the session's idle end, where a new cookie is worth it and can still be sent."""
+        """Extend the session's idle time, if its cookie is old enough and a new one can still be sent."""
         renewed = self._sessions.renewed(session) if not response.prepared else None
         if renewed is not None and response.status < 400 and hdrs.SET_COOKIE not in response.headers:
             self._set(response, renewed, cookie_names(request)[0])
@@ -126,7 +126,7 @@ class SignIn:
         self._failures.check(address)
         said = await read_object(request, {"key": str, "code": str})
         if len(said) != 1:
-            raise RequestError(400, "Send one of: code (from `toolrelay ui`), key (a client key).")
+            raise RequestError(400, "Send either code (from `toolrelay ui`) or key (a client key).")
         if "code" in said:
             session = await self._sessions.by_code(said["code"])
         else:
@@ -136,9 +136,8 @@ class SignIn:
             self._log.warning("ui_sign_in_failed", address=address)
             raise RequestError(
                 401,
-                "This does not sign you in. A link works once and for a short time: run `toolrelay ui` "
-                "again. A key must be an administrator's or an approver's: toolrelay keys create NAME "
-                "--admin",
+                "The sign-in failed. A link works once and for a short time: run `toolrelay ui` for a new "
+                "one. A key must belong to an administrator or approver: toolrelay keys create NAME --admin",
                 type="authentication_error",
                 code="sign_in_failed",
             )
@@ -165,7 +164,7 @@ class SignIn:
 
 
 def cookie_names(request: EdgeRequest) -> list[str]:
-    """The names under which a request brought the cookie, the one over https first; never none."""
+    """The names under which a request sent the cookie, the one for HTTPS first; at least one name."""
     said = "; ".join(request.headers.getall(hdrs.COOKIE, ()))
     return [SECURE_COOKIE, COOKIE] if SECURE_COOKIE in said else [COOKIE]
 

@@ -1,7 +1,7 @@
-"""The files of the pages: read once, served with a version in their address, compressed beforehand.
+"""The files of the pages: read once, compressed in advance, and served with a version in their address.
 
-``index.html`` names its files as ``/ui/static/app.js``.  It is served with a digest of all files put in:
-``/ui/static/DIGEST/app.js``.  What is asked for under that address never changes, so a browser keeps it.
+``index.html`` names its files as ``/ui/static/app.js``.  When it is served, these addresses get a digest of
+all files: ``/ui/static/DIGEST/app.js``.  A file at such an address never changes, so browsers cache it.
 """
 
 import gzip
@@ -38,7 +38,7 @@ PAGE_HEADERS: Final[Mapping[str, str]] = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
 }
-"""On each response below ``/ui``: nothing of another origin runs, is loaded or frames the page."""
+"""Headers of each response below ``/ui``: no other origin may run code, be loaded or frame the page."""
 
 _KINDS: Final[Mapping[str, str]] = {
     ".html": "text/html; charset=utf-8",
@@ -65,7 +65,7 @@ _MISSING: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file as it is served; ``packed`` is the same in gzip, ``None`` where that saves nothing."""
+    """A file as it is served; ``packed`` is its body in gzip, ``None`` if that saves nothing."""
 
     kind: str
     body: bytes
@@ -88,9 +88,9 @@ class StaticFiles:
         self._files = {name: _made(name, body) for name, body in found.items()}
 
     def answer(self, request: EdgeRequest, target: Target) -> web.Response:
-        """A file, or the page for any path that is one.
+        """A file, or the page for the path of a page.
 
-        Raises :class:`~proxy.errors.RequestError`: 404 for what there is not, 405 for other methods.
+        Raises :class:`~proxy.errors.RequestError`: 404 for an unknown path, 405 for other methods.
         """
         if request.method not in ("GET", "HEAD"):
             raise RequestError(
@@ -114,7 +114,7 @@ class StaticFiles:
 
 
 def not_found(path: str) -> RequestError:
-    """What is said where there is nothing."""
+    """The error for a path where there is nothing."""
     return RequestError(404, f"There is nothing at {path[:100]}.", code="not_found", headers={**PAGE_HEADERS})
 
 

@@ -1,4 +1,4 @@
-"""``/ui``: pages and files for anybody, and below ``/ui/api`` JSON for those who have signed in."""
+"""``/ui``: pages and files for everybody, and below ``/ui/api`` JSON for signed-in users."""
 
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from aiohttp import hdrs, web
 
 from proxy.errors import RequestError, StoreError
 from proxy.hard_timeout import HardTimeout
+from proxy.server.api.admin import parse_query
 from proxy.server.serving.request import EdgeRequest
 from proxy.server.serving.target import Target
 from proxy.server.telemetry.hooks import RequestFacts
@@ -19,12 +20,12 @@ from proxy.server.ui.static_files import API_PREFIX, PAGE_HEADERS, UI_PREFIX, St
 __all__ = ["Route", "Ui", "UiRequest"]
 
 _LONGEST_S: Final = 30.0
-"""The longest that a page waits for an answer that is no stream."""
+"""The longest that a page waits for an answer that is not a stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class UiRequest:
-    """A request of somebody who has signed in.  ``rest`` is the path below the route's own name."""
+    """A request of a signed-in user.  ``rest`` is the path below the route's own name."""
 
     request: EdgeRequest
     facts: RequestFacts
@@ -34,11 +35,11 @@ class UiRequest:
 
     @property
     def method(self) -> str:
-        """The method, with GET for HEAD."""
+        """The method; GET for HEAD."""
         return "GET" if self.request.method == "HEAD" else self.request.method
 
     def unknown(self) -> RequestError:
-        """What is said where there is nothing."""
+        """The error for a path where there is nothing."""
         return not_found(self.target.path)
 
     def allow(self, *methods: str) -> None:
@@ -48,16 +49,23 @@ class UiRequest:
                 405, f"This path accepts only {', '.join(methods)}.", headers={"Allow": ", ".join(methods)}
             )
 
+    def only_get(self) -> None:
+        """Raise :class:`~proxy.errors.RequestError` for all but a GET of the route itself, without query."""
+        self.allow("GET")
+        parse_query(self.target.query)
+        if self.rest:
+            raise self.unknown()
+
 
 class Answers(Protocol):
-    """What answers for a name below ``/ui/api``."""
+    """Answers the requests below one name of ``/ui/api``."""
 
     def __call__(self, asked: UiRequest) -> Coroutine[Any, Any, web.StreamResponse]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What answers below a name.  ``approvers`` may use it, too; ``streams`` has no deadline here."""
+    """How a name is answered.  ``approvers``: they may use it, too; ``streams``: no deadline applies."""
 
     answer: Answers
     approvers: bool = False

@@ -45,8 +45,8 @@ class ToolPages:
         self._now = now
 
     async def tools(self, asked: UiRequest) -> web.Response:
-        """Every loaded tool with its decision, its pin and its use within a day."""
-        _only(asked)
+        """Every loaded tool with its decision, its pin and its use in the last 24 hours."""
+        asked.only_get()
         answer = self._admin.tools()
         used = await self._used()
         pins = {
@@ -63,8 +63,8 @@ class ToolPages:
         return json_answer(answer)
 
     async def servers(self, asked: UiRequest) -> web.Response:
-        """Every MCP server, its tools with the definitions that were allowed and how to allow them anew."""
-        _only(asked)
+        """Every MCP server, its tools with their allowed definitions, and the commands to allow them."""
+        asked.only_get()
         answer = await self._admin.servers()
         for server in answer["data"]:
             for tool in server["tools"]:
@@ -72,7 +72,7 @@ class ToolPages:
         return json_answer(answer)
 
     async def explain(self, asked: UiRequest) -> web.Response:
-        """Why a tool is offered to a key at an upstream, or not: each decision in its turn."""
+        """Why a tool is offered to a key at an upstream, or not: each decision in order."""
         asked.allow("GET")
         query = parse_query(asked.target.query, "tool", "key", "upstream")
         name = query.get("tool")
@@ -85,7 +85,7 @@ class ToolPages:
             raise RequestError(400, f"There is no upstream {upstream[:64]!r}.", param="upstream")
         spec = self._offer.registry.current.get(name)
         steps = [
-            _step("loaded", spec is not None, None if spec is not None else "no tool of this id is loaded")
+            _step("loaded", spec is not None, None if spec is not None else "no tool with this id is loaded")
         ]
         steps.append(
             _step(
@@ -106,7 +106,11 @@ class ToolPages:
         if key is not None and key.caller.rights.upstreams is not None:
             may = upstream in key.caller.rights.upstreams
             steps.append(
-                _step(f"key {key.name} may use {upstream}", may, None if may else "its upstreams lack it")
+                _step(
+                    f"key {key.name} may use {upstream}",
+                    may,
+                    None if may else "its upstreams do not include it",
+                )
             )
         failed = next((step for step in steps if step["outcome"] != "allowed"), None)
         return json_answer(
@@ -156,13 +160,6 @@ class ToolPages:
         }
 
 
-def _only(asked: UiRequest) -> None:
-    asked.allow("GET")
-    parse_query(asked.target.query)
-    if asked.rest:
-        raise asked.unknown()
-
-
 def _step(what: str, allowed: bool, rule: str | None) -> dict[str, Any]:
     return {"what": what, "outcome": "allowed" if allowed else "denied", "rule": rule}
 
@@ -173,7 +170,7 @@ def _pin(tool: str, pins: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def _allow_with(tool: str, state: str) -> str | None:
-    """The command that shows how a tool is now, and allows it as it is."""
+    """The command that shows the present definition of a tool and allows it."""
     return None if state in ("pinned", "gone") else f"toolrelay tools allow {tool}"
 
 

@@ -1,6 +1,6 @@
-"""A request body less what in it chooses server tools, and a ``tool_choice`` that names them by their server.
+"""Removes from a request body what chooses server tools, and translates a ``tool_choice`` that names them.
 
-No upstream knows either: in their place stand the tools themselves, as functions.
+No upstream knows these elements; it gets the tools themselves, as functions.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -22,10 +22,10 @@ def without_elements(
     *,
     only_with_tools: Collection[str] = (),
 ) -> bytes:
-    """A request body less the elements that choose server tools; what stays keeps its bytes.
+    """A request body without the elements that choose server tools; all other elements keep their bytes.
 
-    A list of which nothing is left goes.  ``rewrite`` changes the other members in place.  Those of
-    ``only_with_tools`` go with the last of ``tools``: they are for a request that gets no server tool.
+    A list that becomes empty is removed.  ``rewrite`` changes the other members in place.  If no ``tools``
+    are left, the members in ``only_with_tools`` are removed, too.
     """
     parts = members(raw)
     for member, places in chosen.places:
@@ -45,8 +45,8 @@ def without_elements(
 def chosen_functions(
     choice: Mapping[str, Any], shown: ShownTools, chosen: Chosen, at: str
 ) -> list[str] | None:
-    """The names of the functions that stand for a server tool in a ``tool_choice``, or for all of a server;
-    ``None`` for anything else.
+    """The names of the functions for a server tool that a ``tool_choice`` names, or for all of a server;
+    ``None`` if it names no server tool.
 
     Raises :class:`~proxy.errors.RequestError` for a tool that the request does not choose.
     """
@@ -57,13 +57,13 @@ def chosen_functions(
             return [tool.id for server in shown.servers if server.label == label for tool in server.tools]
         found = shown.id_of(str(label), str(name))
         if found is None:
-            said = f"{at}.name is no tool that this request chooses: {str(name)[:64]!r}."
+            said = f"{at}.name names a tool that this request does not choose: {str(name)[:64]!r}."
             raise RequestError(400, said, param=f"{at}.name")
         return [found]
     if isinstance(kind, str) and kind.startswith(SINGLE):
         name = kind.removeprefix(SINGLE)
         if name not in {tool.name for tool in chosen.tools}:
-            said = f"{at}.type names no tool that this request chooses: {name[:64]!r}."
+            said = f"{at}.type names a tool that this request does not choose: {name[:64]!r}."
             raise RequestError(400, said, param=f"{at}.type")
         return [name]
     return None
@@ -79,7 +79,7 @@ def rewrite_choice(
 ) -> None:
     """Put functions in place of the server tools in ``tool_choice``.
 
-    ``named`` writes the choice of one function, and ``allowed`` that of one of several, of a mode.
+    ``named`` makes the choice of one function.  ``allowed`` makes the choice of a mode among several.
     """
     choice = orjson.loads(parts.get("tool_choice", b"null"))
     if not isinstance(choice, dict):

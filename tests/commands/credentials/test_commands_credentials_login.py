@@ -169,7 +169,7 @@ def test_a_logout_says_what_it_cannot_do(here: Here, tmp_path: Path, server: OAu
     )
     done = here("credentials", "logout", "issues")
     assert done.returncode == 0
-    assert "cannot be asked to revoke" in done.stdout
+    assert "does not support revoking tokens" in done.stdout
 
 
 def test_the_address_can_be_pasted(tmp_path: Path, server: OAuthServer) -> None:
@@ -187,7 +187,7 @@ def test_the_address_can_be_pasted(tmp_path: Path, server: OAuthServer) -> None:
         assert urlsplit(address).hostname == "127.0.0.1"
         out, err = process.communicate(f"nonsense\n{address}\n", timeout=120)
     assert process.returncode == 0, err
-    assert "that is not an answer to this login" in err
+    assert "that is not the answer to this login" in err
     assert "issues: logged in" in out
     assert len(server.logins) == 1
 
@@ -207,7 +207,7 @@ def test_without_an_answer_nothing_is_kept(
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     done = here("credentials", "login", "issues", "--paste")
     assert done.returncode == 1
-    assert "credentials.issues: no address was pasted that answers this login" in done.stderr
+    assert "credentials.issues: none of the pasted addresses answers this login" in done.stderr
     assert server.forms == []
 
 
@@ -304,10 +304,10 @@ def test_scopes_are_asked_for_beside_those_that_are_there(
         "read list offline_access",
         "read list offline_access write",
     ]
-    assert "credentials.issues: not granted: offline_access" in done.stderr
+    assert "credentials.issues: scopes not granted: offline_access" in done.stderr
     done = here("credentials", "login", "issues", "--scope", "a b")
     assert done.stderr == (
-        "toolrelay: --scope: is not a scope. Give each one for itself: --scope read --scope write\n"
+        "toolrelay: --scope: is not a scope. Give each scope separately: --scope read --scope write\n"
     )
 
 
@@ -444,7 +444,9 @@ def test_a_port_that_is_taken_is_named(here: Here, tmp_path: Path, server: OAuth
     configure(tmp_path, server, f'redirect_uri = "http://127.0.0.1:{port}/callback"')
     done = here("credentials", "login", "issues")
     assert done.returncode == 1
-    assert re.match(r"toolrelay: redirect_uri: http://127\.0\.0\.1:\d+/callback cannot be", done.stderr)
+    assert re.match(
+        r"toolrelay: redirect_uri: toolrelay cannot listen at http://127\.0\.0\.1:\d+/callback: ", done.stderr
+    )
     assert server.asked == []
 
 
@@ -460,7 +462,7 @@ def test_no_browser_is_opened_where_there_is_none(
     configure(tmp_path, server)
     done = here("credentials", "login", "issues")
     assert done.returncode == 1
-    assert "nobody came back to http://127.0.0.1:" in done.stderr
+    assert "no browser came back to http://127.0.0.1:" in done.stderr
     url = next(line for line in done.stdout.splitlines() if line.startswith(f"{server.url}/authorize"))
     port = urlsplit(parse_qs(urlsplit(url).query)["redirect_uri"][0]).port
     assert f"ssh -L {port}:127.0.0.1:{port}" in done.stdout

@@ -158,9 +158,9 @@ def test_check_says_how_servers_are_and_what_is_odd(here: Here, tmp_path: Path) 
     assert "2025-11-25" in text
     assert "mcp__files__read: changed since it was allowed" in text
     assert "files: cannot use broken" in text
-    assert "the server says of these that they only read, and you have not said so: read" in text
-    assert "the server says that they do not: a.b" in text
-    assert 'its description speaks to the model: "Do not tell"' in text
-    assert "characters that a person does not see" in text
-    assert "'a.b', which no model provider takes" in text
-    assert "policy.after_untrusted does not hold at /mcp" in text
+    assert "the server declares these tools read-only, but this setting does not: read" in text
+    assert "this setting declares these tools read-only, but the server does not: a.b" in text
+    assert 'its description gives orders to the model: "Do not tell"' in text
+    assert "its texts contain invisible characters" in text
+    assert "'a.b', which no model provider accepts" in text
+    assert "policy.after_untrusted does not apply at /mcp" in text

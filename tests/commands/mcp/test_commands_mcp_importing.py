@@ -95,16 +95,16 @@ def test_comments_and_odd_characters(here: Here, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ("{", "is no JSON"),
-        ('{"mcpServers": {"a": {"command": "x", "args": "y"}}}', "a: its args is no list"),
-        ('{"mcpServers": {"a": {"command": "x", "env": {"A": {}}}}}', "a: its env.A is no text"),
+        ("{", "is not valid JSON"),
+        ('{"mcpServers": {"a": {"command": "x", "args": "y"}}}', "a: its args is not a list"),
+        ('{"mcpServers": {"a": {"command": "x", "env": {"A": {}}}}}', "a: its env.A is not a string"),
         ('{"mcpServers": {"a": {"command": "x", "env": {"A": "${workspaceFolder}"}}}}', "${workspaceFolder}"),
-        ('{"mcpServers": {"a": {"command": "x", "envFile": ".env"}}}', "its envFile is not read"),
+        ('{"mcpServers": {"a": {"command": "x", "envFile": ".env"}}}', "envFile is not supported"),
         ("[]", "has no servers"),
-        ('{"mcpServers": {"a": 3}}', "a: it is no table"),
+        ('{"mcpServers": {"a": 3}}', "a: it is not a table"),
         ('{"mcpServers": {"a": {}}}', "a: it has neither command nor url"),
-        ('{"mcpServers": {"a": {"type": "sse", "url": "https://x.example"}}}', "older HTTP with SSE"),
-        ('{"mcpServers": {"!": {"command": "x"}}}', "no letters and digits"),
+        ('{"mcpServers": {"a": {"type": "sse", "url": "https://x.example"}}}', "older HTTP+SSE transport"),
+        ('{"mcpServers": {"!": {"command": "x"}}}', "no letters or digits"),
     ],
 )
 def test_what_cannot_be_imported_is_told(here: Here, tmp_path: Path, said: str, words: str) -> None:

@@ -38,7 +38,7 @@ RETURN: dict[str, Any] = {
 }
 RESPONSES_ASK: dict[str, Any] = {"model": "m", "stream": True, "input": "hi", "tools": [function("mine")]}
 RESPONSES_MIXED = (function_call("call_s", TIME, UTC), function_call("call_c", "mine"))
-NOT_KEPT = "could not be put on record"
+NOT_KEPT = "could not store the turn"
 
 
 @contextmanager

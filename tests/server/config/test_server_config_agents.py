@@ -39,7 +39,7 @@ def test_instructions_and_schemas_may_be_files(tmp_path: Path) -> None:
         ('instructions = " "', "agents.r.instructions", "is empty"),
         ('instructions = "file:none.md"', "agents.r.instructions", "cannot be read: No such file"),
         ('instructions = "file:empty.md"', "agents.r.instructions", "the file is empty"),
-        ('instructions = "a"\ntools = ["agent__x"]', "agents.r.tools", "an agent cannot have agents"),
+        ('instructions = "a"\ntools = ["agent__x"]', "agents.r.tools", "agents cannot call agents"),
         ('instructions = "a"\ntools = ["core*;"]', "agents.r.tools", "is not a tool pattern"),
         ('instructions = "a"\nmax_turns = 0', "agents.r.max_turns", "greater than or equal to 1"),
         ('instructions = "a"\nmax_cost = 1', "agents.r.max_cost", "there are no prices"),

@@ -114,7 +114,7 @@ def test_each_kind_becomes_what_it_is(tmp_path: Path) -> None:
         ('grant = "authorization_code"\nscopes = ["a b"]', "credentials.a.scopes: 'a b' is not a scope"),
         (
             'grant = "authorization_code"\nauthorization_parameters = {state = "x"}',
-            "credentials.a.authorization_parameters: 'state' is a parameter that toolrelay sets",
+            "credentials.a.authorization_parameters: 'state' cannot be set: toolrelay sets",
         ),
         ('grant = "authorization_code"\nisuer = "x"', "credentials.a.isuer: "),
     ],
@@ -132,17 +132,17 @@ def test_a_connection_that_does_not_fit(tmp_path: Path, text: str, said: str) ->
     ("text", "said"),
     [
         (f"{SEALED}{SERVER}", "mcp.servers.a.connection: there is no connection 'a'"),
-        (f"[store]\nseal = false\n{SERVER}{LOGIN}", "store.seal_key: nothing is encrypted in the record"),
-        (f'{SEALED}url = "memory:"\n{SERVER}{LOGIN}', "store.seal_key: nothing is encrypted in the record"),
+        (f"[store]\nseal = false\n{SERVER}{LOGIN}", "store.seal_key: the record is not encrypted"),
+        (f'{SEALED}url = "memory:"\n{SERVER}{LOGIN}', "store.seal_key: the record is not encrypted"),
         (
             f'[store]\nurl = "postgresql://h/d"\n{SERVER}{LOGIN}',
-            "store.seal_key: nothing is encrypted in the record",
+            "store.seal_key: the record is not encrypted",
         ),
         (f"{SEALED}seal = false\n", "store.seal: is false, but store.seal_key is set"),
-        (f"{SEALED}{LOGIN}", "credentials.a.issuer: is missing, and no MCP server uses the connection"),
+        (f"{SEALED}{LOGIN}", "credentials.a.issuer: is missing, and no MCP server uses this connection"),
         (
             f'{SEALED}{SERVER}{LOGIN}[mcp.servers.b]\nurl = "https://b.example/mcp"\nconnection = "a"\n',
-            "mcp.servers.b.connection: mcp.servers.a uses 'a' already, and a token is for one server",
+            "mcp.servers.b.connection: mcp.servers.a already uses 'a', and a token is for one server",
         ),
         (
             f'{SEALED}{LOGIN}[mcp.servers.a]\ncommand = "x"\nconnection = "a"\n',
@@ -155,7 +155,7 @@ def test_a_connection_that_does_not_fit(tmp_path: Path, text: str, said: str) ->
         (
             f'{SEALED}{LOGIN}[mcp]\nnetworks = ["10.0.0.0/8"]\n[mcp.servers.a]\n'
             'url = "http://mcp.internal/mcp"\nconnection = "a"\n',
-            "mcp.servers.a.url: is not encrypted, and its connection has a token",
+            "mcp.servers.a.url: is not encrypted, but its connection sends a token",
         ),
     ],
 )

@@ -130,17 +130,20 @@ def test_the_environment_may_name_the_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ("{", 'mcp.import: "file0.json" is no JSON'),
+        ("{", 'mcp.import: "file0.json" is not valid JSON'),
         ("[]", 'mcp.import: "file0.json" has no servers'),
         ('{"mcpServers": 3}', 'mcp.import: "file0.json" has no servers'),
-        ("x" * (2 << 20), 'mcp.import: "file0.toml" has more than 1048576 bytes'),
-        ("[" * 100_000, 'mcp.import: "file0.json" is no JSON'),
+        ("x" * (2 << 20), 'mcp.import: "file0.toml" is larger than 1048576 bytes'),
+        ("[" * 100_000, 'mcp.import: "file0.json" is not valid JSON'),
         ({"mcpServers": {str(n): {"command": "x"} for n in range(65)}}, "has more than 64 servers"),
-        ({"mcpServers": {"a": 3}}, 'mcp.import: "file0.json": a: it is no table'),
-        (server(args="x"), 'mcp.import: "file0.json": a: its args is no list'),
-        (server(url="https://x.example", type="sse"), "a: it speaks the older HTTP with SSE"),
-        (server(envFile=".env"), "a: its envFile is not read"),
-        (server(env={"GH_TOKEN": SECRET}), "a.env.GH_TOKEN: it may be a secret, which may not stand here"),
+        ({"mcpServers": {"a": 3}}, 'mcp.import: "file0.json": a: it is not a table'),
+        (server(args="x"), 'mcp.import: "file0.json": a: its args is not a list'),
+        (server(url="https://x.example", type="sse"), "a: it uses the older HTTP+SSE transport"),
+        (server(envFile=".env"), "a: envFile is not supported"),
+        (
+            server(env={"GH_TOKEN": SECRET}),
+            "a.env.GH_TOKEN: it may be a secret, and secrets may not be written here",
+        ),
         (server(env={"X": SECRET}), 'Write "${A_X}" there, and set A_X'),
         (server(env={"X": "${workspaceFolder}"}), "the variable ${workspaceFolder} is not known here"),
         (server(args=["${DIR}"]), "a.args[0]: the environment variable DIR is not set. Set DIR"),
@@ -166,12 +169,12 @@ def test_a_fault_names_the_setting_and_the_file(tmp_path: Path, said: Any, words
 @pytest.mark.parametrize(
     ("files", "more", "words"),
     [
-        ([server()], '[mcp.servers.a]\ncommand = "y"', "has the server a, and so has [mcp.servers.a]"),
-        ([server(), server()], "", 'has the server a, which is a here, and so is a of "file0.json"'),
+        ([server()], '[mcp.servers.a]\ncommand = "y"', "defines the server a, and so does [mcp.servers.a]"),
+        ([server(), server()], "", 'names a server a, which becomes a here, and so does a of "file0.json"'),
         (
             [{"mcpServers": {"My A": {"command": "x"}, "my-a": {"command": "x"}}}],
             "",
-            'has the server my-a, which is my-a here, and so is My A of "file0.json"',
+            'names a server my-a, which becomes my-a here, and so does My A of "file0.json"',
         ),
     ],
 )
@@ -183,8 +186,8 @@ def test_a_conflict_names_both(tmp_path: Path, files: list[Any], more: str, word
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ('import = ["none.json"]', 'mcp.import: "none.json" is not there, or is no file'),
-        ('import = ["/dev/zero"]', 'mcp.import: "/dev/zero" is not there, or is no file'),
+        ('import = ["none.json"]', 'mcp.import: "none.json" does not exist, or is not a file'),
+        ('import = ["/dev/zero"]', 'mcp.import: "/dev/zero" does not exist, or is not a file'),
         ('import = "mcp.json"', "mcp.import: got a string 'mcp.json'"),
         (f"import = {json.dumps(['x'] * 17)}", "mcp.import: names more than 16 files"),
         ('imports = ["x"]', "mcp.imports: there is no such setting"),

@@ -1,6 +1,6 @@
-// The thin client: one streaming request in each dialect, read as text with what the proxy says of its tools.
+// The playground's client: one streaming request in each dialect, read as text and the proxy's reports of tool calls.
 
-/** What each dialect needs: its path, its body, and how one event of its stream reads. */
+/** What each dialect needs: its path, its body, and how to read an event of its stream. */
 export const DIALECTS = {
   chat: {
     name: "Chat Completions",
@@ -82,12 +82,12 @@ const responsesItem = (message) =>
 const anthropicMessage = (message) => ({ role: message.role, content: many(message, (content) => ({ type: "text", text: content }), (url) => ({ type: "image", source: { type: "base64", media_type: split(url)[1], data: split(url)[2] } })) });
 const ollamaMessage = (message) => ({ role: message.role, content: message.content, ...(message.images?.length && { images: message.images.map((url) => split(url)[2]) }) });
 
-/** What a request's body is in a dialect. */
+/** The body of a request in a dialect. */
 export const bodyOf = (dialect, asked) => DIALECTS[dialect].body(asked);
 
 /**
- * Ask, and call `tell(kind, value)` for what comes: text, thinking, call, progress, result, approval,
- * client-call, usage, end, error.  Gives the run's id.
+ * Send a request, and call `tell(kind, value)` for what comes back: text, thinking, call, progress, result, approval,
+ * client-call, usage, end, error.  Returns the run's id.
  */
 export async function streamPlay(dialect, asked, headers, tell, signal) {
   const way = DIALECTS[dialect];
@@ -132,7 +132,7 @@ export async function* events(body) {
     try {
       return JSON.parse(data);
     } catch {
-      return null; // `[DONE]`, and what is no JSON.
+      return null; // `[DONE]`, and anything else that is not JSON.
     }
   };
   for (;;) {

@@ -1,4 +1,4 @@
-// How a tool's call looks in a conversation.  A tool with a view of its own gets that; every other one the general view.
+// How a tool's call looks in a conversation.  Some tools have their own view; all others have the general one.
 import { h, set } from "../core/dom.js";
 import { duration } from "../core/format.js";
 import { icon } from "../core/icons.js";
@@ -10,7 +10,7 @@ const VIEWS = {
   core__get_current_time: clock,
 };
 
-/** `{element, update(trace), progress(trace)}` for a call: a line that says what happens, and what it was below. */
+/** `{element, update(trace), progress(trace)}` for a call: a summary line, and the details below it. */
 export function toolView(trace) {
   const sign = h("span", h("i.spin"));
   const words = h("span.muted.cut.grow");

@@ -1,4 +1,4 @@
-// The JSON API below /ui/api.  The cookie goes along by itself; writes carry the header that a foreign page cannot send.
+// The JSON API below /ui/api.  The browser sends the cookie; writes have a header that a page of another origin cannot send.
 
 export class ApiError extends Error {
   constructor(status, error) {
@@ -13,10 +13,10 @@ export class ApiError extends Error {
 const BASE = "/ui/api/";
 let onSignedOut = () => {};
 
-/** What to do where the session has ended. */
+/** Set what happens when the session has ended. */
 export const whenSignedOut = (act) => (onSignedOut = act);
 
-/** The answer's JSON.  Raises ApiError, or DOMException AbortError where `signal` fires. */
+/** The response's JSON.  Throws ApiError, or DOMException AbortError if `signal` fires. */
 export async function api(path, { method = "GET", body, signal, quiet = false } = {}) {
   const write = method !== "GET";
   let response;
@@ -44,7 +44,7 @@ export async function api(path, { method = "GET", body, signal, quiet = false } 
   return json;
 }
 
-/** A query string of what has a value. */
+/** A query string of the values that are set. */
 export function query(values) {
   const found = new URLSearchParams();
   for (const [name, value] of Object.entries(values)) if (value !== "" && value !== null && value !== undefined && value !== false) found.set(name, value);

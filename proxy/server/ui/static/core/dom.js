@@ -1,4 +1,4 @@
-// Builds the page from nodes.  Every text goes through `visible`, so nothing of a stranger can act or hide.
+// Builds the page from nodes.  Every text goes through `visible`, so untrusted text cannot act or hide.
 import { chips, plain } from "./visible.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -38,12 +38,12 @@ function put(element, name, value) {
   else element.setAttribute(name, value === true ? "" : plain(String(value)));
 }
 
-/** Only addresses that cannot run anything. */
+/** The address if it cannot run code, else `#`. */
 function address(text) {
   return /^(\/(?!\/)|#|\?|https:\/\/|blob:|data:image\/(png|jpeg|webp|gif);base64,)/.test(text) ? text : "#";
 }
 
-/** Put children, texts and lists of both behind what is there. */
+/** Append nodes, texts and lists of both. */
 export function add(element, ...children) {
   for (const child of children.flat(9)) {
     if (child === null || child === undefined || child === false) continue;

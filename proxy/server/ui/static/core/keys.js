@@ -1,4 +1,4 @@
-// Shortcuts.  No single key acts on anything but the view, and all of them can be switched off.
+// Shortcuts.  A single key changes only the view, and all shortcuts can be switched off.
 import { h } from "./dom.js";
 import { dialog } from "../parts/dialog.js";
 import { go } from "./router.js";
@@ -75,9 +75,9 @@ export function help() {
       try {
         localStorage.setItem("toolrelay.keys", event.target.checked ? "on" : "off");
       } catch {
-        // It holds until the page is loaded again.
+        // The choice lasts until the page is loaded again.
       }
     },
   });
-  dialog("Keyboard shortcuts", h("div.shortcuts", rows), h("label.check", toggle, "Use shortcuts of single keys"));
+  dialog("Keyboard shortcuts", h("div.shortcuts", rows), h("label.check", toggle, "Use single-key shortcuts"));
 }

@@ -1,11 +1,11 @@
-// One EventSource for the page.  Without it every page works by loading anew.
+// One EventSource for the page.  Without it, every page still works after a reload.
 const EVENTS = ["hello", "run", "reset", "approval", "capture", "stats", "end"];
 const listeners = new Map();
 let source = null;
 let state = "off";
 let retry = 0;
 
-/** Call `act(data)` for each event of a name until `signal` fires.  `state` is told as "on", "waiting" or "off". */
+/** Call `act(data)` for each event of a name until `signal` fires.  The event `state` has "on", "waiting" or "off". */
 export function on(name, act, signal) {
   if (!listeners.has(name)) listeners.set(name, new Set());
   listeners.get(name).add(act);
@@ -28,7 +28,7 @@ export function start() {
   source.onopen = () => become("on");
   source.onerror = () => {
     become("waiting");
-    // The browser tries again by itself unless the server refused: then slowly, and less and less often.
+    // The browser reconnects by itself unless the server refused; then try again every ten seconds.
     if (source?.readyState === EventSource.CLOSED) {
       clearTimeout(retry);
       retry = setTimeout(start, 10_000);
@@ -40,7 +40,7 @@ export function start() {
       try {
         data = JSON.parse(event.data);
       } catch {
-        return; // Not ours to guess.
+        return; // Not JSON.
       }
       tell(name, data);
     });

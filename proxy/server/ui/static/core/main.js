@@ -1,4 +1,4 @@
-// Begins: a code in the address, a session that is there, or the sign-in.
+// The start: a code in the address, an existing session, or the sign-in.
 import { api, whenSignedOut } from "./api.js";
 import { set } from "./dom.js";
 import { stop } from "./live.js";
@@ -25,7 +25,7 @@ function ask(message) {
 whenSignedOut(() => {
   if (asked) return;
   asked = true;
-  ask("Your session has ended. Sign in to go on where you were.");
+  ask("Your session has ended. Sign in to continue where you were.");
 });
 
 try {

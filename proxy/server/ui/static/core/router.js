@@ -24,7 +24,7 @@ let bar = null;
 let onShown = () => {};
 let current = null;
 
-/** Begin to show pages in `main`; `shown(name)` is told of each. */
+/** Start to show pages in `main`; `shown(name)` is called for each. */
 export function begin(parts) {
   ({ main, session, bar, shown: onShown } = parts);
   return show();
@@ -36,7 +36,7 @@ export function go(href, { replace = false } = {}) {
   return show();
 }
 
-/** Write what a page shows into the address, without showing it anew. */
+/** Write what a page shows into the address, without drawing it again. */
 export function remember(query) {
   history.replaceState(null, "", location.pathname + query);
 }
@@ -63,7 +63,7 @@ async function show({ same = false } = {}) {
     });
   } catch (error) {
     if (own.signal.aborted || error.name === "AbortError" || !main.isConnected) return;
-    view = { title: "Something is wrong", node: failure(error, reload) };
+    view = { title: "Something went wrong", node: failure(error, reload) };
   } finally {
     clearTimeout(slow);
     if (!own.signal.aborted) bar.classList.remove("on");

@@ -10,10 +10,10 @@ import { dialog } from "../parts/dialog.js";
 const PAGES = [
   ["Observe", [["runs", "Runs"], ["usage", "Usage"]]],
   ["Try and decide", [["play", "Playground"], ["approvals", "Approvals"]]],
-  ["What is set up", [["tools", "Tools"], ["mcp", "MCP servers"], ["keys", "Keys"], ["upstreams", "Upstreams"], ["settings", "Settings"]]],
+  ["Configuration", [["tools", "Tools"], ["mcp", "MCP servers"], ["keys", "Keys"], ["upstreams", "Upstreams"], ["settings", "Settings"]]],
 ];
 const SMALL = ["runs", "play", "approvals", "usage"];
-const THEMES = [["system", "system", "Theme: as the system"], ["light", "sun", "Theme: light"], ["dark", "moon", "Theme: dark"]];
+const THEMES = [["system", "system", "Theme: system"], ["light", "sun", "Theme: light"], ["dark", "moon", "Theme: dark"]];
 const PARENT = { run: "runs", wire: "runs", compare: "runs" };
 const WORDS = { on: "Live", waiting: "Reconnecting", off: "Not live" };
 
@@ -77,7 +77,7 @@ export function frame(app, session, signedOut) {
     try {
       localStorage.setItem("toolrelay.theme", name);
     } catch {
-      // It holds until the page is loaded again.
+      // The choice lasts until the page is loaded again.
     }
     if (name === "system") delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = name;
@@ -97,7 +97,7 @@ export function frame(app, session, signedOut) {
   const drawLive = (state) => {
     live.className = `live ${state === "on" ? "on" : state === "waiting" ? "off" : ""}`;
     live.lastChild.textContent = WORDS[state];
-    live.title = state === "on" ? "Changes appear by themselves." : "The page shows what was there when it was loaded.";
+    live.title = state === "on" ? "Changes appear automatically." : "This page shows the state when it was loaded.";
   };
   const pending = (number) =>
     badges.forEach((one) => {

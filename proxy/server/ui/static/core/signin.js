@@ -1,4 +1,4 @@
-// The sign-in: a key, typed in once and kept nowhere in the browser.
+// The sign-in with a key, which the browser does not keep.
 import { api } from "./api.js";
 import { h, set } from "./dom.js";
 import { icon, mark } from "./icons.js";
@@ -35,7 +35,7 @@ export function signIn(app, message, enter) {
       { id: "main" },
       h(
         "div.sign-in",
-        h("div.row", mark(), h("div", h("h1", "Sign in to toolrelay"), h("p.muted", "See every run, both sides of the wire, and what waits."))),
+        h("div.row", mark(), h("div", h("h1", "Sign in to toolrelay"), h("p.muted", "See every run, both sides of the wire, and pending approvals."))),
         h(
           "div.card",
           trouble,
@@ -44,7 +44,7 @@ export function signIn(app, message, enter) {
         h(
           "div.col",
           h("h2.soft", "Or without a key"),
-          h("p.muted", "On the machine where the server runs, this prints a link that signs you in once:"),
+          h("p.muted", "On the server’s machine, this command prints a link that signs you in once:"),
           h("pre.code", "toolrelay ui"),
           h("p.muted.small", "No key yet? ", h("code", "toolrelay keys create NAME --admin"), " makes one."),
         ),

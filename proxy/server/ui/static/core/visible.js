@@ -1,4 +1,4 @@
-// Characters that would act or hide are drawn as their names.  This is the only place that knows which.
+// Characters that would act or hide are drawn as their names.  Only this file knows which they are.
 
 /* Controls (without tab and line feed), soft hyphen, joiners and fillers, zero-width, direction marks,
    line separators, odd spaces that look like none, variation selectors, tags, lone surrogates. */
@@ -8,7 +8,7 @@ const ANY = new RegExp(HIDDEN.source, "u");
 const NAMES = { 0: "NUL", 7: "BEL", 8: "BS", 11: "VT", 12: "FF", 13: "CR", 27: "ESC", 127: "DEL" };
 const PICTURE = /\p{Extended_Pictographic}|\p{Emoji_Modifier}|[\u0023\u002A\u0030-\u0039]/u;
 
-/** The name of what would not be seen. */
+/** The name of an invisible character. */
 function name(found) {
   const code = found.codePointAt(0);
   const rest = found.slice(code > 0xffff ? 2 : 1);
@@ -18,7 +18,7 @@ function name(found) {
 
 const word = (code) => NAMES[code] ?? `U+${code.toString(16).toUpperCase().padStart(4, "0")}`;
 
-/** Whether a joiner or selector belongs to an emoji, where it is no trick. */
+/** Whether a joiner or selector belongs to an emoji, where it is harmless. */
 function drawn(text, at, found) {
   if (found !== "\u200D" && found !== "\uFE0F") return false;
   const before = text.slice(Math.max(0, at - 2), at);
@@ -27,7 +27,7 @@ function drawn(text, at, found) {
   return (PICTURE.test([...before].at(-1) ?? "") || before.endsWith("\uFE0F")) && /\p{Extended_Pictographic}/u.test(after);
 }
 
-/** The text as nodes: text, and a chip for each character that would not be seen. */
+/** The text as nodes: text, and a chip for each invisible character. */
 export function chips(text) {
   if (!ANY.test(text)) return [document.createTextNode(text)];
   const parts = [];

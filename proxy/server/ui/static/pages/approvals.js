@@ -1,4 +1,4 @@
-// The inbox of what waits for a person.
+// The calls that wait for a person's decision.
 import { api, query } from "../core/api.js";
 import { h, say, set } from "../core/dom.js";
 import { count } from "../core/format.js";
@@ -9,6 +9,8 @@ import { remember } from "../core/router.js";
 import { askCard } from "../parts/ask.js";
 import { empty, head, note } from "../parts/page.js";
 
+const waits = (number) => (number ? `${count(number, "call")} ${number === 1 ? "waits" : "wait"} for you` : "No call waits for you");
+
 export async function show({ query: asked, signal }) {
   let state = ["pending", "decided"].includes(asked.get("state")) ? asked.get("state") : "pending";
   const box = h("div.col", { style: { gap: "1rem" } });
@@ -18,16 +20,16 @@ export async function show({ query: asked, signal }) {
   async function load() {
     list = await api(`approvals${query({ state, limit: 100 })}`, { signal }).catch((error) => {
       if (error.status !== 404) throw error;
-      return { data: [], note: "This server has no approvals. A tool that needs one is not offered." };
+      return { data: [], note: "Approvals are off on this server, so tools that need approval are not offered." };
     });
     draw();
   }
 
   function draw() {
     const rows = list.data;
-    set(counted, state === "pending" ? (rows.length ? `${count(rows.length, "call")} ${rows.length === 1 ? "waits" : "wait"} for you` : "Nothing waits") : count(rows.length, "decision"));
+    set(counted, state === "pending" ? waits(rows.length) : count(rows.length, "decision"));
     set(box, list.note && note("info", list.note), rows.length ? rows.map((row) => askCard(row)) : h("div.card", state === "pending"
-      ? empty("approvals", "Nothing waits for you", "Calls of tools that policy.approve names appear here, with the arguments that would run. Each is asked once.")
+      ? empty("approvals", "No call waits for you", "Calls of tools that policy.approve names appear here, with their exact arguments. Each call asks once.")
       : empty("approvals", "Nothing has been decided yet", "")));
   }
 
@@ -39,7 +41,7 @@ export async function show({ query: asked, signal }) {
       list.data.unshift(row);
       if (list.data.length === 1) draw();
       else box.prepend(askCard(row));
-      set(counted, `${count(list.data.length, "call")} wait for you`);
+      set(counted, waits(list.data.length));
       say(`A call of ${row.tool} waits for approval.`);
     }
   }, signal);

@@ -25,7 +25,7 @@ export async function show({ query: asked, signal }) {
   return {
     title: "Compare",
     node: [
-      head("Compare two runs", found.same_shape ? "Both asked in the same way: model, tools, parameters." : "They did not ask in the same way: model, tools or parameters differ."),
+      head("Compare two runs", found.same_shape ? "Both requests have the same model, tools and parameters." : "The requests differ in model, tools or parameters."),
       h("div.diff", side("A", found.a), side("B", found.b)),
       card("Differences", null, h("div.table-box", h("table.table", h("thead", h("tr", ["What", "A", "B"].map((one) => h("th", { scope: "col" }, one)))), h("tbody", unique.map(([name, x, y]) => h("tr", h("th", { scope: "row" }, name), h("td.isolate", x), h("td.isolate", x === y ? y : h("strong", y)))))))),
       found.calls.length > 0 && card("Calls", null, h("div", found.calls.map(call))),
@@ -36,7 +36,7 @@ export async function show({ query: asked, signal }) {
 const shown = (value) => (value === null || value === undefined ? "–" : typeof value === "object" ? JSON.stringify(value) : String(value));
 
 function call(one) {
-  const same = (yes, word) => h("span.badge", { class: yes ? "ok" : "warn" }, icon(yes ? "check" : "alert"), yes ? `same ${word}` : `other ${word}`);
+  const same = (yes, word) => h("span.badge", { class: yes ? "ok" : "warn" }, icon(yes ? "check" : "alert"), yes ? `same ${word}` : `different ${word}`);
   const half = (side) => (side ? h("div.col", h("code", toolName(side.tool)), h("div.code", json(side.arguments_redacted)), h("div.code", json(side.result_redacted ?? side.error_code))) : h("p.muted", "No such call."));
   return h("div.why", h("strong", `Turn ${one.turn}, call ${one.seq}`), h("span.row", same(one.same_arguments, "arguments"), same(one.same_result, "result")), h("div.diff", half(one.a), half(one.b)));
 }

@@ -1,4 +1,4 @@
-// Client keys with what they may do.  No secret is here, and nothing is made or revoked.
+// Client keys with what they may do.  The page shows no secret, and cannot create or revoke keys.
 import { api } from "../core/api.js";
 import { h } from "../core/dom.js";
 import { count, moment } from "../core/format.js";
@@ -11,10 +11,10 @@ export async function show({ signal }) {
   return {
     title: "Keys",
     node: [
-      head("Keys", "Who may ask, and for what. Keys are made and revoked in a shell."),
+      head("Keys", "Who may use the proxy, and for what. Create and revoke keys on the command line."),
       list.data.length
         ? h("section.card", { "aria-label": "Keys" }, h("div.table-box", h("table.table.cards", h("thead", h("tr", columns.map((one) => h("th", { scope: "col" }, one)))), h("tbody", list.data.map(row)))))
-        : h("div.card", empty("keys", "There is no client key yet", "Until there is one, the start token or an open server decides who may ask.", code("toolrelay keys create NAME", "command"))),
+        : h("div.card", empty("keys", "There is no client key yet", "Until there is one, clients need the start token, unless the server is open.", code("toolrelay keys create NAME", "command"))),
       h("p.muted.small", count(list.data.length, "key")),
     ],
   };
@@ -28,10 +28,10 @@ function row(key) {
   const limits = Object.entries(key.limits ?? {}).map(([name, value]) => h("div.small", `${name}: ${[value].flat().join(", ")}`));
   return h("tr",
     h("td.lead", h("strong", key.name), " ", state, h("div.small.muted", h("code", key.id), key.source === "config" && " from the configuration")),
-    h("td", { "data-label": "Rights" }, h("div.badges.wrap", rights.length ? rights : h("span.muted", "asks"))),
+    h("td", { "data-label": "Rights" }, h("div.badges.wrap", rights.length ? rights : h("span.muted", "requests"))),
     h("td", { "data-label": "Models" }, all(key.models)),
     h("td", { "data-label": "Tools" }, all(key.tools)),
-    h("td", { "data-label": "Limits" }, limits.length ? limits : h("span.muted", "as all")),
+    h("td", { "data-label": "Limits" }, limits.length ? limits : h("span.muted", "the general ones")),
     h("td", { "data-label": "Expires" }, key.expires_at ? moment(key.expires_at) : h("span.muted", "never")),
   );
 }

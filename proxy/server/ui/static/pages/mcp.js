@@ -1,4 +1,4 @@
-// MCP servers: whether each is there, and whether its tools are those that were allowed.
+// MCP servers: whether each is connected, and whether its tools are as they were allowed.
 import { api } from "../core/api.js";
 import { h } from "../core/dom.js";
 import { count, ms } from "../core/format.js";
@@ -15,7 +15,7 @@ export async function show({ signal }) {
     title: "MCP servers",
     node: [
       head("MCP servers", list.data.length ? count(list.data.length, "server") : null),
-      list.data.length ? h("div.tiles", list.data.map(server)) : h("div.card", empty("mcp", "No MCP server is configured", "Tools of MCP servers are offered to models once a person has allowed their definitions.", code("toolrelay mcp add NAME -- COMMAND", "command"))),
+      list.data.length ? h("div.tiles", list.data.map(server)) : h("div.card", empty("mcp", "No MCP server is configured", "Tools of MCP servers are offered to models once a person has allowed their definitions.", code('[mcp.servers.NAME]\ncommand = "COMMAND"', "configuration"))),
     ],
   };
 }
@@ -27,7 +27,7 @@ function server(one) {
     "section.card.tile",
     { "aria-label": one.id },
     h("div.row", h("h2.grow.cut", one.id), h("span.badge", { class: kind }, sign ? icon(sign) : h("i.spin"), one.state)),
-    facts([["Reached by", h("code", one.reached_by)], ["Says it is", [one.server_name, one.server_version].filter(Boolean).join(" ")], ["Protocol", one.protocol], ["Lists its tools in", one.list_ms === null ? null : ms(one.list_ms)], ["Reconnects", one.reconnects || null], ["Last error", one.last_error && h("span.isolate", one.last_error)], ["Reason", one.reason]]),
+    facts([["Reached by", h("code", one.reached_by)], ["Calls itself", [one.server_name, one.server_version].filter(Boolean).join(" ")], ["Protocol", one.protocol], ["Lists its tools in", one.list_ms === null ? null : ms(one.list_ms)], ["Reconnects", one.reconnects || null], ["Last error", one.last_error && h("span.isolate", one.last_error)], ["Reason", one.reason]]),
     drifted.length > 0 && note("bad", `${count(drifted.length, "tool")} changed since a person allowed ${drifted.length === 1 ? "it" : "them"}, and ${drifted.length === 1 ? "is" : "are"} withheld.`),
     one.tools.length > 0 && h("details", { open: drifted.length > 0 || one.tools.length < 6 }, h("summary", count(one.tools.length, "tool")), h("ul.col", { style: { "margin-top": ".5rem" } }, one.tools.map(tool))),
     one.left_out?.length > 0 && h("details", h("summary.muted", `${count(one.left_out.length, "tool")} left out`), h("ul.col", one.left_out.map((left) => h("li", h("code", left.name), h("span.muted", `: ${left.reason}`))))),

@@ -1,6 +1,6 @@
-// The playground: a thin client as any other, which knows nothing of tools but what the stream says.
+// The playground: a client like any other, which knows about tools only from the stream.
 import { api } from "../core/api.js";
-import { add, h, say, set } from "../core/dom.js";
+import { add, h, say, set, toast } from "../core/dom.js";
 import { duration, number, shortId } from "../core/format.js";
 import { icon } from "../core/icons.js";
 import { remember } from "../core/router.js";
@@ -39,8 +39,8 @@ export async function show({ query, session, signal }) {
     h("div.box", h("button.btn.ghost.icon-only", { type: "button", "aria-label": "Add an image", title: "Add an image", onclick: () => file.click() }, icon("image")), file, field, button));
 
   function attach(one) {
-    if (!KINDS.includes(one.type)) return say("Only PNG, JPEG, WebP and GIF images can be sent.");
-    if (one.size > MOST_IMAGE) return say("An image may have 4 MB.");
+    if (!KINDS.includes(one.type)) return toast("Only PNG, JPEG, WebP and GIF images can be sent.");
+    if (one.size > MOST_IMAGE) return toast("An image may be at most 4 MB large.");
     const reader = new FileReader();
     reader.onload = () => {
       images.push(reader.result);
@@ -60,8 +60,8 @@ export async function show({ query, session, signal }) {
 
   function intro() {
     const questions = [session.demo?.question, ...(session.demo?.questions ?? [])].filter((one, at, all) => one && all.indexOf(one) === at);
-    return h("div.empty", icon("spark"), h("h2", "A client that knows nothing of tools"),
-      h("p", "It sends one streaming request and shows the text. What you see of tools beside it are the badges that the proxy tells it of, with ", h("code", "x-toolrelay-trace: events"), "."),
+    return h("div.empty", icon("spark"), h("h2", "A client that knows nothing about tools"),
+      h("p", "It sends one streaming request and shows the text. The badges show the tool calls that the proxy reports in the stream, because the request has ", h("code", "x-toolrelay-trace: events"), "."),
       h("div.suggest", (questions.length ? questions : ["What time is it in Lisbon?", "What is the weather in Berlin?"]).map((one) => h("button.btn", { type: "button", onclick: () => { field.value = one; send(); } }, one))));
   }
 
@@ -108,7 +108,7 @@ export async function show({ query, session, signal }) {
         if (near) bottom();
       }, running.signal);
     } catch (error) {
-      view.tell("error", error.name === "AbortError" ? "You stopped it." : error.message);
+      view.tell("error", error.name === "AbortError" ? "You stopped the answer." : error.message);
     }
     running = null;
     const took = performance.now() - began;
@@ -127,13 +127,13 @@ export async function show({ query, session, signal }) {
     return h("div.turn.me", message.images?.length > 0 && h("div.thumbs", message.images.map((url) => h("img", { src: url, alt: "An image that you sent" }))), message.content && h("div.says.stranger", message.content));
   }
 
-  /** One answer as it comes: text as text nodes, a badge for each call. */
+  /** One answer as it arrives: text as text nodes, a badge for each call. */
   function answer() {
     const calls = h("div.col");
     const thinking = h("details", { hidden: true }, h("summary.muted.small", "Thinking"), h("div.thinking.stranger"));
     const text = h("div.says.stranger.writing");
     const trouble = h("div.col");
-    const after = h("div.after", h("span", h("i.spin"), " asks"));
+    const after = h("div.after", h("span", h("i.spin"), " waiting"));
     const element = h("article.turn", { "aria-label": "Answer" }, thinking, calls, text, trouble, after);
     const seen = new Map();
     const state = { text: "", usage: {}, end: null, calls: [] };
@@ -241,11 +241,11 @@ export async function show({ query, session, signal }) {
     h("label.field", h("span", "Dialect"), bind("dialect", h("select.input", Object.entries(DIALECTS).map(([id, one]) => h("option", { value: id, selected: id === options.dialect }, one.name))))),
     h("label.field", h("span", "Model"), bind("model", model), h("datalist", { id: "play-models" }, known.map((one) => h("option", { value: one })))),
     h("label.field", h("span", "System prompt"), bind("system", h("textarea.input", { rows: 3 }))),
-    h("div.row", h("label.field.grow", h("span", "Most tokens"), bind("max_tokens", h("input.input", { type: "number", min: 1, placeholder: "default" }))), h("label.field.grow", h("span", "Temperature"), bind("temperature", h("input.input", { type: "number", min: 0, max: 2, step: 0.1, placeholder: "default" })))),
-    h("label.field", h("span", "Tools (x-toolrelay-tools)"), bind("tools", h("input.input.mono", { placeholder: "as policy says", spellcheck: "false" })), h("small", "Names or patterns, or none.")),
+    h("div.row", h("label.field.grow", h("span", "Max tokens"), bind("max_tokens", h("input.input", { type: "number", min: 1, placeholder: "default" }))), h("label.field.grow", h("span", "Temperature"), bind("temperature", h("input.input", { type: "number", min: 0, max: 2, step: 0.1, placeholder: "default" })))),
+    h("label.field", h("span", "Tools (x-toolrelay-tools)"), bind("tools", h("input.input.mono", { placeholder: "default", spellcheck: "false" })), h("small", "Names or patterns, or none.")),
     h("label.field", h("span", "Further fields, as JSON"), bind("further", h("textarea.input.mono", { rows: 2, placeholder: "{}", spellcheck: "false" }))),
     h("button.btn", { type: "button", onclick: () => showRequest() }, icon("copy"), "The request as curl"),
-    h("p.small.muted", "Requests go out as the caller ", h("code", "ui"), " with the rights of ", h("code", "ui.playground"), ". The conversation stays in this tab."),
+    h("p.small.muted", "Requests are sent as the caller ", h("code", "ui"), ", with the rights in ", h("code", "ui.playground_*"), ". The conversation stays in this tab."),
   );
 
   function showRequest() {
@@ -253,7 +253,7 @@ export async function show({ query, session, signal }) {
     try {
       body = bodyOf(options.dialect, asked([...talk.map(({ role, content }) => ({ role, content })), ...(field.value.trim() ? [{ role: "user", content: field.value.trim() }] : [])]));
     } catch {
-      return say("Further fields must be a JSON object.");
+      return toast("Further fields must be a JSON object.");
     }
     const way = DIALECTS[options.dialect];
     const quoted = JSON.stringify(body).replaceAll("'", "'\\''");

@@ -1,4 +1,4 @@
-// One run: what happened when, why its tools were offered or not, and what can be done with it.
+// One run: what happened when, why its tools were offered or not, and actions.
 import { api } from "../core/api.js";
 import { h, set, toast } from "../core/dom.js";
 import { NONE, bytes, cost, count, duration, moment, ms, number, shortId, when } from "../core/format.js";
@@ -22,7 +22,7 @@ export async function show({ params, session, signal }) {
   function draw() {
     const { run } = detail;
     line = timeline(detail, line?.pinned());
-    set(top, summary(detail), run.error_code && note("bad", h("strong", run.error_code), " ", run.status === "failed" ? "ended this run." : "was met in this run."), h("section.card", { "aria-label": "Timeline" }, h("header", h("h2", "Timeline"), toolBadges(run.calls ?? [], run.calls_more ?? 0, 4)), line.element, budgets(detail.budgets)));
+    set(top, summary(detail), run.error_code && note("bad", h("strong", run.error_code), " ", run.status === "failed" ? "ended this run." : "occurred in this run."), h("section.card", { "aria-label": "Timeline" }, h("header", h("h2", "Timeline"), toolBadges(run.calls ?? [], run.calls_more ?? 0, 4)), line.element, budgets(detail.budgets)));
   }
   draw();
 
@@ -41,7 +41,7 @@ export async function show({ params, session, signal }) {
       }
     }, 150);
   }, signal);
-  // Where the server cannot capture there is nothing to inspect.
+  // If the server cannot capture, there is nothing to inspect.
   const hasWire = Boolean(detail.wire);
   keys({ ...(hasWire && { w: () => go(`/ui/${path}/wire`) }), Escape: () => go("/ui/runs") }, signal);
 
@@ -73,7 +73,7 @@ export async function show({ params, session, signal }) {
     (id) => history.replaceState(null, "", id === "tools" ? location.pathname : `${location.pathname}?tab=${id}`),
   );
   const below = [detail.children?.length > 0 && children(detail.children), parts];
-  const sub = h("span", [run.caller_name ?? run.caller, dialectName(run.wire), run.stream ? "streamed" : "whole answer", when(run.started_at)].filter(Boolean).join(" · "), run.parent_id && [" · part of ", h("a", { href: `/ui/runs/${run.parent_id}` }, shortId(run.parent_id))]);
+  const sub = h("span", [run.caller_name ?? run.caller, dialectName(run.wire), run.stream ? "streamed" : "not streamed", when(run.started_at)].filter(Boolean).join(" · "), run.parent_id && [" · part of ", h("a", { href: `/ui/runs/${run.parent_id}` }, shortId(run.parent_id))]);
   return {
     title: `Run ${shortId(run.id)}`,
     node: [
@@ -89,7 +89,7 @@ function summary({ run, turns }) {
   const first = turns[0]?.first_ms;
   const tokens = run.total_tokens === null ? [NONE] : [number(run.total_tokens), `${number(run.input_tokens)} in, ${number(run.output_tokens)} out`];
   return figures([
-    ["Took", run.ended_at ? duration(run.duration_s) : "still runs"],
+    ["Took", run.ended_at ? duration(run.duration_s) : "still running"],
     ["First byte", ms(first)],
     ["Turns", number(run.turns)],
     ["Tool calls", number(run.tool_calls)],
@@ -111,7 +111,7 @@ function budgets(list) {
 
 async function messages(path, detail, session, signal) {
   if (!detail.message_count)
-    return empty("block", "No messages were kept", `store.content decides what of conversations is kept; here it is “${session.content ?? "unknown"}”. With “all” the client’s request is kept, too.`);
+    return empty("block", "No messages were kept", `store.content decides what is kept of conversations; here it is “${session.content ?? "unknown"}”. With “all”, the client’s request is kept, too.`);
   const box = h("div");
   const open = h("button.btn.main", { type: "button", onclick: async () => {
     open.disabled = true;
@@ -122,7 +122,7 @@ async function messages(path, detail, session, signal) {
       set(box, h("div.body", note("bad", error.message)));
     }
   } }, "Show the conversation");
-  return set(box, empty("runs", count(detail.message_count, "message"), "What people and models said is content, not record. Reading it is written to the log with your name.", open)), box;
+  return set(box, empty("runs", count(detail.message_count, "message"), "This is what people and models wrote. When you read it, the server logs that with your name.", open)), box;
 }
 
 function message(one) {
@@ -135,7 +135,7 @@ function message(one) {
     try {
       value = JSON.parse(text);
     } catch {
-      // Shown as the text that it is.
+      // Shown as plain text.
     }
     parts.push(h("div.col", h("h3", name), h("div.code", json(value, { open: 3 }))));
   }
@@ -148,7 +148,7 @@ function kept({ kept_from_client: list }) {
 }
 
 function memory(value) {
-  if (!value || (Array.isArray(value) && !value.length)) return empty("info", "Nothing was put back in this run", "Where a client sends a conversation again, hidden turns behind its visible answers are put back. This run had none.");
+  if (!value || (Array.isArray(value) && !value.length)) return empty("info", "No hidden turns were restored in this run", "When a client sends a conversation again, toolrelay restores the hidden turns behind its visible answers. This run had none.");
   return h("div.body", json(value, { open: 3 }));
 }
 
@@ -190,14 +190,14 @@ async function download(path) {
 }
 
 async function replay(path) {
-  const body = h("div.col", h("div.row.muted", h("i.spin"), "Runs again with today’s configuration. No upstream is asked and no tool runs."));
+  const body = h("div.col", h("div.row.muted", h("i.spin"), "Replaying with the current configuration. No upstream is called and no tool runs."));
   dialog("Replay offline", body);
   try {
     const found = await api(`${path}/replay`, { method: "POST", body: {} });
     set(
       body,
       h("p", found.same ? h("span.badge.ok", icon("check"), "The same as recorded") : h("span.badge.warn", icon("alert"), `${count(found.differences?.length ?? 0, "difference")}`)),
-      (found.differences ?? []).map((one) => h("div.col", h("h3", one.where), h("div.diff", h("div.col", h("span.muted.small", "Was"), h("pre.code", text(one.was))), h("div.col", h("span.muted.small", "Is"), h("pre.code", text(one.is)))))),
+      (found.differences ?? []).map((one) => h("div.col", h("h3", one.where), h("div.diff", h("div.col", h("span.muted.small", "Recorded"), h("pre.code", text(one.was))), h("div.col", h("span.muted.small", "Replayed"), h("pre.code", text(one.is)))))),
       found.lines?.length > 0 && h("details", h("summary", "All lines"), h("pre.code", found.lines.join("\n"))),
     );
   } catch (error) {
@@ -214,7 +214,7 @@ async function compareWith(run) {
     const page = await api("runs?limit=100");
     const others = page.data.filter((one) => one.id !== run.id).sort((a, b) => (b.shape === run.shape) - (a.shape === run.shape)).slice(0, 30);
     if (!others.length) return set(body, h("p.muted", "There is no other run yet."));
-    set(body, h("p.muted", "Runs of the same shape come first: they asked in the same way."), h("ul", others.map((one) =>
+    set(body, h("p.muted", "Runs of the same shape come first: their requests have the same model, tools and parameters."), h("ul", others.map((one) =>
       h("li", h("a.row", { href: `/ui/compare?a=${run.id}&b=${one.id}`, onclick: () => close(), style: { padding: ".45rem 0", color: "inherit" } }, statusBadge(one.status), h("span.grow.cut", one.model), one.shape === run.shape && h("span.badge.accent", "same shape"), h("span.muted.nowrap", when(one.started_at)))))));
   } catch (error) {
     set(body, note("bad", error.message));

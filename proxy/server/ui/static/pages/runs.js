@@ -1,4 +1,4 @@
-// The list of runs: live, filtered by what the address says.
+// The live list of runs, filtered by the address.
 import { api, query } from "../core/api.js";
 import { h, say, set, toast } from "../core/dom.js";
 import { NONE, ago, cost, count, duration, moment, shortId, short, when } from "../core/format.js";
@@ -104,21 +104,21 @@ export async function show({ query: asked, session, signal }) {
   let timer = 0;
   const arrive = (run) => {
     if (!run?.id || !fits(run, filter)) {
-      // A run that does not fit any more goes with the next load; one that never did is none of ours.
+      // A run that no longer matches the filter leaves the list at the next load.
       return;
     }
     waiting.set(run.id, run);
     if (paused) return draw();
-    // Many runs at once are drawn at once.
+    // Runs that arrive together are drawn together.
     if (!timer) timer = setTimeout(() => { timer = 0; if (!signal.aborted && !paused) flush(); }, 120);
   };
   on("run", arrive, signal);
   on("reset", () => again(), signal);
   list.scroll.addEventListener("scroll", () => { if (list.scroll.scrollTop < 30) { grew = 0; fresh.hidden = true; } }, { passive: true });
   keys({ j: () => list.move(1), k: () => list.move(-1), Enter: () => list.open(), ".": toggle }, signal);
-  // Times such as "3 s" of what runs go on.
+  // Update the durations of running runs.
   const clock = setInterval(() => runs.some((run) => run.status === "running") && !paused && list.put((runs = runs.map((run) => (run.status === "running" ? { ...run } : run)))), 1000);
-  // Where no events come the list is asked for now and then.
+  // Without events, load the list every few seconds.
   const poll = setInterval(async () => {
     if (paused || document.hidden || liveState() === "on") return;
     const page = await load().catch(() => null);
@@ -175,7 +175,7 @@ export async function show({ query: asked, session, signal }) {
 
   function nothing() {
     if (NAMES.some((name) => filter[name]))
-      return h("div.card", h("div.empty", icon("search"), h("h2", "No run fits this filter"), h("p", "New runs that fit appear here by themselves."), h("button.btn", { type: "button", onclick: () => go("/ui/runs") }, "Show all runs")));
+      return h("div.card", h("div.empty", icon("search"), h("h2", "No run matches this filter"), h("p", "New runs that match appear here automatically."), h("button.btn", { type: "button", onclick: () => go("/ui/runs") }, "Show all runs")));
     return welcome(session);
   }
 
@@ -183,12 +183,12 @@ export async function show({ query: asked, session, signal }) {
   return {
     title: "Runs",
     class: "full",
-    node: [head("Runs", "Each request in which server tools were offered: its turns, its calls, and what they came to.", session.demo && runs.length > 0 && askDemo(session), pause), bar, place],
+    node: [head("Runs", "Each request with server tools on offer: its turns, its calls and their outcome.", session.demo && runs.length > 0 && askDemo(session), pause), bar, place],
     shown: () => draw(),
   };
 }
 
-/** Whether a run that came live belongs into the filtered list.  Times and patterns as the server takes them. */
+/** Whether a run that an event brings belongs in the filtered list; patterns work as on the server. */
 function fits(run, filter) {
   const glob = (pattern, text) => new RegExp(`^${pattern.split("*").map((part) => part.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join(".*")}$`).test(text ?? "");
   if (filter.status && run.status !== filter.status) return false;
@@ -223,7 +223,7 @@ function drawRow(run) {
   );
 }
 
-/** Ask the demo's question as the playground does; the run appears by itself. */
+/** Ask the demo's question as the playground does; its run appears in the list. */
 async function ask(session, button) {
   button.disabled = true;
   try {

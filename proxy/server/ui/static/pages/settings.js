@@ -1,4 +1,4 @@
-// The settings in force.  They are read here and changed in the configuration.
+// The settings in force.  The page only shows them; they are changed in the configuration.
 import { api, query } from "../core/api.js";
 import { h, set } from "../core/dom.js";
 import { count } from "../core/format.js";
@@ -20,13 +20,13 @@ export async function show({ query: asked, signal }) {
       groups.set(group, [...(groups.get(group) ?? []), one]);
     }
     remember(query({ q: text, changed: changed ? "1" : "" }));
-    set(box, rows.length ? [...groups].map(([group, list]) => h("section.card", { "aria-label": group }, h("header", h("h2", h("code", `[${group}]`)), h("span.muted.small", count(list.length, "setting"))), list.map(row))) : h("div.card", empty("settings", "No setting fits", "")));
+    set(box, rows.length ? [...groups].map(([group, list]) => h("section.card", { "aria-label": group }, h("header", h("h2", h("code", `[${group}]`)), h("span.muted.small", count(list.length, "setting"))), list.map(row))) : h("div.card", empty("settings", "No setting matches", "")));
   }
 
   const search = h("div.search", icon("search"), h("input.input", { type: "search", "aria-label": "Search the settings", placeholder: "Search", value: text, oninput: (event) => { text = event.target.value; draw(); } }), h("kbd", { "aria-hidden": "true" }, "/"));
   const only = h("label.check", h("input", { type: "checkbox", checked: changed, onchange: (event) => { changed = event.target.checked; draw(); } }), "Only what differs from the defaults");
   draw();
-  return { title: "Settings", node: [head("Settings", found.file ? ["In force, from ", h("code", found.file), ". Change them there."] : "In force: defaults and the environment."), h("div.filters", search, only), box] };
+  return { title: "Settings", node: [head("Settings", "The settings in force. Change them in the configuration."), h("div.filters", search, only), box] };
 }
 
 const shown = (value) => (value === null || value === undefined ? h("span.muted", "not set") : h("code.isolate", typeof value === "string" ? (value === "" ? '""' : value) : JSON.stringify(value)));

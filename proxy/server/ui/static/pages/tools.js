@@ -1,4 +1,4 @@
-// Tools: what each may do, what policy says of it, and whether its definition is the one that was allowed.
+// Tools: their effects, what policy decides, and whether their definitions are as they were allowed.
 import { api, query } from "../core/api.js";
 import { h, set } from "../core/dom.js";
 import { ms, number } from "../core/format.js";
@@ -20,7 +20,7 @@ export async function show({ query: asked, signal }) {
 
   function draw() {
     const rows = list.data.filter((one) => `${one.id} ${one.description ?? ""}`.toLowerCase().includes(text.toLowerCase()));
-    set(box, !list.data.length ? h("div.card", empty("tools", "No tool is loaded", "Tools of the box come with the product; MCP servers and your own are named in the configuration.")) : h("section.card", { "aria-label": "Tools" }, h("div.table-box", h("table.table.cards",
+    set(box, !list.data.length ? h("div.card", empty("tools", "No tool is loaded", "toolrelay has built-in tools. Name MCP servers and your own tools in the configuration.")) : h("section.card", { "aria-label": "Tools" }, h("div.table-box", h("table.table.cards",
       h("thead", h("tr", ["Tool", "Effect", "Policy", "Definition", "Calls today", "p95"].map((one, at) => h("th", { scope: "col", class: at > 3 ? "num" : "" }, one)))),
       h("tbody", rows.map(row))))));
   }
@@ -53,7 +53,7 @@ function open(tool) {
     h("p.stranger", tool.description),
     facts([["Id", h("code", tool.id)], ["Provider", tool.provider], ["Effect", tool.effect?.replaceAll("_", " ")], ["Decision", `${tool.decision}${tool.rule ? `, by ${tool.rule}` : ""}`], ["Withheld", tool.withheld], ["Digest", h("code", tool.digest?.slice(0, 16))]]),
     change(tool.change),
-    tool.pin && tool.pin.state !== "allowed" && tool.pin.state !== "pinned" && h("div.col", note("warn", `Its definition is “${tool.pin.state}”. The page changes nothing; a person allows it in a shell:`), tool.pin.allow_with && code(tool.pin.allow_with, "command")),
+    tool.pin && tool.pin.state !== "allowed" && tool.pin.state !== "pinned" && h("div.col", note("warn", `Its definition is “${tool.pin.state}”. This page cannot allow it; use the command line:`), tool.pin.allow_with && code(tool.pin.allow_with, "command")),
     tool.used && facts([["Calls today", number(tool.used.calls)], ["Failed", number(tool.used.errors)], ["p50", ms(tool.used.p50_ms)], ["p95", ms(tool.used.p95_ms)]]),
     h("h3", "Parameters"),
     h("div.code", json(tool.parameters, { open: 3 })),
@@ -64,8 +64,8 @@ function open(tool) {
 function explain(tools) {
   const out = h("div.col");
   const tool = h("select.input", tools.map((one) => h("option", { value: one.id }, one.id)));
-  const key = h("input.input", { placeholder: "any key", spellcheck: "false" });
-  const upstream = h("input.input", { placeholder: "any upstream", spellcheck: "false" });
+  const key = h("input.input", { placeholder: "no key", spellcheck: "false" });
+  const upstream = h("input.input", { placeholder: "the first upstream", spellcheck: "false" });
   dialog("Why is this not offered?", h("form.col", { onsubmit: async (event) => {
     event.preventDefault();
     try {

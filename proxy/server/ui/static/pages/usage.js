@@ -1,4 +1,4 @@
-// What was used, by day and by whatever it is told apart by.
+// Usage by day and by model, key, tool or person.
 import { api, query } from "../core/api.js";
 import { h, set } from "../core/dom.js";
 import { NONE, cost, duration, number, short } from "../core/format.js";
@@ -26,7 +26,7 @@ export async function show({ query: asked, signal }) {
     const tools = by === "tool";
     const shown = VALUE.filter(([name]) => !tools || ["tool_calls", "errors"].includes(name));
     const [key, name, format] = shown.find(([one]) => one === value) ?? shown[0];
-    if (!rows.length) return set(box, h("div.card", empty("usage", "Nothing was used in this time", "Runs are counted as they end.")));
+    if (!rows.length) return set(box, h("div.card", empty("usage", "No usage in this period", "Runs are counted when they end.")));
     const sum = (field) => rows.reduce((total, row) => total + (row[field] ?? 0), 0);
     const sorted = [...rows].sort((a, b) => (b[key] ?? 0) - (a[key] ?? 0));
     set(

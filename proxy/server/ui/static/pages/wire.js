@@ -19,13 +19,13 @@ export async function show({ params, session, signal }) {
   const path = `/ui/runs/${params.id}`;
   const wire = await api(`runs/${params.id}/wire`, { signal }).catch((error) => {
     if (error.status !== 404) throw error;
-    return { captured: false, never: true, reason: "this version of the server captures no bytes" };
+    return { captured: false, never: true, reason: "this server does not capture bytes" };
   });
   const crumbs = h("nav.small", { "aria-label": "Breadcrumb" }, h("a", { href: "/ui/runs" }, "Runs"), h("span.muted", " / "), h("a", { href: path }, h("code", shortId(params.id))), h("span.muted", " / "), "Wire");
   keys({ Escape: () => go(path) }, signal);
   const start = h("button.btn", { type: "button", onclick: () => capture(session) }, icon("wire"), "Capture the next runs");
   const title = "Wire inspector";
-  const sub = "What each side sent and got, byte for byte, and what the proxy did in between.";
+  const sub = "What each side sent and received, byte for byte, and what the proxy did in between.";
   if (!wire.captured) {
     return { title, node: [crumbs, head(title, sub), h("div.card", empty("wire", "The bytes of this run were not captured", `${wire.reason ? `${wire.reason[0].toUpperCase()}${wire.reason.slice(1)}.` : ""}${wire.never ? "" : " Capturing is off until somebody asks for it, and is limited in time and size."}`, !wire.never && start))] };
   }
@@ -41,7 +41,7 @@ export async function show({ params, session, signal }) {
   const range = h("input", { type: "range", min: 0, max: Math.ceil(end), value: Math.ceil(end), step: 1, "aria-label": "Moment of the stream", oninput: () => { stop(); at(Number(range.value)); } });
   const clock = h("output.num");
   const button = h("button.btn.icon-only", { type: "button", onclick: () => (playing ? stop() : play()) });
-  const speed = h("select.input", { "aria-label": "Pace", style: { width: "auto" } }, [["1", "real pace"], ["0.25", "a quarter"], ["4", "4 × faster"]].map(([value, text]) => h("option", { value }, text)));
+  const speed = h("select.input", { "aria-label": "Speed", style: { width: "auto" } }, [["1", "original speed"], ["0.25", "¼ speed"], ["4", "4 × speed"]].map(([value, text]) => h("option", { value }, text)));
   const place = h("div.col", { style: { gap: "1.1rem" } });
 
   function at(moment) {
@@ -102,7 +102,7 @@ export async function show({ params, session, signal }) {
           const gap = last !== null && row.arrives - last > GAP_MS ? h("div.break", `${duration((row.arrives - last) / 1000)} without a byte`) : null;
           last = Math.max(last ?? 0, row.at);
           return [gap, drawRow(row)];
-        }) : h("p.body.muted", "No stretch of this kind."),
+        }) : h("p.body.muted", "No bytes of this kind."),
       );
     });
   }
@@ -205,7 +205,7 @@ function downloads(legs, id) {
   }
 }
 
-/** Ask for the bytes of the next runs to be kept. */
+/** Ask to capture the bytes of the next runs. */
 function capture(session) {
   if (session.capture && !session.capture.allowed) return dialog("Capture", note("info", session.capture.reason ?? "Capturing is off."));
   const key = h("input.input", { placeholder: "every key", spellcheck: "false" });
@@ -213,13 +213,13 @@ function capture(session) {
   const minutes = h("input.input", { type: "number", min: 1, max: 60, value: 15 });
   const trouble = h("div");
   const close = dialog("Capture the next runs",
-    h("p.muted", "The bytes of both sides are kept as content is: sealed, limited in size, deleted in time. Secrets in heads are never kept."),
+    h("p.muted", "The bytes of both sides are kept like other content: encrypted, limited in size, and deleted after a while. Secrets in headers are never kept."),
     h("form.col", { onsubmit: async (event) => {
       event.preventDefault();
       try {
         await api("capture", { method: "POST", body: { key: key.value.trim() || null, runs: Number(runs.value), minutes: Number(minutes.value) } });
         close();
-        toast(`The next ${runs.value} runs are captured.`);
+        toast(`The next ${runs.value} runs will be captured.`);
       } catch (error) {
         set(trouble, note("bad", error.message));
       }

@@ -1,4 +1,4 @@
-// Bytes of two sides beside each other: rows of what became of them, and the moment at which each came.
+// Bytes of two sides beside each other: rows of what happened to them, and when each arrived.
 
 /** The legs, decoded: `Map(id → {…leg, bytes: Uint8Array, at(offset) → ms})`. */
 export function legsOf(wire) {
@@ -29,7 +29,7 @@ export function legsOf(wire) {
 const decode = (text) => Uint8Array.from(atob(text), (one) => one.charCodeAt(0));
 const utf8 = new TextDecoder("utf-8", { ignoreBOM: true });
 
-/** Bytes as text; bytes that are no text are drawn as such by the page. */
+/** Bytes as text; bytes that are not UTF-8 become replacement characters. */
 export const textOf = (leg, [from, to]) => utf8.decode(leg.data.subarray(from, to));
 
 /** Bytes as hex and ASCII, sixteen a line. */

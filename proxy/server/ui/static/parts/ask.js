@@ -6,23 +6,23 @@ import { icon } from "../core/icons.js";
 import { json } from "./json.js";
 import { note } from "./page.js";
 
-const WORD = { approved: ["yes", "ok", "check", "Approved"], used: ["yes", "ok", "check", "Approved and run"], denied: ["no", "bad", "block", "Denied"], expired: ["", "", "clock", "Expired"], superseded: ["", "", "clock", "No longer asked for"] };
+const WORD = { approved: ["yes", "ok", "check", "Approved"], used: ["yes", "ok", "check", "Approved and run"], denied: ["no", "bad", "block", "Denied"], expired: ["", "", "clock", "Expired"], superseded: ["", "", "clock", "No longer needed"] };
 
-/** A card for an approval; `decided(row)` is told what became of it. */
+/** A card for an approval; `decided(row)` is called with the decision. */
 export function askCard(row, { inline = false, decided = () => {} } = {}) {
   const id = row.id ?? row.approval_id;
   const box = h("article.ask.card", { "aria-label": `Approval of ${row.tool ?? row.name}`, "data-id": id });
   let busy = false;
   let current = row;
 
-  /** What somebody else decided, from the list. */
+  /** The approval as another user decided it, from the list. */
   async function asItIs() {
     const list = await api("approvals?state=all&limit=100").catch(() => null);
     return list?.data.find((one) => one.id === id) ?? null;
   }
 
   async function decide(approve, reason) {
-    if (busy) return; // A second click is the same decision, not another one.
+    if (busy) return; // A second click repeats the decision.
     busy = true;
     box.querySelectorAll("button").forEach((button) => (button.disabled = true));
     try {
@@ -52,7 +52,7 @@ export function askCard(row, { inline = false, decided = () => {} } = {}) {
       box,
       h("div.row.wrap", h("code.isolate", h("strong", tool)), state ? h("span.badge", { class: state[1] }, icon(state[2]), state[3]) : h("span.badge.warn", icon("clock"), "Waits for you"),
         h("span.grow"), h("span.muted.small", [current.caller_name ?? current.caller, current.created_at && ago(current.created_at), !state && current.expires_at && `until ${time(current.expires_at)}`].filter(Boolean).join(" · "))),
-      current.why && h("p.soft", "Why it asks: ", h("span.isolate", current.why)),
+      current.why && h("p.soft", "Why it needs approval: ", h("span.isolate", current.why)),
       h("div.code", { tabindex: 0, "aria-label": "Arguments" }, json(shown, { open: 4 })),
       trouble && note("warn", trouble),
       state ? after() : buttons(),

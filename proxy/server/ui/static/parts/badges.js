@@ -30,7 +30,7 @@ export function callState(call) {
   return WORDS[call.error_code] ?? CALL[call.status] ?? ["", "info", call.status];
 }
 
-/** A tool as a badge, with what its call came to; dashed where the tool is no longer loaded. */
+/** A tool as a badge, with the outcome of its call; dashed if the tool is no longer loaded. */
 export function toolBadge(call, { known = true } = {}) {
   const [kind, sign, word] = callState(call);
   return h(

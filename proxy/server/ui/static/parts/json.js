@@ -1,4 +1,4 @@
-// JSON as a tree that folds.  Long texts are cut until somebody asks for all of them.
+// JSON as a tree that folds.  Long texts are cut until the user asks for the rest.
 import { h, set } from "../core/dom.js";
 
 const LONG = 2000;
@@ -37,10 +37,10 @@ function text(whole, kind) {
   return h("span", box, more);
 }
 
-/** JSON's own escapes of controls become the marks that the page has for them. */
+/** JSON's escapes of control characters become the page's own marks for them. */
 const readable = (quoted) => quoted.replace(/\\u([0-9a-f]{4})/gi, (_, code) => String.fromCharCode(parseInt(code, 16))).replace(/\\n/g, "\n").replace(/\\t/g, "\t");
 
-/** A long text of a stranger, cut at first. */
+/** A long untrusted text, cut at first. */
 export function longText(whole, most = 16_384) {
   if (whole.length <= most) return h("div.stranger", whole);
   const box = h("div.stranger", whole.slice(0, most), "…");

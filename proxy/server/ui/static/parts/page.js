@@ -11,7 +11,7 @@ export const card = (title, actions, ...body) =>
 
 export const note = (kind, ...text) => h("div.note", { class: kind }, icon(kind === "info" ? "info" : "alert"), h("div.grow", text));
 
-/** Nothing is here, and why that is all right, and what to do. */
+/** An empty state: what is missing, why that is fine, and what to do. */
 export const empty = (sign, title, text, ...more) => h("div.empty", icon(sign), h("h2", title), text && h("p", text), more);
 
 /** Why a page cannot be shown. */
@@ -20,7 +20,7 @@ export function failure(error, again) {
     "div.empty",
     { role: "alert" },
     icon("alert"),
-    h("h1", error.status === 404 ? "Not found" : "This cannot be shown"),
+    h("h1", error.status === 404 ? "Not found" : "This page cannot be shown"),
     h("p", error.message),
     again && h("button.btn", { type: "button", onclick: again }, icon("replay"), "Try again"),
   );
@@ -33,7 +33,7 @@ export const figures = (list) =>
 export const facts = (list) =>
   h("dl.facts", list.filter((one) => one && one[1] !== null && one[1] !== undefined && one[1] !== "").map(([name, value]) => [h("dt", name), h("dd", value)]));
 
-/** Tabs: `[[id, text, () => node | Promise], …]`; what is inside is made when it is first looked at. */
+/** Tabs: `[[id, text, () => node | Promise], …]`; a tab's content is made when it is first opened. */
 export function tabs(label, list, chosen, onChoose = () => {}) {
   const panel = h("div", { role: "tabpanel", tabindex: 0 });
   const base = unique("tab");
@@ -105,7 +105,7 @@ export function menu(text, sign, items) {
   return box;
 }
 
-/** Put a text on the clipboard, or show it where that is not allowed. */
+/** Copy a text to the clipboard, or show it if that is not allowed. */
 export async function copy(text, what) {
   try {
     await navigator.clipboard.writeText(text);

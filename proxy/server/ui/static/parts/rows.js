@@ -1,4 +1,4 @@
-// A list that draws only the rows that can be seen, so that thousands cost what thirty cost.
+// A list that draws only the visible rows, so that thousands cost no more than thirty.
 import { h, set } from "../core/dom.js";
 
 const SPARE = 6;
@@ -37,7 +37,7 @@ export function rows({ label, head, draw, height, more, open }) {
       }
       row.element.style.transform = `translateY(${at * tall}px)`;
       row.element.setAttribute("aria-rowindex", at + 2);
-      // In the order of the list, so that Tab and screen readers go down it.
+      // In list order, for Tab and screen readers.
       const next = before ? before.nextSibling : inner.firstChild;
       if (next !== row.element) inner.insertBefore(row.element, next);
       before = row.element;
@@ -76,7 +76,7 @@ export function rows({ label, head, draw, height, more, open }) {
     element: table,
     scroll,
     destroy: () => observer.disconnect(),
-    /** Replace the items; what is looked at stays where it is if `added` came on top. */
+    /** Replace the items; the visible rows stay in place if `added` items are new at the top. */
     put(next, added = 0) {
       const top = scroll.scrollTop;
       items = next;

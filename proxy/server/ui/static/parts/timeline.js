@@ -1,4 +1,4 @@
-// A run on one axis: turns, and below each its calls; what overlaps stood side by side in time.
+// A run on one time axis: its turns, and below each its calls; overlapping bars ran at the same time.
 import { h, set } from "../core/dom.js";
 import { icon } from "../core/icons.js";
 import { NONE, bytes, cost, moment, ms, number } from "../core/format.js";
@@ -9,7 +9,7 @@ import { hideTip, tip, tipRows } from "./tip.js";
 
 const STEPS = [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8];
 
-/** `detail` as the API has it.  Gives the element; a click on a row pins its numbers beside the axis. */
+/** `detail` is as the API has it.  Returns the element; a click on a row pins its numbers beside the axis. */
 export function timeline(detail, pinned = null) {
   const { run, turns, invocations } = detail;
   const began = run.started_at;
@@ -73,7 +73,7 @@ function table(body, top, ticks) {
 function legend(lines) {
   const kinds = new Set(lines.flatMap((line) => line.bars.map(([kind]) => kind)));
   const one = (kind, text) => h("span", h("i.bar", { class: kind }), text);
-  return h("div.tl-foot", one("wait", "waits for the first byte"), one("turn", "the model answers"), [...kinds].some((kind) => kind.includes("tool")) && one("tool", "a tool runs"), h("span", "Click a row to pin its numbers."));
+  return h("div.tl-foot", one("wait", "waiting for the first byte"), one("turn", "the model is answering"), [...kinds].some((kind) => kind.includes("tool")) && one("tool", "a tool is running"), h("span", "Click a row to pin its numbers."));
 }
 
 /** Four equal parts that are round numbers. */
@@ -99,7 +99,7 @@ function turnLine(turn, began, run, now) {
   const bars = first === null ? [[`turn${bad}${going}`, from, to]] : [["wait", from, first], [`turn${bad}${going}`, first, to]];
   const tokens = turn.total_tokens === null ? null : `${number(turn.input_tokens)} in, ${number(turn.output_tokens)} out`;
   const numbers = [
-    ["Started at", ms(from)], ["First byte after", first === null ? null : ms(turn.first_ms)], ["Took", open ? "still runs" : ms(to - from)],
+    ["Started at", ms(from)], ["First byte after", first === null ? null : ms(turn.first_ms)], ["Took", open ? "still running" : ms(to - from)],
     ["Tokens", tokens], ["Cost", turn.cost === null ? null : cost(turn.cost)], ["Ended with", turn.error_code ?? turn.finish_reason],
   ];
   return {
@@ -122,7 +122,7 @@ function callLine(call, began, now) {
   const shared = /shared|cached/.test(call.decision ?? "") || call.source === "shared" || call.source === "cached";
   const bad = kind === "bad" ? " bad" : "";
   const numbers = [
-    ["Started at", ms(from)], ["Took", open ? "still runs" : ms(to - from)], ["Outcome", word], ["Error", call.error_code],
+    ["Started at", ms(from)], ["Took", open ? "still running" : ms(to - from)], ["Outcome", word], ["Error", call.error_code],
     ["Result", call.result_bytes ? bytes(call.result_bytes) : null], ["Effect", call.effect?.replaceAll("_", " ")],
   ];
   return {

@@ -1,4 +1,4 @@
-// Numbers beside the pointer, or beside what has the focus.  Nothing stands only here.
+// Numbers beside the pointer or the focused element.  Nothing is shown only here.
 import { h } from "../core/dom.js";
 
 let box = null;
@@ -14,7 +14,7 @@ export function hideTip() {
   box = null;
 }
 
-/** Show `make()` while the element is pointed at or has the focus. */
+/** Show `make()` while the element is hovered or focused. */
 export function tip(element, make) {
   const show = (x, y) => {
     hideTip();

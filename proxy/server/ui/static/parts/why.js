@@ -11,7 +11,7 @@ export function change(one) {
   return h("div.col", h("p.small.muted", `To change it (${one.setting}):`), code(one.toml, "configuration"), one.note && h("p.small.muted", one.note));
 }
 
-/** One tool: what became of it, by which rule, and what would change that. */
+/** One tool: whether it was offered, by which rule, and what would change that. */
 export function why(one) {
   const [kind, sign, word] = SIGN[one.outcome] ?? ["", "info", one.outcome];
   return h(
@@ -24,7 +24,7 @@ export function why(one) {
 }
 
 export function whyCard(offer) {
-  if (!offer.length) return empty("tools", "No tool was in question", "No server tool is loaded, or the request forbade calls.");
+  if (!offer.length) return empty("tools", "No tool was considered", "No server tool is loaded, or the request forbade calls.");
   const order = { withheld: 0 };
   return h("div", [...offer].sort((a, b) => (order[a.outcome] ?? 1) - (order[b.outcome] ?? 1)).map(why));
 }
