@@ -91,8 +91,8 @@ def _shown(
             param = server.approval_at
             raise RequestError(
                 400,
-                f"{param} requires the client's approval for {tool.name[:64]!r}, which this proxy does not "
-                'support. Write "never"; the operator\'s own approval rules still apply.',
+                f"{param} asks for an approval of {tool.name[:64]!r}, which this field cannot request. "
+                'Write "never"; calls that need an approval by policy still wait for one.',
                 param=param,
             )
     return ShownServer(server.label, tuple(chosen))

@@ -10,7 +10,7 @@ __all__ = ["UiConfig"]
 
 
 class UiConfig(Section):
-    """The web UI at /ui, for administrators and approvers."""
+    """The web UI at /ui, for administrators."""
 
     enabled: bool = Field(
         default=True,

@@ -137,7 +137,7 @@ class SignIn:
             raise RequestError(
                 401,
                 "The sign-in failed. A link works once and for a short time: run `toolrelay ui` for a new "
-                "one. A key must belong to an administrator or approver: toolrelay keys create NAME --admin",
+                "one. A key must be an administrator's: toolrelay keys create NAME --admin",
                 type="authentication_error",
                 code="sign_in_failed",
             )

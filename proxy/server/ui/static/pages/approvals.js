@@ -20,7 +20,7 @@ export async function show({ query: asked, signal }) {
   async function load() {
     list = await api(`approvals${query({ state, limit: 100 })}`, { signal }).catch((error) => {
       if (error.status !== 404) throw error;
-      return { data: [], note: "Approvals are off on this server, so tools that need approval are not offered." };
+      return { data: [], note: "This page cannot show approvals in this version. Use: toolrelay approvals list" };
     });
     draw();
   }
