@@ -143,18 +143,10 @@ class _Messages:
 
 
 def _contents(message: Fields) -> Iterator[Content]:
-    """The content of a message: a text, or a list of parts."""
-    content = message.take("content")
-    if isinstance(content, str):
-        if content:
-            yield Text(content, at=message.at("content"))
-    elif isinstance(content, list):
-        message.leave("content")
-        for part in message.elements("content"):
-            if (found := _content(part)) is not None:
-                yield found
-    elif content is not None:
-        raise message.fault("content", "must be a string or a list of parts")
+    """The content of a message."""
+    for said in message.contents("content"):
+        if (found := said if isinstance(said, Text) else _content(said)) is not None:
+            yield found
 
 
 def _content(part: Fields) -> Content | None:
