@@ -1,6 +1,6 @@
-"""Approvals on record: one planned call that a person must decide about before it runs.
+"""Records of approvals: each is one planned call that a person must approve before it runs.
 
-Times are seconds since the epoch (UTC).  Nothing here knows a database.
+Times are seconds since the epoch (UTC).  This module does not depend on a database.
 """
 
 import re
@@ -28,27 +28,26 @@ __all__ = [
 ]
 
 APPROVAL_ID: Final = r"appr_[0-9a-f]{32}"
-"""How ids of approvals look, as a regular expression."""
+"""The format of an approval id, as a regular expression."""
 
 MOST_REASON: Final = 500
-"""Characters of the reason that somebody may give for a decision."""
+"""The longest reason for a decision, in characters."""
 
 DecidedVia = Literal["header", "tool message", "item", "api", "command"]
-"""How a decision came: a header, a tool message or an item of the caller's next request, ``/admin``, or the
-command line."""
-
+"""How a decision was made: by a header, a tool message or an item of the caller's next request, by the admin
+API, or on the command line."""
 
 _NAMED: Final = re.compile(rf"(?<![0-9A-Za-z_])({APPROVAL_ID})(?![0-9A-Za-z])")
 _MOST_NAMED: Final = 16
 
 
 def approval_ids_in(text: str) -> tuple[str, ...]:
-    """The ids of approvals that a text names, each once, sixteen at most."""
+    """The approval ids in a text, without duplicates, at most sixteen."""
     return tuple(dict.fromkeys(_NAMED.findall(text)))[:_MOST_NAMED] if "appr_" in text else ()
 
 
 class ApprovalStatus(StrEnum):
-    """How far an approval is."""
+    """The state of an approval."""
 
     PENDING = "pending"
     APPROVED = "approved"
@@ -74,15 +73,15 @@ TRANSITIONS: Final[Transitions[ApprovalStatus, ApprovalEvent]] = Transitions(
         (ApprovalStatus.PENDING, ApprovalEvent.DENY): ApprovalStatus.DENIED,
         (ApprovalStatus.PENDING, ApprovalEvent.EXPIRE): ApprovalStatus.EXPIRED,
         (ApprovalStatus.PENDING, ApprovalEvent.SUPERSEDE): ApprovalStatus.SUPERSEDED,
-        # What was approved and has not run yet can be taken back, and dies like a question.
+        # An approved call that has not run yet can still be denied, and can expire.
         (ApprovalStatus.APPROVED, ApprovalEvent.DENY): ApprovalStatus.DENIED,
         (ApprovalStatus.APPROVED, ApprovalEvent.USE): ApprovalStatus.USED,
         (ApprovalStatus.APPROVED, ApprovalEvent.EXPIRE): ApprovalStatus.EXPIRED,
         (ApprovalStatus.APPROVED, ApprovalEvent.SUPERSEDE): ApprovalStatus.SUPERSEDED,
     }
 )
-"""Nothing leads out of ``used``, ``denied``, ``expired`` and ``superseded``, and only ``approved`` leads to
-``used``: a call runs once, and never after a refusal."""
+"""``used``, ``denied``, ``expired`` and ``superseded`` are final, and only ``approved`` leads to ``used``: a
+call runs once, and never after a refusal."""
 
 
 def sources_of(event: ApprovalEvent) -> tuple[ApprovalStatus, ...]:
@@ -92,15 +91,15 @@ def sources_of(event: ApprovalEvent) -> tuple[ApprovalStatus, ...]:
 
 @value_class
 class Approval:
-    """An exact snapshot of one planned call, and what was decided about it.
+    """An exact snapshot of one planned call, and the decision about it.
 
-    ``run_id``, ``turn``, ``seq`` and ``call_id`` are the call's place in the run that asked.  ``caller`` is
-    who asked and ``key`` the client key.  ``arguments`` are the canonical bytes that run, as ASCII text;
-    ``arguments_shown`` are the same as the model wrote them, less the tool's private fields.
-    ``arguments_digest`` is the SHA-256 of ``arguments``.  ``rule`` is the line of policy that asked.
-    ``decided_by`` is a key's name, or a user of the machine.  ``words`` is the reason that was given.
-    ``edited`` are canonical arguments that somebody put in place of the model's; empty for none.
-    ``invocation_id`` is the execution, once there is one.
+    ``run_id``, ``turn``, ``seq`` and ``call_id`` locate the call in the run that asked.  ``caller`` is the
+    caller of that run and ``key`` the client key.  ``arguments`` are the model's arguments as canonical JSON
+    in ASCII; ``arguments_shown`` are the same as the model wrote them, without the tool's private fields.
+    ``arguments_digest`` is the SHA-256 of ``arguments``.  ``rule`` is the policy setting that requires the
+    approval.  ``decided_by`` names a key or a user of the machine.  ``words`` is the reason for the decision.
+    ``edited`` is canonical JSON that replaces ``arguments``; empty if nobody changed them.
+    ``invocation_id`` is the id of the execution, empty until the call runs.
     """
 
     id: str
@@ -128,23 +127,24 @@ class Approval:
     invocation_id: str = ""
 
     def at(self, now: float) -> "Approval":
-        """The same as it is at a time: what nobody decided or used until then has expired."""
+        """The approval at the time ``now``: expired if nobody decided or used it before ``expires_at``."""
         if now >= self.expires_at and (self.status, ApprovalEvent.EXPIRE) in TRANSITIONS:
             return replace(self, status=ApprovalStatus.EXPIRED)
         return self
 
     @property
     def runs(self) -> str:
-        """The arguments that run, as JSON text: the model's, or what somebody put in their place."""
+        """The arguments that the call runs with, as JSON text: the edited ones, or else the model's."""
         return self.edited or self.arguments
 
 
 @value_class
 class Decided:
-    """A decision: by whom, in which way, why, and with which arguments in place of the model's, if any.
+    """A decision.
 
-    ``arguments`` are canonical JSON, already planned; empty for the model's own.  ``until`` is when an
-    approval that is not used expires.
+    ``by`` is who decided, ``via`` how (:data:`DecidedVia`) and ``words`` the reason.  ``arguments`` is
+    checked canonical JSON that replaces the model's arguments; empty to keep them.  ``until`` is when an
+    approved call expires if nobody uses it.
     """
 
     event: ApprovalEvent
@@ -157,9 +157,10 @@ class Decided:
 
 @value_class
 class ApprovalFilter:
-    """Which approvals to list, newest first: ``limit`` at most, older than ``before`` (an id) if given.
+    """Which approvals to list, newest first: at most ``limit``, and only those older than the id ``before``.
 
-    ``waiting`` are those that can still be decided at ``now``; ``caller`` is one caller's.
+    ``waiting`` limits the list to those that can still be decided at ``now``, ``caller`` to one caller's and
+    ``run_id`` to those of one run.
     """
 
     limit: int = 50
@@ -175,14 +176,14 @@ class ApprovalLog(Protocol):
     """Approvals, shared by all processes that have the record open."""
 
     async def put_approvals(self, approvals: Sequence[Approval]) -> None:
-        """Keep new approvals, all or none, committed on return.
+        """Store new approvals, all or none; they are committed on return.
 
-        Raises :class:`~proxy.errors.StoreUnavailable` where they are not.
+        Raises :class:`~proxy.errors.StoreUnavailable` if they could not be committed.
         """
         ...
 
     async def find_approvals(self, ids: Sequence[str]) -> Sequence[Approval]:
-        """Those of these ids, in no order; unknown ones are left out.
+        """The approvals with these ids, in any order; unknown ids are left out.
 
         Raises :class:`~proxy.errors.StoreError`.
         """
@@ -193,14 +194,13 @@ class ApprovalLog(Protocol):
         ...
 
     async def count_waiting(self, caller: str, now: float) -> int:
-        """How many of a caller's can still be decided; raises :class:`~proxy.errors.StoreError`."""
+        """How many of a caller's approvals can still be decided; raises :class:`~proxy.errors.StoreError`."""
         ...
 
     async def decide_approval(self, approval: Approval, decided: Decided, now: float) -> Approval:
-        """Take a decision, if nobody was faster; committed on return.
+        """Record a decision, unless another one was recorded first; it is committed on return.
 
-        ``approval`` is the row as it was read.  What is returned is the row as it is then: with this
-        decision, or with what was decided before.  Raises :class:`~proxy.errors.StoreError` where neither
-        is known.
+        ``approval`` is the approval as it was read.  Returns the approval as it is on record afterwards: with
+        this decision or with the earlier one.  Raises :class:`~proxy.errors.StoreError` if it cannot be read.
         """
         ...

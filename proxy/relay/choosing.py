@@ -90,8 +90,8 @@ def _shown(
             param = server.approval_at
             raise RequestError(
                 400,
-                f"{param} asks for an approval of {tool.name[:64]!r}, which cannot be given here yet. "
-                'Write "never"; calls that the operator wants approved are still refused.',
+                f"{param} asks for an approval of {tool.name[:64]!r}, which this field cannot request. "
+                'Write "never"; calls that need an approval by policy still wait for one.',
                 param=param,
             )
     return ShownServer(server.label, tuple(chosen))

@@ -1,4 +1,4 @@
-"""``/admin/approvals``: what waits for a person, and the decisions of administrators."""
+"""``/admin/approvals``: lists approvals, and takes the decisions of administrators."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ _KNOWN: Final = ("approve", "reason", "arguments")
 def approval_to_json(approval: Approval, *, whole: bool = False) -> dict[str, Any]:
     """An approval as plain JSON values; times are seconds since the epoch (UTC).
 
-    ``whole`` shows the very arguments that run, with the tool's private fields.
+    ``whole`` shows the exact arguments that run, with the tool's private fields.
     """
     shown: dict[str, Any] = {
         "id": approval.id,
@@ -54,15 +54,15 @@ def approval_to_json(approval: Approval, *, whole: bool = False) -> dict[str, An
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose members stand in it once: two readers need not agree on which one counts."""
+    """A JSON object without duplicate members: parsers differ about which one of them counts."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a member stands twice")
+        raise ValueError("duplicate member")
     return found
 
 
 def verdict_of_body(raw: bytes) -> Verdict:
-    """The decision in a body: only the JSON value ``true`` approves.
+    """The decision in a request body: only the JSON value ``true`` approves.
 
     Raises :class:`~proxy.errors.RequestError` (400).
     """
@@ -70,34 +70,42 @@ def verdict_of_body(raw: bytes) -> Verdict:
     try:
         value = json.loads(raw, object_pairs_hook=_once)
     except (ValueError, RecursionError):
-        raise RequestError(400, f"The body must be JSON, {example}.", code="invalid_json") from None
+        raise RequestError(
+            400, f"The body must be JSON without duplicate members, {example}.", code="invalid_json"
+        ) from None
     if not isinstance(value, dict):
         raise RequestError(400, f"The body must be a JSON object, {example}.", code="invalid_json")
     for name in value:
         if name not in _KNOWN:
             raise RequestError(
-                400, f"{name[:40]!r} is not known here; known: {', '.join(_KNOWN)}.", param=name[:40]
+                400,
+                f"{name[:40]!r} is not a known field. Write one of: {', '.join(_KNOWN)}.",
+                param=name[:40],
             )
     approve, reason, arguments = value.get("approve"), value.get("reason"), value.get("arguments")
     if not isinstance(approve, bool):
-        raise RequestError(400, "approve must be true or false.", param="approve")
+        raise RequestError(400, "approve must be present, and true or false.", param="approve")
     if reason is not None and (not isinstance(reason, str) or len(reason) > MOST_REASON):
-        raise RequestError(400, f"reason must be a text of {MOST_REASON} characters at most.", param="reason")
+        raise RequestError(
+            400, f"reason must be a string of at most {MOST_REASON} characters.", param="reason"
+        )
     if arguments is not None and (not isinstance(arguments, dict) or not approve):
-        raise RequestError(400, "arguments must be an object, and go with approve = true.", param="arguments")
+        raise RequestError(
+            400, "arguments must be a JSON object, and needs approve to be true.", param="arguments"
+        )
     return Verdict(approve, reason or "", arguments)
 
 
 @dataclass(frozen=True, slots=True)
 class AdminApprovals:
-    """The approvals that administrators see and decide about."""
+    """What administrators can do with approvals."""
 
     decisions: Decisions
 
     async def listed(
         self, query: Mapping[str, str], *, limit: int, waiting: bool
     ) -> tuple[Sequence[dict[str, Any]], bool]:
-        """A page of approvals, the newest first, and whether there are more.
+        """A page of approvals, newest first, and whether there are more.
 
         Raises :class:`~proxy.errors.StoreError`.
         """
@@ -106,7 +114,7 @@ class AdminApprovals:
         return [approval_to_json(one) for one in found[:limit]], len(found) > limit
 
     async def shown(self, approval_id: str, admin: str, *, content: bool) -> dict[str, Any]:
-        """One approval; with ``content`` the very arguments that run, which is logged.
+        """One approval; ``content`` adds the exact arguments that run, and is logged.
 
         Raises :class:`~proxy.errors.RequestError` (404) and :class:`~proxy.errors.StoreError`.
         """
@@ -117,7 +125,7 @@ class AdminApprovals:
         return approval_to_json(approval, whole=content)
 
     async def decided(self, approval_id: str, admin: str, request: EdgeRequest) -> dict[str, Any]:
-        """Take a decision.
+        """Record the decision in the body of a request.
 
         Raises :class:`~proxy.errors.RequestError` (400, 403, 404, 408, 409, 413) and
         :class:`~proxy.errors.StoreError`.

@@ -1,13 +1,15 @@
-"""The seal key that a record makes for itself, in a file beside its database.
+"""The file with the seal key that a record generates for itself, beside its database.
 
-A copy of the database alone then opens no content.  Whoever can read both files can read all of it, so the
-file belongs to the user of the database, and nobody else may read it.
+A copy of the database alone then gives away no content.  Both files together give away all of it, so only the
+owner of the database may read the key file.
 """
 
 import base64
 import contextlib
+import errno
 import os
 import secrets
+import shlex
 import stat
 from pathlib import Path
 from typing import Final
@@ -21,12 +23,14 @@ _SETTING: Final = "store.seal"
 _FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW
 _MOST_BYTES: Final = 4096
 _OF_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_IRREGULAR: Final = ("is not a regular file", "Move it away, or set store.seal_key")
 
 
 class KeyFile:
-    """The file for the database at ``record``: beside it, by whatever link it was named.
+    """The key file of the database at ``record``, in the folder of the database itself if ``record`` is a
+    link.
 
-    It holds one line, 32 bytes in base64, as ``store.seal_key`` takes them.
+    It has one line: 32 bytes in base64, in the format of ``store.seal_key``.
     """
 
     def __init__(self, record: Path) -> None:
@@ -34,17 +38,21 @@ class KeyFile:
         self.path: Final = self._record.with_name(f"{self._record.name}.seal-key")
 
     def read(self) -> bytes | None:
-        """The key, ``None`` where there is no file.  Blocks.
+        """The key; ``None`` if there is no file.  Blocks.
 
-        Raises :class:`~proxy.errors.ConfigError` for a file that others can read, that is another user's or
-        that holds no key.  The message repeats nothing of what is in it.
+        Raises :class:`~proxy.errors.ConfigError` if other users can read the file, another user owns it or it
+        holds no key.  The message does not quote the file.
         """
         try:
             file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | _FLAGS)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise self._error(f"cannot be read: {error.strerror}", "Give this user the right") from error
+            if error.errno == errno.ELOOP:  # From O_NOFOLLOW.
+                raise self._error(*_IRREGULAR) from error
+            raise self._error(
+                f"cannot be read: {error.strerror}", "Let the user who runs toolrelay read it"
+            ) from error
         try:
             self._check(os.fstat(file))
             text = os.read(file, _MOST_BYTES)
@@ -55,14 +63,15 @@ class KeyFile:
         except ConfigError:
             raise self._error(
                 "does not hold 32 bytes in base64 or hexadecimal",
-                "Put the file back from a backup. If there is none, move it away: the next start makes a new "
-                "key, and says what only the lost one opens",
+                "Restore the file from a backup. If there is none, move it away: the next start makes a new "
+                "key, and says which content needs the lost one",
             ) from None
 
     def make(self) -> bytes:
-        """A new key, which is on the disk on return; the key of another process that was first.  Blocks.
+        """Create the file with a new key, flushed to disk, and return the key.  Blocks.
 
-        Raises :class:`~proxy.errors.ConfigError` where the file cannot be written.
+        If another process creates the file first, returns the key of that process.  Raises
+        :class:`~proxy.errors.ConfigError` if the file cannot be written.
         """
         key = secrets.token_bytes(32)
         draft = self.path.with_name(f"{self.path.name}.{secrets.token_hex(8)}")
@@ -70,11 +79,11 @@ class KeyFile:
             try:
                 self._write(draft, base64.b64encode(key) + b"\n")
                 try:
-                    # Unlike a rename, a link does not replace what another process has made meanwhile.
+                    # Unlike a rename, a link does not replace a file that another process has made meanwhile.
                     os.link(draft, self.path, follow_symlinks=False)
                 except FileExistsError:
                     raise
-                except OSError:  # Some file systems have no links.
+                except OSError:  # Some file systems do not support links.
                     self._write(self.path, base64.b64encode(key) + b"\n")
             finally:
                 with contextlib.suppress(FileNotFoundError):
@@ -83,20 +92,20 @@ class KeyFile:
         except FileExistsError:
             found = self.read()
             if found is None:
-                raise self._error("was deleted while it was read", "Start again") from None
+                raise self._error("was deleted while toolrelay read it", "Start toolrelay again") from None
             return found
         except OSError as error:
             raise self._error(
-                f"cannot be made: {error.strerror}",
-                "Give this user the right to write into its folder, set store.seal_key, or write "
-                "store.seal = false to keep content unencrypted",
+                f"cannot be created: {error.strerror}",
+                "Let the user who runs toolrelay write to its folder, set store.seal_key, or set "
+                "store.seal = false to store content unencrypted",
             ) from error
         return key
 
     def _write(self, path: Path, content: bytes) -> None:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600)
         try:
-            # A command of the administrator's must not leave a key that the server cannot read.
+            # A command that root runs must not leave a key that the server cannot read.
             with contextlib.suppress(OSError):
                 owner = self._record.stat()
                 if os.geteuid() == 0 and owner.st_uid != 0:
@@ -107,7 +116,7 @@ class KeyFile:
             os.close(file)
 
     def _sync_folder(self) -> None:
-        # Without this a power failure could leave content that was sealed with a key that is gone.
+        # Otherwise a power failure could lose the key but keep content that was sealed with it.
         folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(folder)
@@ -116,19 +125,19 @@ class KeyFile:
 
     def _check(self, found: os.stat_result) -> None:
         if not stat.S_ISREG(found.st_mode):
-            raise self._error("is no regular file", "Move it away, or set store.seal_key")
+            raise self._error(*_IRREGULAR)
         if found.st_mode & _OF_OTHERS:
             raise self._error(
-                f"has mode {stat.S_IMODE(found.st_mode):04o}, so that other users can read or change it",
-                f"Run: chmod 600 {self.path}",
+                f"has mode {stat.S_IMODE(found.st_mode):04o}, so other users can access it",
+                f"Run: chmod 600 {shlex.quote(str(self.path))}",
             )
         allowed = {os.geteuid()}
         with contextlib.suppress(OSError):
             allowed.add(self._record.stat().st_uid)
         if found.st_uid not in allowed:
             raise self._error(
-                f"belongs to the user with the number {found.st_uid}, who can read it",
-                f"Run: chown {os.geteuid()} {self.path}",
+                f"belongs to another user (uid {found.st_uid})",
+                f"Run: chown {os.geteuid()} {shlex.quote(str(self.path))}",
             )
 
     def _error(self, problem: str, remedy: str) -> ConfigError:

@@ -17,7 +17,7 @@ from proxy.events import ResultImage, ToolCall, ToolDefinition
 from proxy.records import MessageRecord
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.crossed_texts import crossed_reader
-from proxy.wires.crossing.ledger import LeftOut
+from proxy.wires.crossing.ledger import Ledger, LeftOut
 from proxy.wires.crossing.native_turns import NativeTurns
 from proxy.wires.crossing.reasoning import asks_for_reasoning
 from proxy.wires.dialect import Dialect
@@ -159,7 +159,16 @@ class CrossedEditor:
         """What the client asked and what was put back."""
         payload = orjson.loads(self._own.render())
         self._check(payload)
-        return self._natives.put_into(self._client.codec.read(payload))
+        conversation = self._client.codec.read(payload)
+        if conversation.output.logprobs:
+            # Every dialect can ask for them, but no encoder writes those of another dialect's answer.
+            ledger = Ledger(self._upstream.codec.fields, conversation.names)
+            raise ledger.refuse(
+                ledger.name_of("output.logprobs"),
+                "The proxy does not translate log probabilities. Use an upstream that speaks "
+                f"{self._client.dialect.wire}, or do not ask for them.",
+            )
+        return self._natives.put_into(conversation)
 
     def ask_for(self, model: str, max_tokens: int | None) -> None:
         """See :meth:`Crossing.ask_for`."""

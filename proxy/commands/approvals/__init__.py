@@ -1,1 +1,1 @@
-"""Approvals on the command line: what waits, and decisions."""
+"""The command ``toolrelay approvals``: lists approvals and decides about them."""

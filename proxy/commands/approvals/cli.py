@@ -1,4 +1,4 @@
-"""``toolrelay approvals``: its options."""
+"""The options of ``toolrelay approvals``."""
 
 from typing import Annotated
 
@@ -12,28 +12,30 @@ from proxy.server.config.load import Config
 __all__ = ["approvals_app"]
 
 approvals_app = typer.Typer(
-    help="Calls that wait for approval: list them, and decide about them.", cls=ListByDefault
+    help="List the calls that wait for approval, and decide about them.", cls=ListByDefault
 )
 
 IdsArgument = Annotated[list[str], typer.Argument(metavar="ID...", help="The ids of approvals.")]
 ReasonOption = Annotated[
-    str, typer.Option(metavar="TEXT", help=f"Why; the model reads it ({MOST_REASON} characters at most).")
+    str, typer.Option(metavar="TEXT", help=f"Why; the model reads it (at most {MOST_REASON} characters).")
 ]
 
 
 @approvals_app.callback()
 def approvals() -> None:
-    """Approvals; without a command: list."""
+    """Without a command, list."""
 
 
 @approvals_app.command("list")
 def approvals_list(
     config: ConfigOption = None,
-    every: Annotated[bool, typer.Option("--all", help="Those that were decided or expired, too.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Include those that were decided or have expired.")
+    ] = False,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="The largest number to list.")] = 50,
     as_json: JsonOption = False,
 ) -> None:
-    """The calls that wait for a decision, the newest first."""
+    """List the calls that wait for a decision, newest first."""
     from proxy.commands.approvals import deciding
 
     common.run_async(
@@ -46,7 +48,7 @@ def approvals_show(
     approval_id: Annotated[str, typer.Argument(metavar="ID", help="The id of an approval.")],
     config: ConfigOption = None,
 ) -> None:
-    """One approval, with the very arguments that run."""
+    """Show one approval, with the exact arguments that run."""
     from proxy.commands.approvals import deciding
 
     if not common.run_async(deciding.show(_config(config), approval_id)):
@@ -55,19 +57,19 @@ def approvals_show(
 
 @approvals_app.command("approve")
 def approvals_approve(ids: IdsArgument, config: ConfigOption = None, reason: ReasonOption = "") -> None:
-    """Let calls run, once each, when their clients go on."""
+    """Approve calls: each runs once, when its client sends the next request."""
     _decide(ids, config, approve=True, reason=reason)
 
 
 @approvals_app.command("deny")
 def approvals_deny(ids: IdsArgument, config: ConfigOption = None, reason: ReasonOption = "") -> None:
-    """Refuse calls; the model reads the reason."""
+    """Deny calls; the model reads the reason."""
     _decide(ids, config, approve=False, reason=reason)
 
 
 @approvals_app.command("watch")
 def approvals_watch(config: ConfigOption = None) -> None:
-    """Print each call that waits, as it comes, until you stop it."""
+    """Print each call as it starts to wait for a decision, until you press Ctrl-C."""
     from proxy.commands.approvals import deciding
 
     try:

@@ -1,4 +1,4 @@
-"""What ``toolrelay approvals`` does, on the record itself: whoever may write it may decide."""
+"""What ``toolrelay approvals`` does.  It works on the database: a user who can write to it may decide."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ _EVERY_S: Final = 1.0
 
 @contextlib.asynccontextmanager
 async def _decisions(config: Config) -> AsyncIterator[Decisions]:
-    """The record's approvals.  Raises :class:`~proxy.errors.StoreError` where there is no record."""
+    """Open the record's approvals.  Raises :class:`~proxy.errors.StoreError` if there is no record."""
     store = open_record(config, must_exist=True)
     await store.start()
     try:
@@ -39,13 +39,13 @@ async def _decisions(config: Config) -> AsyncIterator[Decisions]:
 def _user() -> Decider:
     try:
         name = getpass.getuser()
-    except (KeyError, OSError):  # A user without a name, as in some containers.
+    except (KeyError, OSError):  # Some containers have users without a name.
         name = "unknown"
     return Decider(f"user {name}", tools=("*",))
 
 
 async def list_approvals(config: Config, *, limit: int, waiting: bool, as_json: bool) -> None:
-    """The newest approvals, a line each."""
+    """Print the newest approvals, one per line."""
     async with _decisions(config) as decisions:
         found = await decisions.list(ApprovalFilter(limit=limit, waiting=waiting))
     if as_json:
@@ -53,7 +53,7 @@ async def list_approvals(config: Config, *, limit: int, waiting: bool, as_json: 
             say(to_line(approval_to_json(approval)))
         return
     if not found:
-        say("Nothing waits for approval." if waiting else "There are no approvals.")
+        say("No calls wait for approval." if waiting else "There are no approvals.")
         return
     made = table("id", "status", "tool", "arguments", "caller", "until")
     for approval in found:
@@ -69,7 +69,7 @@ async def list_approvals(config: Config, *, limit: int, waiting: bool, as_json: 
 
 
 async def show(config: Config, approval_id: str) -> bool:
-    """One approval as JSON; whether there is one."""
+    """Print one approval as JSON; return whether it exists."""
     async with _decisions(config) as decisions:
         try:
             approval = await decisions.find(approval_id, _user())
@@ -81,9 +81,9 @@ async def show(config: Config, approval_id: str) -> bool:
 
 
 async def decide(config: Config, ids: Sequence[str], *, approve: bool, reason: str) -> bool:
-    """Decide about approvals, each by itself; whether all are decided so now."""
+    """Decide about approvals one by one; return whether all now have this decision."""
     if len(reason) > MOST_REASON:
-        say_error(f"--reason: write {MOST_REASON} characters at most")
+        say_error(f"--reason: write at most {MOST_REASON} characters, not {len(reason)}")
         return False
     done = True
     async with _decisions(config) as decisions:
@@ -99,7 +99,7 @@ async def decide(config: Config, ids: Sequence[str], *, approve: bool, reason: s
 
 
 async def watch(config: Config) -> None:
-    """Print what waits, as it comes."""
+    """Print each approval as it starts to wait, until cancelled."""
     seen: set[str] = set()
     async with _decisions(config) as decisions:
         while True:

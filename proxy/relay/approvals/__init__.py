@@ -1,1 +1,1 @@
-"""Calls that a person decides about: asked for, shown, decided, and run once."""
+"""Approvals: a person decides about a call, which then runs once or is refused."""

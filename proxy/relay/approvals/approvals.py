@@ -1,8 +1,9 @@
-"""Approvals from the question to the run: what is asked, who decides, and what comes of it.
+"""Asks for approvals, and runs approved calls.
 
-A call that needs an approval becomes a row (:class:`~proxy.approval_records.Approval`), committed before
-its client is told.  The turn is held with marks in place of results.  When its client goes on, each mark is
-filled with what the row says: the call is made now, once, with the bytes of the row; or it was refused.
+For each call that needs an approval, a row (:class:`~proxy.approval_records.Approval`) is committed before
+the client is told.  The turn is held, with marks in place of the results.  The client's next request replaces
+each mark by a result: an approved call runs now, once, with the arguments of the row; a refused one gives an
+error.
 """
 
 import sys
@@ -44,10 +45,10 @@ _LOG: Final[structlog.typing.FilteringBoundLogger] = structlog.get_logger("proxy
 
 @value_class
 class Asked:
-    """What becomes of the calls of a turn that need an approval, by their places in it (``ToolCall.index``).
+    """Which calls of a turn now wait for approval.
 
-    ``waiting`` are those that somebody is asked about; ``refused`` are results of calls that would not run in
-    any case.  All others run into the refusal of the policy.
+    ``waiting`` has the approvals of these calls by ``ToolCall.index``.  ``refused`` has error results of
+    calls that could not run even if approved.  The policy refuses all other calls that need an approval.
     """
 
     waiting: Mapping[int, Approval] = field(default_factory=dict)
@@ -56,7 +57,7 @@ class Asked:
 
 @value_class
 class Resuming:
-    """For whom and within what calls run that were approved: as those of the request that goes on."""
+    """Who and what approved calls run for: the request that continues the turn, with its limits."""
 
     identity: Identity
     policy: Policy
@@ -66,9 +67,10 @@ class Resuming:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What approvals came to: ``results`` are texts for the model, by id, ``waiting`` are not decided yet.
+    """What approvals came to: ``results`` are texts for the model by approval id, ``waiting`` are still
+    undecided.
 
-    ``untrusted`` names a tool whose result is a stranger's text, if one is among them.
+    ``untrusted`` names a tool with an untrusted result, if there is one.
     """
 
     results: Mapping[str, str] = field(default_factory=dict)
@@ -77,7 +79,7 @@ class Settled:
 
 
 class Approvals(Decisions):
-    """Asks, decides and runs.  One for the process."""
+    """Asks for approvals, decides about them, and runs approved calls.  One per process."""
 
     def __init__(
         self,
@@ -88,7 +90,7 @@ class Approvals(Decisions):
         told: OnApproval = nobody_told,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """``log`` is ``None`` where the record has no approvals: then nobody is asked."""
+        """``log`` is ``None`` if the record keeps no approvals; then nobody is asked."""
         super().__init__(log, rules, told=told, now=now)
         self._runner = runner
 
@@ -97,9 +99,9 @@ class Approvals(Decisions):
     async def ask(
         self, calls: Sequence[ToolCall], context: RunContext, policy: Policy, identity: Identity
     ) -> Asked:
-        """Ask about the calls of a turn that need an approval, as far as they would run with one.
+        """Ask for approval of the calls of a turn that would run if approved.
 
-        The rows are committed on return.  Nobody is asked where they cannot be.
+        The rows are committed on return.  If they cannot be, nobody is asked.
         """
         if self._log is None or not self.rules.enabled:
             return Asked()
@@ -153,7 +155,7 @@ class Approvals(Decisions):
         )
 
     def notice(self, approvals: Sequence[Approval], *, again: bool = False) -> str:
-        """What a client is told while these wait."""
+        """The text that a client gets while these approvals wait."""
         by_caller = all(self.rules.by_caller(approval.tool) for approval in approvals)
         return notice(approvals, url=self.rules.url, by_caller=by_caller, again=again)
 
@@ -163,20 +165,27 @@ class Approvals(Decisions):
             return super()._edited(approval, verdict)
         checked = self._runner.checks.check_arguments(approval.tool, orjson.dumps(verdict.arguments).decode())
         if isinstance(checked, Refusal):
-            raise RequestError(400, f"arguments would not run: {checked.failure.message}.", param="arguments")
+            raise RequestError(
+                400,
+                f"{approval.tool} cannot run with these arguments: {checked.failure.message}.",
+                param="arguments",
+            )
         if checked.spec.digest != approval.spec_digest:
             raise RequestError(
-                409, f"The definition of {approval.tool} has changed since.", code="approval_decided"
+                409,
+                f"The definition of {approval.tool} has changed since {approval.id} was requested. Deny "
+                "it, and let the model call the tool again.",
+                code="approval_decided",
             )
         edited = checked.arguments.decode("ascii")
         return "" if edited == approval.arguments else edited
 
-    # Going on.
+    # Continuing.
 
     async def settle(self, ids: Sequence[str], resuming: Resuming) -> Settled:
-        """What approvals came to, for the caller who goes on; what was approved runs now, once.
+        """Run the approved calls, each once, and say what each approval of the caller came to.
 
-        Raises :class:`~proxy.errors.StoreError` where nobody can say.
+        Raises :class:`~proxy.errors.StoreError` if the approvals cannot be read.
         """
         if self._log is None:
             return Settled()
@@ -188,7 +197,7 @@ class Approvals(Decisions):
         for approval_id in ids:
             approval = found.get(approval_id)
             if approval is None or approval.caller != resuming.identity.caller:
-                words = "The approval of this call is no longer on record, so the call was not made."
+                words = "The approval of this call is no longer on record, so the call did not run."
                 results[approval_id] = _failure_text("approval_denied", words)
             elif approval.status is ApprovalStatus.PENDING:
                 waiting.append(approval)
@@ -199,7 +208,7 @@ class Approvals(Decisions):
         return Settled(results, waiting, ledger.untrusted_before(sys.maxsize))
 
     async def _run(self, approval: Approval, resuming: Resuming, ledger: RunLedger) -> str:
-        """Make an approved call in its place of the run that asked, or give what came of it before."""
+        """Run an approved call as part of the run that asked, or return the result that it already has."""
         identity = resuming.identity
         context = RunContext(
             approval.run_id,
@@ -224,12 +233,12 @@ class Approvals(Decisions):
             await self._used(approval, result)
         content = result.to_keep().content
         if approval.edited:
-            said = f"A person changed the arguments before this ran. It ran with: {approval.edited}"
+            said = f"A person changed the arguments of this call. It ran with: {approval.edited}"
             content = f"{said}\n{content}"
         return content
 
     async def _used(self, approval: Approval, result: ToolResult) -> None:
-        """Tell that an approved call was made.  One that was not must not run later, unexpectedly."""
+        """Report that an approval was used.  If its call could not run, ensure that it never runs later."""
         if self._log is None:
             return
         found = await self._log.find_approvals([approval.id])
@@ -246,7 +255,7 @@ class Approvals(Decisions):
 
 
 def _failure_text(code: ToolErrorCode, message: str) -> str:
-    """A result that says why a call was not made (rule T3)."""
+    """A result that says why a call did not run (rule T3)."""
     return orjson.dumps({"ok": False, "error_code": code, "message": message}).decode()
 
 

@@ -1,4 +1,4 @@
-"""Decisions about calls that wait: by whom, and once."""
+"""Decisions about calls that wait for approval: checks who may decide, and records one decision per call."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ from proxy.values import value_class
 __all__ = ["Decisions", "OnApproval", "Verdict", "nobody_told"]
 
 OnApproval = Callable[[str, Mapping[str, Any]], None]
-"""Told of each approval that was asked for, decided or used: ``(kind, facts)``, everything redacted.
+"""Called as ``(kind, facts)`` for each approval that was asked for, decided or used; facts are redacted.
 
 The kinds are ``approval_requested``, ``approval_decided`` and ``approval_used``."""
 
@@ -32,12 +32,12 @@ _LOG: Final[structlog.typing.FilteringBoundLogger] = structlog.get_logger("proxy
 
 
 def nobody_told(kind: str, facts: Mapping[str, Any]) -> None:
-    """Nobody wants to know."""
+    """Do nothing: the default where nobody listens."""
 
 
 @value_class
 class Verdict:
-    """What somebody says about an approval: ``approve``, why, and arguments in place of the model's."""
+    """A wanted decision.  ``arguments`` replace the model's, unless they are ``None``."""
 
     approve: bool
     reason: str = ""
@@ -45,7 +45,7 @@ class Verdict:
 
 
 class Decisions:
-    """Finds approvals, and decides about them."""
+    """Finds approvals and decides about them."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Decisions:
         told: OnApproval = nobody_told,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """``log`` is ``None`` where the record has no approvals."""
+        """``log`` is ``None`` if the record keeps no approvals."""
         self._log = log
         self.rules = rules
         self._told = told
@@ -63,7 +63,7 @@ class Decisions:
 
     @property
     def enabled(self) -> bool:
-        """Whether anybody can be asked."""
+        """Whether calls can wait for approval."""
         return self._log is not None and self.rules.enabled
 
     async def list(self, wanted: ApprovalFilter) -> Sequence[Approval]:
@@ -74,10 +74,10 @@ class Decisions:
         return [one.at(now) for one in await self._log.list_approvals(replace(wanted, now=now))]
 
     async def find(self, approval_id: str, decider: Decider) -> Approval:
-        """An approval that somebody may see.
+        """The approval with an id, if ``decider`` may see it.
 
-        Raises :class:`~proxy.errors.RequestError` (404) for one that there is not or that is none of their
-        business, :class:`~proxy.errors.StoreError` where nobody can say.
+        Raises :class:`~proxy.errors.RequestError` (404) if it does not exist or they may not see it, and
+        :class:`~proxy.errors.StoreError` if the record cannot be read.
         """
         found = await self._log.find_approvals([approval_id]) if self._log is not None else ()
         if not found or not decider.sees(found[0]):
@@ -85,11 +85,11 @@ class Decisions:
         return found[0].at(self._now())
 
     async def decide(self, approval_id: str, verdict: Verdict, decider: Decider, via: DecidedVia) -> Approval:
-        """Take a decision; the same decision again changes nothing.
+        """Record a decision; the same decision again changes nothing.
 
-        Raises :class:`~proxy.errors.RequestError`: 404 for an approval that there is not, 403 for one that
-        others must decide about, 400 for arguments that would not run, 409 for one that was decided
-        otherwise or has expired.
+        Raises :class:`~proxy.errors.RequestError`: 404 if there is no such approval, 403 if ``decider`` may
+        not decide about it, 400 if the new arguments cannot run, and 409 if another decision was recorded
+        before or the approval has expired.
         """
         approval = await self.find(approval_id, decider)
         decider.check(approval, self.rules)
@@ -112,24 +112,28 @@ class Decisions:
             (ApprovalStatus.APPROVED, ApprovalStatus.USED) if verdict.approve else (ApprovalStatus.DENIED,)
         )
         if approval.status not in wanted or (edited and approval.edited != edited):
+            wish = "denied"
+            if verdict.approve:
+                wish = "approved with other arguments" if approval.status in wanted else "approved"
             raise RequestError(
                 409,
-                f"{approval.id} is {approval.status} already, so it cannot be "
-                f"{'approved' if verdict.approve else 'denied'} any more.",
+                f"{approval.id} is already {approval.status}, so it can no longer be {wish}.",
                 code="approval_decided",
             )
         return approval
 
     def _edited(self, approval: Approval, verdict: Verdict) -> str:
-        """The canonical arguments that somebody wants to run in place of the model's; empty for none."""
+        """The verdict's arguments as canonical JSON; empty to keep the model's."""
         if verdict.arguments is not None:
             raise RequestError(
-                400, "Arguments cannot be changed here: approvals.edit is false.", param="arguments"
+                400,
+                "Nobody can change arguments on this server (approvals.edit is false). Leave arguments out.",
+                param="arguments",
             )
         return ""
 
     def _tell(self, kind: str, approval: Approval) -> None:
-        """Log and tell of a step; no arguments, and no words of people."""
+        """Log and report a step, without arguments and reasons: people and models wrote them."""
         now = self._now()
         facts: dict[str, Any] = {
             "approval_id": approval.id,

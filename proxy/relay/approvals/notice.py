@@ -1,4 +1,4 @@
-"""What people and models are told of approvals, in words."""
+"""The texts about approvals that people and models read."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -15,14 +15,13 @@ _MOST_SHOWN: Final = 400
 
 
 def notice(approvals: Sequence[Approval], *, url: str, by_caller: bool, again: bool = False) -> str:
-    """What the client is told while calls wait: what waits, until when, and how it is decided.
+    """The text for the client while calls wait: which calls, until when, and how to decide about them.
 
-    ``url`` is where people decide, empty for no page; ``by_caller`` says that whoever asked may decide.
-    ``again`` says that the same was told before.
+    ``url`` is the page where people decide; empty if there is none.  ``by_caller`` says whether the caller
+    may decide, and ``again`` whether the client has had this notice before.
     """
     lines = [_line(approval) for approval in approvals]
-    these = "it" if len(approvals) == 1 else "them"
-    call = "This call is" if len(approvals) == 1 else "These calls are"
+    call, these = ("This call is", "it") if len(approvals) == 1 else ("These calls are", "them")
     still = "still " if again else ""
     ids = " ".join(approval.id for approval in approvals)
     ways = [f"run `toolrelay approvals approve {ids}` (or `deny`)"]
@@ -32,7 +31,7 @@ def notice(approvals: Sequence[Approval], *, url: str, by_caller: bool, again: b
         header = ", ".join(approval.id for approval in approvals)
         ways.append(f"send the next message with the header `x-toolrelay-approve: {header}`")
     else:
-        ways.append("ask somebody who may approve it")
+        ways.append(f"ask somebody who may approve {these}")
     return (
         f"{call} {still}waiting for approval and did not run:\n\n"
         + "\n".join(lines)
@@ -46,20 +45,19 @@ def _line(approval: Approval) -> str:
 
 
 def _short(approval: Approval) -> str:
-    """The arguments in one line of ASCII, in which nothing can be made to look like something else."""
+    """The arguments as one line of ASCII, so that no character can disguise what they say."""
     text = orjson.dumps(brief(approval.arguments_shown)).decode()
     text = text.encode("ascii", "backslashreplace").decode().replace("`", "'")
     return text if len(text) <= _MOST_SHOWN else text[: _MOST_SHOWN - 1] + "…"
 
 
 def verdict_of(approval: Approval) -> str:
-    """What the model reads of a call that somebody did not let run, or nobody decided about in time."""
+    """What the model reads about a call that was denied, expired or superseded."""
+    why = f": {approval.words}" if approval.words else "."
     match approval.status:
         case ApprovalStatus.DENIED:
-            why = f": {approval.words}" if approval.words else "."
-            return f"A person refused this call, so it was not made{why}"
+            return f"A person refused this call, so it did not run{why}"
         case ApprovalStatus.EXPIRED:
-            return "Nobody used the approval of this call before it expired, so the call was not made."
+            return "The approval of this call expired before anybody used it, so the call did not run."
         case _:
-            why = f": {approval.words}" if approval.words else "."
-            return f"The approval of this call does not count any more, so it was not made{why}"
+            return f"The approval of this call is no longer valid, so the call did not run{why}"

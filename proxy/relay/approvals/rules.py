@@ -1,4 +1,4 @@
-"""What an operator set about approvals, and who may decide."""
+"""The operator's settings of approvals, and who may decide."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,19 +11,20 @@ from proxy.globs import fits
 __all__ = ["MOST_ASKED", "MOST_WAITING", "ApprovalRules", "Decider", "unknown_approval"]
 
 MOST_WAITING: Final = 100
-"""Approvals of one caller that can wait at the same time."""
+"""The most approvals of one caller that can wait at the same time."""
 
 MOST_ASKED: Final = 8
-"""Calls of one turn that somebody is asked about."""
+"""The most calls of one turn that can wait for approval."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRules:
-    """``expires_s`` is how long a question waits, and an approval for its use, in seconds.
+    """The settings ``approvals``.
 
-    ``by`` says who decides: whoever asked, or only administrators and approvers.  ``admin_only`` are patterns
-    of tools for which it is always these.  ``url`` is where people decide, ``edit`` whether they may change
-    the arguments.
+    ``expires_s`` is how long a call waits for a decision, and an approved call for its use, in seconds.
+    ``by`` says who decides: the caller that asked, or only administrators and approvers.  ``admin_only`` are
+    patterns of tools that only these decide about in any case.  ``url`` is the page where people decide.
+    ``edit`` says whether they may change the arguments.
     """
 
     enabled: bool = True
@@ -34,7 +35,7 @@ class ApprovalRules:
     url: str = ""
 
     def by_caller(self, tool: str) -> bool:
-        """Whether whoever asked may decide about calls of that tool."""
+        """Whether the caller that asked may decide about calls of that tool."""
         return self.by == "caller" and not any(fits(tool, pattern) for pattern in self.admin_only)
 
 
@@ -42,9 +43,9 @@ class ApprovalRules:
 class Decider:
     """Somebody who decides.
 
-    ``name`` is what the record says.  ``caller`` is who they are as a caller of runs, empty for somebody who
-    decides elsewhere; ``key`` is their client key.  ``tools`` are patterns of the tools that they may decide
-    about as an approver, and ``("*",)`` for an administrator.
+    ``name`` goes into the record.  ``caller`` is their identity as a caller of runs, empty for somebody who
+    decides by the admin API or the command line.  ``key`` is their client key.  ``tools`` are patterns of the
+    tools that they are an approver of, ``("*",)`` for an administrator.
     """
 
     name: str
@@ -57,33 +58,33 @@ class Decider:
         return any(fits(tool, pattern) for pattern in self.tools)
 
     def sees(self, approval: Approval) -> bool:
-        """Whether an approval is their business."""
+        """Whether they may see an approval."""
         return self.approves(approval.tool) or (bool(self.caller) and self.caller == approval.caller)
 
     def check(self, approval: Approval, rules: ApprovalRules) -> None:
-        """Raise :class:`~proxy.errors.RequestError` (403) where they may not decide about what they see."""
+        """Raise :class:`~proxy.errors.RequestError` (403) if they may not decide about an approval."""
         if rules.by_caller(approval.tool):
             return
         if not self.approves(approval.tool):
             raise RequestError(
                 403,
-                f"Only an approver may decide about {approval.id}: approvals of {approval.tool} are not for "
-                "the caller that asked.",
+                f"Only an approver may decide about {approval.id}: callers may not approve their own "
+                f"calls of {approval.tool}.",
                 code="approval_not_allowed",
             )
         if self.key and self.key == approval.key:
             raise RequestError(
                 403,
-                f"Another approver must decide about {approval.id}: this key asked for it itself.",
+                f"Another approver must decide about {approval.id}: your own key asked for it.",
                 code="approval_not_allowed",
             )
 
 
 def unknown_approval(approval_id: str) -> RequestError:
-    """The same for an id that there is not and for one that is somebody else's."""
+    """The error for an unknown id; the same for another caller's, which must not be told apart."""
     return RequestError(
         404,
-        f"There is no approval {approval_id[:40]!r}. Approvals that wait are listed by: toolrelay approvals "
-        "list, or GET /admin/approvals.",
+        f"There is no approval {approval_id[:40]!r}. To list those that wait, run `toolrelay approvals list` "
+        "or send GET /admin/approvals.",
         code="approval_not_found",
     )

@@ -1,11 +1,13 @@
-"""Hidden turns put back: what the client does not hold, it cannot send back.
+"""Puts hidden turns back, which the client has not seen and so cannot send.
 
-Three ways in which a client goes on from a run with hidden turns.  It returns with the results of its
-own calls, and the rest of that turn is found by a digest of the caller, the visible conversation and
-the exact set of its call ids, never by an id alone: upstreams reuse ids.  It sends an answer of ours
-back among its messages, and the turns behind that answer are found by a digest of the caller, the
-model, the tools, the conversation before it and its text, if they are one and the same (rule R4); where
-older messages are gone, by :mod:`proxy.relay.memory.loose`.  Or it names a response of ours by its id.
+A client can continue a run with hidden turns in three ways:
+
+- It sends the results of its own calls.  The rest of that turn is found by a digest of the caller, the
+  visible conversation and the exact set of call ids.  An id alone is not enough: upstreams reuse ids.
+- It sends an answer of the proxy among its messages.  The turns behind the answer are found by a digest of
+  the caller, the model, the tools, the conversation before it and its text, if only one past fits (rule R4).
+  If older messages are gone, :mod:`proxy.relay.memory.loose` finds them.
+- It names a response of the proxy by its id.
 """
 
 import asyncio
@@ -38,14 +40,14 @@ __all__ = ["Answers", "History", "LastTurn", "Restored", "Settle"]
 
 _MOST_LOOKUPS = 256
 _ASKED: Final = "approval"
-"""In place of the offer's fingerprint in the keys of turns that wait for approvals."""
+"""In place of the tools' fingerprint in the keys of turns that wait for approvals."""
 
 
 @value_class
 class _Found:
-    """What the record has for a request: the response that it goes on from, and turns by their places.
+    """What the record has for a request: the response that it continues, and turns with their positions.
 
-    ``loosely`` are those of the places that were found though a part of the conversation is another one.
+    ``loosely`` are the positions of turns that loose keys found.
     """
 
     response: ResponseRecord | None
@@ -55,10 +57,10 @@ class _Found:
 
 
 class History:
-    """Holds and restores the hidden parts of conversations."""
+    """Keeps the hidden turns of conversations, and puts them back."""
 
     def __init__(self, store: Store, now: Callable[[], float] = time.time, told: ToldRule = "clock") -> None:
-        """``told`` says how the messages that tell the model what it is are compared."""
+        """``told`` says how system messages are compared."""
         self._store = store
         self._now = now
         self._told: ToldRule = told
@@ -77,14 +79,13 @@ class History:
     ) -> "Restored":
         """Put back every hidden turn that fits.
 
-        ``settle`` says what became of approvals that a turn waits for; with ``None`` no such turn is put
-        back.  Raises :class:`~proxy.errors.StoreError` where that does.
+        ``offer_fingerprint`` stands for the tools that are offered; ``None`` if answers are not to be looked
+        up.  Without ``is_person`` the caller may be several people, and no held turn is put back.  ``local``
+        are further responses that the request can continue, which only the client's connection has.
+        ``settle`` says what the approvals came to that a turn waits for; with ``None`` no such turn is put
+        back.
 
-        ``local`` are responses that only the client's connection knows, which it may go on from, too.
-
-        ``offer_fingerprint`` stands for the tools that are offered, and is ``None`` where answers are not
-        to be looked up.  Without ``is_person`` the caller may be several people, and no turn waits for them.
-        Reading does not consume: a client may ask again from the same place.
+        Nothing is used up: a client may continue from the same place again.  Raises what ``settle`` raises.
         """
         recall = Recall()
         returned = request.returned_calls() if is_person else ()
@@ -93,13 +94,13 @@ class History:
         if not (returned or answers or asked or request.continues is not None):
             return Restored(recall=recall)
         try:
-            # One deadline for all that is looked up: a client with many answers waits no longer.
+            # One deadline for all look-ups: a client with many answers waits no longer than others.
             async with asyncio.timeout(LOOK_UP_S):
                 found = await self._look_up(
                     request, caller, offer_fingerprint or "", returned, answers, asked, local, recall
                 )
         except (StoreError, TimeoutError) as error:
-            # In doubt the client's version goes; a record that fails must not stop a stream.
+            # Without the record the client's version counts: a failing record must not stop a stream.
             self._tell_unavailable(error)
             recall = Recall()
             recall.miss("unavailable", len(returned) + len(answers) + (request.continues is not None))
@@ -115,7 +116,7 @@ class History:
         return restored
 
     def _filled(self, found: "_Found", results: Mapping[str, str]) -> "_Found":
-        """What was found with the results of calls that waited for approvals, which is kept so, too."""
+        """What was found, with the results of approvals filled in; the filled turns are stored, too."""
         response, held = found.response, list(found.held)
         if response is not None and any(one in results for one in waiting_of(response.continuation)):
             response = replace(response, continuation=fill(response.continuation, results))
@@ -142,7 +143,7 @@ class History:
         local: LocalResponses | None,
         recall: Recall,
     ) -> "_Found":
-        """What the record has of the caller's; nothing is put back before all of it is here."""
+        """Everything on record for the request.  Nothing is put back before all look-ups are done."""
         response: ResponseRecord | None = None
         if request.continues is not None and local is not None:
             response = local.find(request.continues, caller)
@@ -180,7 +181,7 @@ class History:
         answers: Sequence[Answer],
         recall: Recall,
     ) -> tuple[list[tuple[int, HiddenTurns]], frozenset[int]]:
-        """The hidden turns behind answers, each with its place; which of them were found loosely."""
+        """The hidden turns behind answers with their positions, and which positions loose keys found."""
         recall.miss("not_found", len(answers[_MOST_LOOKUPS:]))
         answers = answers[:_MOST_LOOKUPS]
         if not answers:
@@ -194,7 +195,7 @@ class History:
             loose_keys(words, shape, each.text, place) if place is not None else ()
             for each, place in zip(answers, places, strict=True)
         ]
-        # One look for all: nearly every answer has nothing hidden behind it, and no key of its own.
+        # One query for all keys: most answers have nothing hidden behind them.
         known = await self._store.find_hidden([*exact, *(key for keys in loose for key in keys)])
         hidden: dict[int, HiddenTurns] = {}
         pointers: dict[int, Pointer] = {}
@@ -202,7 +203,7 @@ class History:
         for at, (answer, key) in enumerate(zip(answers, exact, strict=True)):
             variants = known[key]
             if len(variants) > 1:
-                # The same words came about in two ways: from here on it is the client's version.
+                # The same words came about in two ways: from here on the client's version counts.
                 recall.miss("ambiguous", len(answers) - at)
                 break
             place = places[at]
@@ -233,7 +234,7 @@ class History:
         return sorted(hidden.items()), frozenset(loosely)
 
     async def _pointed(self, pointers: Mapping[int, Pointer], caller: str) -> dict[int, HiddenTurns]:
-        """The hidden turns that loose keys point to, where they are still there and the only ones."""
+        """The hidden turns that loose keys point to, if they still exist and their key has no others."""
         if not pointers:
             return {}
         known = await self._store.find_hidden([key for key, _ in pointers.values()])
@@ -254,7 +255,7 @@ class History:
     ) -> bool:
         """Keep the turns behind an answer for when the client sends the answer back.
 
-        Returns whether the record has something to be found, as the next two do.
+        Returns whether something was put on record.
         """
         if not visible.strip() or not request.keeps:
             return False
@@ -272,8 +273,10 @@ class History:
     def note_plain(
         self, request: ClientRequest, turn: LastTurn, *, visible: str, offer_fingerprint: str
     ) -> None:
-        """Note an answer with nothing hidden behind it, so that no turn of another conversation with the same
-        words is taken for its own."""
+        """Note an answer with nothing hidden behind it.
+
+        Otherwise hidden turns behind the same words in another conversation could be put back here.
+        """
         if not visible.strip() or not request.keeps:
             return
         key = request.answer_key(turn.caller, offer_fingerprint, visible, told=self._told)
@@ -306,9 +309,9 @@ class History:
         *,
         local: LocalResponses | None = None,
     ) -> bool:
-        """Keep a response whose whole only we know, under the id the client was given.
+        """Keep a response that only the proxy knows as a whole, under the id that the client has.
 
-        With ``local`` it is kept there and not on record; then the record has nothing to be found.
+        With ``local`` it is kept there instead of on record.  Returns whether something was put on record.
         """
         if not isinstance(editor, ChainedEditor) or not isinstance(resource.get("id"), str):
             return False
@@ -342,15 +345,15 @@ class History:
         shown: Sequence[ToolCall],
         needed: bool = True,
     ) -> bool:
-        """Hold a turn until the client returns with the results of its own calls, which are ``shown``.
+        """Hold a turn until the client sends the results of its own calls, which are ``shown``.
 
-        One that is not ``needed`` is not held where the record does not answer.
+        Upstreams reuse ids, so another turn may be held under the same key.  The newer turn replaces it; a
+        client that continues the older one sends other calls, and nothing is put back.  If both have the same
+        calls, neither is put back (rule R4).  Text beside the calls does not tell them apart, because clients
+        may leave it out.
 
-        Upstreams use ids again, so another turn may be held under the same key.  The newer one takes its
-        place: who returns the older shows other calls, and gets nothing put back.  Of two with the same
-        calls nobody can say which one a client returns, and neither is put back (rule R4); text beside
-        calls may be left out, so it does not tell them apart.  Raises :class:`~proxy.errors.StoreError`
-        where nobody can say whether there is another.
+        Returns whether something was put on record.  If the record does not answer, raises
+        :class:`~proxy.errors.StoreError` for a ``needed`` turn, and does not hold any other.
         """
         ids = [call.client_id for call in turn.calls if call.client_id is not None]
         key = request.conversation_key(turn.caller, ids, told=self._told)
@@ -389,9 +392,9 @@ class History:
         return request.keeps
 
     def hold_asked(self, request: ClientRequest, editor: BodyEditor, turn: LastTurn, *, visible: str) -> bool:
-        """Hold a turn that waits for approvals until the client sends back what it was told, ``visible``.
+        """Hold a turn that waits for approvals until the client sends back the notice ``visible``.
 
-        Returns whether the record has something to be found.
+        Returns whether something was put on record.
         """
         payload = editor.suspend(turn.message, turn.calls, turn.mask)
         self._store.put_suspended(
@@ -408,7 +411,7 @@ class History:
         return request.keeps
 
     async def _is_only(self, key: str, asked: str, variant: str) -> bool:
-        """Whether no other turn of these calls is known to be held under a key."""
+        """Whether no other turn with these calls is held under a key."""
         earlier = await self._store.find_suspended(key)
         if earlier is None:
             return True
@@ -419,9 +422,9 @@ class History:
 def _stand_here(
     exact: Sequence[str], loose: Sequence[Sequence[str]], known: Mapping[str, Sequence[HiddenTurns]]
 ) -> Mapping[str, set[str]]:
-    """By the first loose key, the variants that are known to stand in this very conversation.
+    """By first loose key, the variants that exact keys found somewhere in this conversation.
 
-    What stands at another place of it is not what stands here.
+    They belong to their own positions, so they are no rivals at others.
     """
     found: dict[str, set[str]] = {}
     for key, keys in zip(exact, loose, strict=True):
@@ -431,7 +434,7 @@ def _stand_here(
 
 
 def _why_not(found: Sequence[HiddenTurns]) -> MemoryOutcome:
-    """Why what a loose key found is not put back."""
+    """The outcome to count for what a loose key found, if it is not put back."""
     if not found:
         return "not_found"
     if len(found) > 1:
@@ -440,12 +443,12 @@ def _why_not(found: Sequence[HiddenTurns]) -> MemoryOutcome:
 
 
 def _asked(request: ClientRequest) -> Sequence[Answer]:
-    """The answers of ours that told a client that a call waits for an approval, as far as they say so."""
+    """The answers that name approvals: notices that calls wait are among them."""
     return [answer for answer in request.answers() if approval_ids_in(answer.text)][-_MOST_LOOKUPS:]
 
 
 def _waited_for(found: _Found) -> Sequence[str]:
-    """The approvals that wait in what was found, each once."""
+    """The ids of the approvals that the found turns wait for, without duplicates."""
     payloads = [turn.payload for _, turn in found.held]
     if found.response is not None:
         payloads.insert(0, found.response.continuation)
@@ -457,7 +460,7 @@ def _waits(turn: LastTurn) -> dict[str, str]:
 
 
 def _restore(request: ClientRequest, editor: BodyEditor, found: _Found, recall: Recall) -> Restored:
-    """Put back what was found, as far as it fits what the client shows."""
+    """Put back the found turns that fit what the client sends."""
     turns, untrusted, upstream, bound = 0, "", "", False
     if found.response is not None and isinstance(editor, ChainedEditor):
         editor.resume(found.response.continuation)

@@ -1,9 +1,9 @@
-"""Answers found again though a part of the conversation before them is another one.
+"""Finds answers again after a part of the conversation before them has changed.
 
-Beside its key, which holds the whole conversation, each answer is noted under two loose keys: of who asked
-whom, what the model was told, its tools and the answer, one of them also of the question.  An answer with
-nothing hidden behind it is noted, too: the same words that came about in two ways have no way back.  What a
-loose key finds has to fit the evidence of where it stood.
+The exact key of an answer covers the whole conversation before it.  Each answer is also noted under two loose
+keys.  Both cover the caller, the model, its system messages, its tools and the answer; one of them also
+covers the question.  Answers with nothing hidden behind them are noted, too: if the same words came about in
+two ways, neither is put back.  What a loose key finds must also fit the evidence of where the answer stood.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ Pointer = tuple[str, str]
 
 
 def loose_keys(words: Sequence[str], shape: str, text: str, evidence: Evidence) -> Sequence[str]:
-    """The two keys that hold no conversation: one with the question, one with the answer alone.
+    """The two loose keys of an answer: one with the question, one without.
 
     ``words`` are those of :meth:`~proxy.wires.client_port.ClientRequest.loose_words`.
     """
@@ -37,14 +37,14 @@ def loose_keys(words: Sequence[str], shape: str, text: str, evidence: Evidence) 
 
 
 def evidence_of(evidence: Evidence, to: Pointer) -> bytes:
-    """What is kept under a loose key, as JSON: where the hidden turns are, and where their answer stood."""
+    """The JSON to keep under a loose key: where the hidden turns are kept, and where their answer stood."""
     return orjson.dumps(
         {"to": to, "chain": evidence.chain, "question": evidence.question, "text": evidence.text}
     )
 
 
 def pointer_of(found: Sequence[HiddenTurns], caller: str, shown: Evidence) -> Pointer | None:
-    """Where the hidden turns are that a loose key found; ``None`` unless there is one way, and it fits."""
+    """Where the hidden turns of a loose key are; ``None`` unless it has exactly one entry, which fits."""
     if len(found) != 1 or found[0].variant == PLAIN or found[0].caller != caller:
         return None
     kept = orjson.loads(found[0].payload)
@@ -57,11 +57,11 @@ def pointer_of(found: Sequence[HiddenTurns], caller: str, shown: Evidence) -> Po
 def has_other(
     asked: Sequence[HiddenTurns], alone: Sequence[HiddenTurns], variant: str, shown: Evidence
 ) -> bool:
-    """Whether the same answer came about in another way, and may stand here.
+    """Whether this answer may be one that came about in another way.
 
-    A conversation that lost its oldest messages may be all of another one: so the same answer to the same
-    question, which ``asked`` are, is enough.  Of the same answers to other questions, ``alone``, where they
-    stood has to fit.
+    ``asked`` are equal answers to the same question.  One of another variant is enough: a conversation that
+    lost its oldest messages can look like the whole of another one.  ``alone`` are equal answers to any
+    question, whose evidence must fit.
     """
     return any(one.variant != variant for one in asked) or any(
         one.variant != variant and fits_evidence(orjson.loads(one.payload), shown) for one in alone
@@ -69,6 +69,6 @@ def has_other(
 
 
 def fits_evidence(kept: Mapping[str, Any], shown: Evidence) -> bool:
-    """Whether an answer stands where the kept one stood, less what programs leave out of later requests."""
+    """Whether an answer stands where the kept one stood, apart from what programs leave out later."""
     same = kept["question"] == shown.question or was_asked(kept["text"], shown.text)
     return same and fits_window(kept["chain"], shown.chain, whole=shown.whole)

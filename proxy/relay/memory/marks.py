@@ -1,8 +1,8 @@
-"""Marks in place of results that are not known yet, in turns that are held until somebody has decided.
+"""Marks for missing results, in turns that are held until somebody decides about their calls.
 
-A held turn is kept in the client's own dialect, and the result of a call in it stands somewhere inside, as a
-string, in JSON that may be a string of other JSON.  The mark stands in its place, and nothing but what the
-turn itself names as waiting is ever filled in: a tool may write what looks like a mark.
+A held turn is JSON in the client's own dialect, and may have strings with more JSON in them.  A mark is a
+string in place of the result of a call.  Only approvals that the turn itself lists are filled in, because a
+tool could write a text that looks like a mark.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _DEEPEST: Final = 200
 
 
 def mark_of(approval_id: str) -> str:
-    """What stands in place of the result of a call that waits for an approval."""
+    """The mark in place of the result of a call that waits for this approval."""
     return _MARK + approval_id
 
 
@@ -32,10 +32,11 @@ def waiting_of(payload: bytes) -> tuple[str, ...]:
 
 
 def fill(payload: bytes, results: Mapping[str, str]) -> bytes:
-    """A held turn with what the calls of these approvals came to; it waits for the others still."""
+    """A held turn with the results of these approvals filled in; it still waits for the others."""
     held = orjson.loads(payload)
-    left = [one for one in waiting_of(payload) if one not in results]
-    marks = {mark_of(one): text for one, text in results.items() if one in waiting_of(payload)}
+    waiting = waiting_of(payload)
+    left = [one for one in waiting if one not in results]
+    marks = {mark_of(one): results[one] for one in waiting if one in results}
     filled = _filled(held, marks, 0)
     filled.pop(WAITING, None)
     if left:
@@ -56,7 +57,7 @@ def _filled(value: Any, marks: Mapping[str, str], depth: int) -> Any:
 
 
 def _filled_text(text: str, marks: Mapping[str, str], depth: int) -> str:
-    """A string, which may be a mark, JSON with marks in it, or anything else."""
+    """A string with its marks filled in: a mark, JSON with marks in it, or any other text."""
     if _MARK not in text:
         return text
     if text in marks:

@@ -1,4 +1,4 @@
-"""What became of the hidden turns that a request could have had put back: for people, and for metrics."""
+"""Whether the hidden turns behind a request's answers were put back, and why not: for people and metrics."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,13 +19,13 @@ MemoryOutcome = Literal[
     "no_person",
     "too_long",
 ]
-"""``put_back``: the whole conversation before it is the same.  ``put_back_loosely``: older messages were cut
-off, or the question came with more text then; all evidence fits.  ``nothing_hidden``: the answer had no
-hidden turn.  ``not_found``: nothing is known of this answer, or not before this conversation.
-``ambiguous``: the same words came about in two ways.  ``changed``: the client sends back other calls or
-texts than it was shown.  ``unavailable``: the record did not answer.  ``off``: ``store.history`` or
-``x-toolrelay-history`` says so.  ``no_person``: several people share the key and the request names nobody.
-``too_long``: it was put back and taken off again, since the upstream found the conversation too long."""
+"""``put_back``: the whole conversation before the answer is the same.  ``put_back_loosely``: older messages
+were cut off, or the question had more text before; all evidence fits.  ``nothing_hidden``: the answer had no
+hidden turn.  ``not_found``: the record does not have this answer after this conversation.  ``ambiguous``: the
+same words came about in two ways.  ``changed``: the client sends back other calls or texts than it was shown.
+``unavailable``: the record did not answer.  ``off``: ``store.history`` or ``x-toolrelay-history`` turns this
+off.  ``no_person``: several people share the key, and the request does not name one.  ``too_long``: it was
+put back and removed again, because the upstream found the conversation too long."""
 
 OUTCOMES: Final[Sequence[MemoryOutcome]] = (
     *("put_back", "put_back_loosely", "nothing_hidden", "not_found", "ambiguous", "changed"),
@@ -37,7 +37,7 @@ _MOST_NAMED: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class PutBack:
-    """Hidden turns of one earlier run that went into a request, and how many bytes they added.
+    """Hidden turns of one earlier run that were put back into a request, and how many bytes they added.
 
     ``kind`` is ``answer`` (behind an answer), ``calls`` (a turn that waited for the client's results) or
     ``response`` (what a ``previous_response_id`` stands for).
@@ -51,23 +51,23 @@ class PutBack:
 
 @dataclass(slots=True)
 class Recall:
-    """What was looked for in one request, and what came of it."""
+    """What the look-ups of one request found."""
 
     put_back: list[PutBack] = field(default_factory=list)
     counts: Counter[MemoryOutcome] = field(default_factory=Counter)
 
     def put(self, one: PutBack) -> None:
-        """Note what was put back."""
+        """Count what was put back."""
         self.put_back.append(one)
         self.counts["put_back_loosely" if one.loosely else "put_back"] += 1
 
     def miss(self, why: MemoryOutcome, count: int = 1) -> None:
-        """Note answers or calls that nothing was put back for."""
+        """Count answers or calls that nothing was put back for."""
         if count:
             self.counts[why] += count
 
     def written(self) -> Mapping[str, Any] | None:
-        """The same as the record has it; ``None`` where nothing was looked for."""
+        """The JSON values for the record; ``None`` if nothing was looked up."""
         if not self.counts:
             return None
         named = [

@@ -1,4 +1,4 @@
-"""What is kept of a run for the client's next request, and what came back of it."""
+"""What is kept of a run for the client's next request, and what was put back into that request."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field
@@ -18,10 +18,10 @@ __all__ = ["Answers", "LastTurn", "Restored", "Settle"]
 class LastTurn:
     """The last turn of a run, as it is kept for the client's next request.
 
-    ``wire`` is the client's dialect and ``upstream`` who answered.  ``message`` is the model's, ``calls`` are
-    those in it.  ``mask`` hides private arguments from what is written in the clear.  ``untrusted`` names a
-    tool whose result was a stranger's text, if the model has read one.  ``waiting`` are the approvals that
-    it waits for.
+    ``wire`` is the client's dialect and ``upstream`` the upstream that answered.  ``message`` is the model's
+    message and ``calls`` the calls in it.  ``mask`` hides private arguments from what is written unencrypted.
+    ``untrusted`` names a tool whose untrusted result the model has read, if any.  ``waiting`` are the ids of
+    the approvals that the turn waits for.
     """
 
     run_id: str
@@ -36,8 +36,11 @@ class LastTurn:
 
 
 class Answers(Protocol):
-    """What approvals came to: texts for the model by id, which of them nobody has decided about yet, and a
-    tool whose result is a stranger's text, if one is among them."""
+    """What approvals came to.
+
+    ``results`` are texts for the model by approval id, ``waiting`` are still undecided, and ``untrusted``
+    names a tool with an untrusted result, if there is one.
+    """
 
     @property
     def results(self) -> Mapping[str, str]: ...
@@ -50,19 +53,18 @@ class Answers(Protocol):
 
 
 Settle = Callable[[Sequence[str]], Awaitable[Answers]]
-"""Finds out what approvals came to; raises :class:`~proxy.errors.StoreError`."""
+"""Takes ids of approvals and says what they came to; raises :class:`~proxy.errors.StoreError`."""
 
 
 @value_class
 class Restored:
-    """How many hidden turns were put back, and whose word is in them.
+    """What was put back into a request: ``turns`` is how many hidden turns.
 
-    ``untrusted`` names a tool whose result was a stranger's text, if one is among them.  ``upstream``
-    is the one that the newest of them came from; signatures and caches are its own.  ``bound`` says
-    that the request goes on from a response by its id, which no other upstream knows.  ``unavailable`` says
-    that the record did not answer, so that nobody knows what could have been put back.  ``waiting`` are
-    approvals that nobody has decided about yet, whose calls are among them.  ``recall`` says what came of
-    each answer and each call that was looked up.
+    ``untrusted`` names a tool whose untrusted result is among them, if any.  ``upstream`` made the newest of
+    them; no other upstream accepts its signatures or has its caches.  ``bound`` says that the request
+    continues a response by its id, which no other upstream knows.  ``unavailable`` says that the record did
+    not answer.  ``waiting`` are the undecided approvals of calls in these turns.  ``recall`` says what each
+    look-up found.
     """
 
     turns: int = 0
@@ -77,15 +79,15 @@ class Restored:
         return self.turns > 0
 
     def check_found(self, request: ClientRequest) -> None:
-        """Raise for a response to go on from that is not here, where nobody else can know it either.
+        """Check that the response that the request continues was found, if it names one.
 
-        Raises :class:`~proxy.errors.RequestError` (400) for one that is not on record, and
-        :class:`~proxy.errors.StoreError` where the record cannot say.
+        For requests whose upstream cannot know that response.  Raises :class:`~proxy.errors.RequestError`
+        (400) if it is not on record, and :class:`~proxy.errors.StoreError` if the record did not answer.
         """
         if request.continues is None or self.bound:
             return
         if self.unavailable:
-            raise StoreError("nobody else knows the response that the request goes on from")
+            raise StoreError("the response that previous_response_id names cannot be looked up")
         raise RequestError(
             400,
             f"Previous response with id {request.continues[:100]!r} not found.",

@@ -1,7 +1,7 @@
-"""What tells two pasts apart that led to the same words: what was called, and what came of it.
+"""A digest that tells hidden turns apart that led to the same answer: their calls and results.
 
-Ids of calls, signatures and thoughts are others with each answer of a model, also where it does the same
-again.  They tell nothing apart, and the newest past stands for all that are the same without them.
+Call ids, signatures and reasoning differ each time a model answers, even if it does the same again.  So they
+are left out, and the newest turns stand for all that are otherwise equal.
 """
 
 import hashlib
@@ -27,11 +27,11 @@ _THINKING: Final = frozenset({"thinking", "redacted_thinking", "reasoning"})
 
 
 def variant_of(payload: bytes, seen: str = "") -> str:
-    """A digest of what an editor's ``suspend`` made, in hexadecimal; ``seen`` is that of what was shown."""
+    """A digest, in hexadecimal, of what an editor's ``suspend`` made and of ``seen``, the text's digest."""
     ids: dict[str, int] = {}
     told = {}
     for name, raw in members(payload).items():
-        if name == NATIVE:  # how the upstream signed it
+        if name == NATIVE:  # As the upstream wrote it, with signatures.
             continue
         value = orjson.loads(raw)
         if isinstance(value, list):
@@ -42,7 +42,7 @@ def variant_of(payload: bytes, seen: str = "") -> str:
 
 
 def _entry(entry: Any, ids: dict[str, int]) -> Any:
-    """A message or an item, which stands as text, or what is kept of a call with its result."""
+    """A message or an item as JSON text, or a kept call with its result."""
     if isinstance(entry, str):
         return _said(orjson.loads(entry), ids)
     if isinstance(entry, dict) and isinstance(entry.get("result"), str):
@@ -51,9 +51,9 @@ def _entry(entry: Any, ids: dict[str, int]) -> Any:
 
 
 def _said(said: Any, ids: dict[str, int]) -> Any:
-    """The same with the number of each id, in the order in which they come, and without thoughts.
+    """The value without reasoning, and with ids replaced by numbers in the order in which they come.
 
-    Only where a dialect has its own ids: one in the arguments of a call, or in a result, is what it says.
+    Only the dialect's own ids are replaced: an id in the arguments or the result of a call is content.
     """
     if not isinstance(said, dict):
         return said

@@ -473,20 +473,19 @@ class ApprovalsConfig(Section):
     )
     by: Literal["caller", "admin"] = Field(
         default="caller",
-        description="Who decides: caller (whoever sent the request, or an approver) or admin (only "
-        "administrators and approvers, and never the key that sent the request).",
+        description="Who decides: caller (the caller that sent the request, or an administrator) "
+        "or admin (only administrators, and never the key that sent the request).",
     )
     admin_only: Patterns = Field(
         default=(),
-        description="Tools for which only administrators and approvers decide: names or patterns like "
-        '"pay__*".',
+        description='Tools for which only administrators decide: names or patterns like "pay__*".',
     )
     edit: bool = Field(
-        default=False, description="Let approvers change the arguments of a call before they approve it."
+        default=False, description="Let administrators change the arguments of a call when they approve it."
     )
     public_url: Annotated[str, AfterValidator(check_collector_url)] = Field(
         default="",
-        description="URL of a page where people decide, shown to whoever waits. Empty: no URL.",
+        description="URL of a page where people decide; the client is told it. Empty: no URL.",
     )
 
 
@@ -517,7 +516,7 @@ class StoreConfig(Section):
         default=8 * 2**30,
         ge=0,
         description="Largest size of the store; the oldest content is deleted first. 0: no limit. `memory:` "
-        "keeps at most 128 MiB; there whoever has the most loses the oldest.",
+        "keeps at most 128 MiB; there the caller with the most loses its oldest.",
     )
     max_per_caller: int = Field(
         default=10_000,

@@ -1,1 +1,1 @@
-"""Runs that go on without their client: what they say is kept, and whoever asks for it again gets it."""
+"""Runs that go on without their client, which can get their output later."""

@@ -1,4 +1,4 @@
-"""What clients are sent of responses in the background."""
+"""Streams of background responses to clients."""
 
 from collections.abc import AsyncIterator
 from typing import Final
@@ -18,7 +18,7 @@ _HEAD: Final[Headers] = (
 
 
 async def send_events(client: ClientStream, events: AsyncIterator[bytes]) -> None:
-    """Send events as they come; a comment for each that is empty.  Raises ``ConnectionError``."""
+    """Send events as they come, and a keep-alive comment for each empty one.  Raises ``ConnectionError``."""
     client.start(200, _HEAD)
     client.flush()
     async for event in events:

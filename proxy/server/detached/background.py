@@ -1,15 +1,15 @@
-"""Responses in the background: runs without a client, which any process can tell of and cancel.
+"""Background responses: runs without a client, which any process can read and cancel.
 
-The process that runs one keeps in the record what it has come to so far: its resource and its events.  All
-others read that.  A process that ends without a word leaves a run that the record calls interrupted; whoever
-is asked for its response then says that it failed.
+The process that runs a response keeps the resource and its events in the record, as far as they have come.
+All other processes read them there.  If a process dies, the record marks its runs as interrupted; a process
+that is asked for such a response answers that it failed.
 """
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import uuid4
 
@@ -29,25 +29,28 @@ from proxy.wires.json.splice import join_object, members
 __all__ = ["PREFIX", "BackgroundRun", "BackgroundRuns", "BackgroundSettings"]
 
 Apart = Callable[[str, str], AbstractContextManager[None]]
-"""A block in which a run is served of which no request is open: its id, and its model."""
+"""Makes the context to serve a run in that has no open request; takes the ids of the run and the model."""
 
 PREFIX: Final = "resp_toolrelay_bg"
-"""What the ids of responses in the background begin with."""
+"""The prefix of the ids of background responses."""
 
 _KEEP_EVERY_S: Final = 0.25
 _POLL_S: Final = 0.2
 _SILENT_S: Final = 5.0
-"""Seconds in which the row of a run that has begun is on record, wherever it runs."""
+"""Seconds in which any process puts the row of a new run, or the end of one, on record."""
 _GIVE_UP_S: Final = 5.0
-"""Seconds beyond its time in which a run has to come to its end."""
+"""Seconds that a run may take to end after its time is over."""
 _CANCELLED_S: Final = 3.0
-"""Seconds that a cancellation waits for the process which has the run."""
+"""Seconds that a cancellation waits for the process with the run."""
 
 _DIED: Final = {
     "code": "server_error",
-    "message": "The process that ran this response ended before it was finished.",
+    "message": "The server process that ran this response ended before the response was finished.",
 }
-_TOO_LONG: Final = {"code": "server_error", "message": "The response took longer than tools.background_s."}
+_TOO_LONG: Final = {
+    "code": "server_error",
+    "message": "The response took longer than this server allows (tools.background_s).",
+}
 _STOPPED: Final = {
     "code": "server_error",
     "message": "The server was stopped before the response was finished.",
@@ -56,10 +59,11 @@ _STOPPED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class BackgroundSettings:
-    """How many responses run in the background of one process, of one caller and of all, and for how long.
+    """Limits of background responses.
 
-    A follower is sent a comment after ``keepalive_s`` seconds without an event.  ``keeps`` says whether
-    content is kept at all, without which nobody could ask for a response later.
+    One process runs at most ``total`` at a time, ``per_caller`` of them for one caller, each for ``time_s``
+    seconds.  A client that follows one gets a comment after ``keepalive_s`` seconds without an event.
+    ``keeps`` says whether the record keeps content; without it no response could be read later.
     """
 
     per_caller: int = 8
@@ -71,7 +75,7 @@ class BackgroundSettings:
 
 @dataclass(eq=False, slots=True)
 class BackgroundRun:
-    """A response that runs in this process."""
+    """A background response that runs in this process."""
 
     id: str
     run_id: str
@@ -82,11 +86,10 @@ class BackgroundRun:
     kept: int = 0
     pieces: int = 0
     cancelled: bool = False
-    began: float = field(default_factory=time.time)
 
 
 class BackgroundRuns:
-    """The responses in the background of this process, and what is known of those of others."""
+    """Runs the background responses of this process, and reads those of all processes.  One per process."""
 
     def __init__(self, runs: Runs, store: Store, settings: BackgroundSettings, apart: Apart) -> None:
         self._planner = runs.planner
@@ -95,22 +98,28 @@ class BackgroundRuns:
         self._settings = settings
         self._apart = apart
         self._open: dict[tuple[str, str], BackgroundRun] = {}
+        self._starting: list[str] = []
 
     def takes(self, ask: Ask) -> bool:
-        """Whether a request is for us to run: server tools take part, or no upstream speaks its dialect."""
+        """Whether the proxy runs a request: it offers server tools, or the upstream has another dialect."""
         return self._planner.takes_part(self._foreground(ask))
 
     async def start(self, ask: Ask) -> BackgroundRun:
-        """Begin a response; it is on record when this returns.
+        """Start a response.
 
-        Raises :class:`~proxy.errors.RequestError` (400, 429) for what cannot run in the background.
+        Raises :class:`~proxy.errors.RequestError`: 400 if it cannot run in the background, 429 over
+        a limit.
         """
         caller = ask.identity.caller
         self._check(ask, caller)
         response_id = f"{PREFIX}{uuid4().hex}"
         options = replace(ask.options, detached=Detached(response_id, self._settings.time_s))
         ask = replace(self._foreground(ask), options=options)
-        job = await self._planner.job(self._planner.begin(ask))
+        self._starting.append(caller)  # Planning waits for the record; others may start meanwhile.
+        try:
+            job = await self._planner.job(self._planner.begin(ask))
+        finally:
+            self._starting.remove(caller)
         run: BackgroundRun
 
         def changed() -> None:
@@ -139,20 +148,24 @@ class BackgroundRuns:
         payload = ask.body.payload
         if payload.get("store") is False:
             raise RequestError(
-                400, "A response in the background has to be stored. Leave store out.", param="store"
+                400,
+                "A background response must be stored. Leave store out, or set it to true.",
+                param="store",
             )
         if not self._settings.keeps:
             raise RequestError(
                 400,
-                "This server keeps no responses, so none can run in the background. Leave background out.",
+                "This server stores no responses, so it cannot run them in the background (store.content is "
+                "none). Leave background out.",
                 param="background",
             )
-        own = sum(1 for _, one in self._open if one == caller)
-        if own >= self._settings.per_caller or len(self._open) >= self._settings.total:
+        callers = [*(one for _, one in self._open), *self._starting]
+        own = callers.count(caller)
+        if own >= self._settings.per_caller or len(callers) >= self._settings.total:
             setting = "background" if own >= self._settings.per_caller else "background_total"
             raise RequestError(
                 429,
-                f"Too many responses run in the background (limits.{setting}). Wait until one has ended, or "
+                f"Too many background responses are running (limits.{setting}). Wait until one has ended, or "
                 "cancel one.",
                 type="rate_limit_error",
                 code="rate_limit_exceeded",
@@ -161,13 +174,13 @@ class BackgroundRuns:
 
     @staticmethod
     def _foreground(ask: Ask) -> Ask:
-        """The request as the upstreams get it: an ordinary one with a stream."""
+        """The request as upstreams get it: an ordinary one that streams."""
         parts = {key: value for key, value in members(ask.body.raw).items() if key != "background"}
         payload = {key: value for key, value in ask.body.payload.items() if key != "background"}
         return replace(ask, body=Body(join_object({**parts, "stream": b"true"}), {**payload, "stream": True}))
 
     async def _attend(self, run: BackgroundRun, serve: Callable[[], Any]) -> None:
-        """Keep what a run comes to while it does; end it when somebody has cancelled it."""
+        """Put the output of a run on record as it comes, and end the run if it is cancelled."""
         serving = asyncio.get_running_loop().create_task(serve())
         asked = time.monotonic()
         try:
@@ -181,7 +194,7 @@ class BackgroundRuns:
                 if run.cancelled and not serving.done():
                     serving.cancel()
         except asyncio.CancelledError:
-            # The server ends.
+            # The server stops.
             run.stream.fail(_STOPPED)
             raise
         finally:
@@ -211,7 +224,7 @@ class BackgroundRuns:
             return False
 
     def _keep(self, run: BackgroundRun) -> None:
-        """Put what is new of a response on record."""
+        """Put what is new in a response on record."""
         if not run.dirty:
             return
         run.dirty = False
@@ -232,12 +245,12 @@ class BackgroundRuns:
             )
         )
 
-    # What any process can tell.
+    # For the responses of all processes.
 
     async def resource(self, response_id: str, caller: str) -> dict[str, Any] | None:
-        """A response of the caller's that runs in the background, or did within the last hour.
+        """A background response of the caller as JSON values; ``None`` if the record has none with this id.
 
-        Raises :class:`~proxy.errors.StoreError` where nobody can say.
+        Raises :class:`~proxy.errors.StoreError` if the record cannot be read.
         """
         if not response_id.startswith(PREFIX):
             return None
@@ -246,7 +259,7 @@ class BackgroundRuns:
             return None
         resource: dict[str, Any] = state["resource"]
         if resource["status"] in ("completed", "incomplete"):
-            # What has been deleted since then is gone.
+            # The client may have deleted it since.
             kept = await self._store.find_response(response_id, caller)
             return None if kept is None else resource
         return resource
@@ -266,17 +279,17 @@ class BackgroundRuns:
         return state
 
     async def _has_died(self, run_id: str, kept_at: float) -> bool:
-        """Whether the process that had a run has ended without a word."""
+        """Whether the process of a run has died."""
         detail = await self._store.get_run(run_id)
         if detail is None:
             return time.time() - kept_at > _SILENT_S
-        # A run that has ended properly is about to say so.
+        # A run that ended properly may not have put its last state on record yet.
         return detail.run.status == "interrupted" or (
             detail.run.status != "running" and time.time() - kept_at > _SILENT_S
         )
 
     async def cancel(self, response_id: str, caller: str) -> dict[str, Any] | None:
-        """Cancel a response, wherever it runs; what it is then.  ``None`` where there is none."""
+        """Cancel a response, whichever process runs it, and return it.  ``None`` if there is none."""
         if not response_id.startswith(PREFIX):
             return None
         state = await self._state(response_id, caller)
@@ -287,7 +300,7 @@ class BackgroundRuns:
             if run.task is not None:
                 await asyncio.wait({run.task}, timeout=_CANCELLED_S)
             return run.stream.resource
-        # The process that has it looks for this.
+        # The process that runs it polls for this row.
         self._store.put_result(
             KeptResult(
                 f"{response_id}:cancel", state["run"], caller, "1", untrusted=False, created_at=time.time()
@@ -300,8 +313,10 @@ class BackgroundRuns:
         return None if state is None else state["resource"]
 
     async def events(self, response_id: str, caller: str, after: int) -> AsyncIterator[bytes]:
-        """The events of a response behind the number ``after``, until it is over; empty bytes where there was
-        none for a while."""
+        """The events of a response with numbers above ``after``, until it ends.
+
+        Yields empty bytes after ``keepalive_s`` seconds without an event.
+        """
         silence_s = self._settings.keepalive_s
         if (run := self._open.get((response_id, caller))) is not None:
             log, place = run.stream.log, 0
@@ -335,12 +350,12 @@ class BackgroundRuns:
             await asyncio.sleep(_POLL_S)
 
     async def is_streamable(self, response_id: str, caller: str) -> bool:
-        """Whether all events of a response are kept."""
+        """Whether all events of a response so far are kept."""
         state = await self._state(response_id, caller)
         return state is not None and not state["full"]
 
     async def drain(self, timeout_s: float) -> None:
-        """Let responses come to their end; what is left then ends as failed."""
+        """Wait ``timeout_s`` seconds for the responses to end; the rest end as failed."""
         tasks = {run.task for run in self._open.values() if run.task is not None}
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=timeout_s)
@@ -351,7 +366,7 @@ class BackgroundRuns:
 
 
 def _queued(response_id: str, ask: Ask) -> dict[str, Any]:
-    """The resource of a response of which nothing has come yet."""
+    """The resource of a response that has not started."""
     asked = ask.body.payload
     return {
         "id": response_id,

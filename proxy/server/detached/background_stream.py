@@ -1,7 +1,7 @@
-"""A response in the background as it comes about: its resource, and its events for whoever follows.
+"""The output of a background response: collects its resource and its events.
 
-Source: OpenAI's guide "Background mode": events have ``sequence_number``, the resource ``background: true``
-and a status that begins as ``queued``.
+Source: OpenAI's guide "Background mode": events have a ``sequence_number``, and the resource has
+``background: true`` and a status that is ``queued`` at first.
 """
 
 from collections.abc import Awaitable, Callable
@@ -19,17 +19,17 @@ from proxy.wires.stream.sse import SSEEvent, SSEParser, encode_event
 __all__ = ["ENDED", "BackgroundStream"]
 
 ENDED: Final = frozenset({"completed", "failed", "incomplete", "cancelled"})
-"""The statuses of a response that is over."""
+"""The statuses of a response that has ended."""
 
 _MAX_BODY_BYTES: Final = 1 << 20
-_BROKEN: Final = {"code": "server_error", "message": "The response broke off before it was finished."}
+_BROKEN: Final = {"code": "server_error", "message": "The response ended before it was finished."}
 
 
 class BackgroundStream:
     """A :class:`~proxy.relay.base.ClientStream` for a client that may not be there.
 
-    ``resource`` is the response as far as it has come, under an ``id`` of our own.  ``changed`` is called
-    when there is something new to be kept.
+    ``resource`` is the response so far, under an ``id`` of the proxy's own.  ``changed`` is called when there
+    is something new to put on record.
     """
 
     def __init__(self, resource: dict[str, Any], log: EventLog, changed: Callable[[], None]) -> None:
@@ -47,14 +47,14 @@ class BackgroundStream:
 
     @property
     def ended(self) -> bool:
-        """Whether the response is over."""
+        """Whether the response has ended."""
         return self.resource["status"] in ENDED
 
     def blank_out(self, secrets: Secrets | None) -> None:
         self._secrets = secrets
 
     def set_header(self, name: str, value: str) -> None:
-        """Do nothing: the record has what the headers would say."""
+        """Do nothing: the record has what these headers say."""
 
     def start(self, status: int, headers: Headers) -> None:
         self.started = True
@@ -62,7 +62,7 @@ class BackgroundStream:
             self._events = SSEParser()
 
     def flush(self) -> None:
-        """Do nothing: no bytes wait."""
+        """Do nothing: there is no buffer."""
 
     def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
         if self._secrets is not None:
@@ -79,7 +79,7 @@ class BackgroundStream:
         self.push(data)
 
     def before_finish(self) -> None:
-        """Nobody waits for the end."""
+        """Do nothing: no client is connected."""
 
     def finish(self) -> None:
         if not self.ended:
@@ -89,7 +89,7 @@ class BackgroundStream:
         self.finish()
 
     def fail(self, error: Any) -> None:
-        """End the response with an error, unless it is over."""
+        """End the response with an error, unless it has ended."""
         if self.ended:
             return
         said = error if isinstance(error, dict) else _BROKEN
@@ -98,14 +98,14 @@ class BackgroundStream:
         self._tell("response.failed")
 
     def cancel(self) -> None:
-        """End the response as cancelled, with what there is of it, unless it is over."""
+        """End the response as cancelled, with its output so far, unless it has ended."""
         if not self.ended:
             self.resource["status"] = "cancelled"
             self.log.end()
             self._changed()
 
     def _tell(self, kind: str) -> None:
-        """Say the last event."""
+        """Add the last event."""
         event = {"type": kind, "sequence_number": self._next, "response": self.resource}
         self.log.put(self._next, encode_event(orjson.dumps(event), kind.encode()))
         self.log.end()
@@ -125,7 +125,7 @@ class BackgroundStream:
             self._output.append(payload.get("item"))
             self.resource["output"] = [*self._output]
         if isinstance(response := payload.get("response"), dict):
-            # The upstream's id is its own, and the client was told another one before there was it.
+            # The client got the proxy's id before there was one from the upstream.
             self.resource = {**response, "id": self.resource["id"], "background": True}
             if not self.ended:
                 self.resource |= {"status": "in_progress", "output": [*self._output]}
@@ -140,7 +140,7 @@ class BackgroundStream:
 
 
 def _error_in(body: bytes) -> Any:
-    """The error that a body says which is no stream; ``None`` for none."""
+    """The error in a body that is not a stream; ``None`` if it has none."""
     try:
         said = orjson.loads(body)
     except orjson.JSONDecodeError:

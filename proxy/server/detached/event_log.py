@@ -1,4 +1,4 @@
-"""The events of a response in the background, kept for whoever follows it."""
+"""The events of a background response, kept in memory for clients that follow it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,13 +7,13 @@ from typing import Final
 __all__ = ["MAX_LOG_BYTES", "EventLog"]
 
 MAX_LOG_BYTES: Final = 16 << 20
-"""Bytes of events that are kept of one response; what is longer can be polled, and not streamed again."""
+"""The most bytes of events to keep per response; a longer one can be polled, but not streamed again."""
 
 
 class EventLog:
-    """Events by their sequence numbers, as bytes.  Belongs to one event loop.
+    """Events as bytes, with their sequence numbers.  Belongs to one event loop.
 
-    ``full`` says that it was longer than :data:`MAX_LOG_BYTES`; from then on there are no events.
+    ``full`` says that they took more than ``max_bytes``; from then on the log keeps none.
     """
 
     def __init__(self, max_bytes: int = MAX_LOG_BYTES) -> None:
@@ -25,7 +25,7 @@ class EventLog:
         self.full = False
 
     def put(self, number: int, event: bytes) -> None:
-        """Keep an event, and tell whoever waits."""
+        """Add an event, and wake those that wait for it."""
         if self.full:
             return
         self._size += len(event)
@@ -37,16 +37,16 @@ class EventLog:
         self._wake()
 
     def end(self) -> None:
-        """There will be no other event."""
+        """Say that no more events will come."""
         self.ended = True
         self._wake()
 
     def since(self, place: int) -> Sequence[tuple[int, bytes]]:
-        """The events from a place in the log on."""
+        """The events from the position ``place`` on."""
         return self.events[place:]
 
     async def wait(self, place: int, at_most_s: float) -> None:
-        """Return when there is an event at that place, or none will come, or after so many seconds."""
+        """Wait for an event at the position ``place`` or the end, for at most ``at_most_s`` seconds."""
         if len(self.events) > place or self.ended or self.full:
             return
         waiter = asyncio.get_running_loop().create_future()

@@ -1,14 +1,14 @@
-"""Streams that can be resumed: a run outlives its client for a while, and whoever comes back gets all of it.
+"""Streams that can be resumed: a run outlives its client for a while, and the client can come back.
 
-What a run sends is kept in this process as the bytes that the client was sent.  Whoever asks for it again
-with the run's id is sent these, and then what follows.
+This process keeps the bytes that a run sends.  A client that sends the request again with the run's id gets
+these bytes, and then the rest of the stream.
 """
 
 import asyncio
 import contextlib
 import hashlib
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from multidict import istr
@@ -24,31 +24,30 @@ __all__ = ["RESUME", "ResumableRuns", "resume_of", "same_request"]
 RESUME: Final = istr("x-toolrelay-resume")
 _MAX_BYTES: Final = 8 << 20
 _MAX_TOTAL: Final = 64 << 20
-"""Bytes that are kept of one run, and of all runs of this process; a run past them cannot be resumed."""
+"""The most bytes to keep of one run and of all runs of this process; a longer run cannot be resumed."""
 
 
 def resume_of(head: Head) -> str:
-    """What a request asks: ``on``, the id of a run that is to be resumed, or nothing."""
+    """The value of the header: ``on``, the id of the run to resume, or an empty string."""
     return head.sole(RESUME) or ""
 
 
 def same_request(path: str, body: bytes) -> bytes:
-    """What two requests have in common that are the same."""
+    """A digest that is equal for equal requests."""
     return hashlib.sha256(path.encode() + b"\0" + body).digest()
 
 
 class _Room:
-    """What all runs of this process keep together."""
+    """The bytes that all runs of this process keep together."""
 
     def __init__(self) -> None:
         self.used = 0
 
 
 class _KeptStream:
-    """A :class:`~proxy.relay.base.ClientStream` that keeps what it sends, and has a client or not.
+    """A :class:`~proxy.relay.base.ClientStream` that keeps what it sends, with or without a client.
 
-    Without a client what is sent is only kept.  ``lost`` says that it was too much to keep; then a run ends
-    with its client, as any other run does.
+    ``lost`` says that there was too much to keep: the run then ends when its client leaves, like any other.
     """
 
     def __init__(self, room: _Room) -> None:
@@ -133,7 +132,7 @@ class _KeptStream:
             self.forget()
 
     def forget(self) -> None:
-        """Keep nothing of it any more."""
+        """Drop what was kept; the run can no longer be resumed."""
         self.lost = True
         self._room.used -= self._size
         self._size = 0
@@ -146,9 +145,9 @@ class _KeptStream:
             raise ConnectionResetError("the client has gone, and the run was too long to be resumed")
 
     async def replay(self, client: ClientStream) -> None:
-        """Send a client all that was sent, and from then on what follows.  Raises ``ConnectionError``."""
+        """Send a client everything so far, and the rest as it comes.  Raises ``ConnectionError``."""
         if (before := self.client) is not None:
-            # Its connection may be dead and nobody has noticed; there is one reader at a time.
+            # A run has one client at a time; the connection of the old one may be dead.
             self.client = None
             before.abort()
         client.blank_out(self._secrets)
@@ -173,30 +172,30 @@ class _KeptStream:
 
 @dataclass(eq=False, slots=True)
 class _Run:
-    """A run that can be resumed, by its caller with the same request."""
+    """A run that its caller can resume with the same request."""
 
     caller: str
     request: bytes
     stream: _KeptStream
     task: asyncio.Task[None]
-    timer: asyncio.TimerHandle | None = field(default=None)
+    timer: asyncio.TimerHandle | None = None
 
 
 class ResumableRuns:
-    """The runs of this process that can be resumed.  One for the process."""
+    """The runs of this process that can be resumed.  One per process."""
 
     def __init__(self, keep_s: float) -> None:
-        """``keep_s`` are the seconds that a run goes on without a client, and that it is kept at its end."""
+        """``keep_s``: for how many seconds a run goes on without a client, and is kept after its end."""
         self._keep_s = keep_s
         self._room = _Room()
         self._runs: dict[str, _Run] = {}
 
     def check(self) -> None:
-        """Raise :class:`~proxy.errors.RequestError` (400) where no run can be resumed."""
+        """Raise :class:`~proxy.errors.RequestError` (400) if this server does not resume runs."""
         if self._keep_s <= 0:
             raise RequestError(
                 400,
-                "This server does not resume streams (tools.resume_s is 0). Leave the header out.",
+                "This server does not resume streams (tools.resume_s is 0). Leave x-toolrelay-resume out.",
                 param=RESUME,
             )
 
@@ -208,9 +207,9 @@ class ResumableRuns:
         client: ClientStream,
         work: Callable[[ClientStream], Coroutine[Any, Any, None]],
     ) -> None:
-        """Carry a run out for its client, who may leave it and come back.
+        """Serve a run to its client, which may leave and come back.
 
-        Raises what ``work`` raises, and ``ConnectionError`` where another client has taken it over.
+        Raises what ``work`` raises, and ``ConnectionError`` if another connection has taken over the run.
         """
         stream = _KeptStream(self._room)
         stream.client = client
@@ -220,10 +219,10 @@ class ResumableRuns:
         await self._accompany(run_id, run, client)
 
     async def resume(self, run_id: str, caller: str, request: bytes, client: ClientStream) -> None:
-        """Send a client all of a run, from its first byte on, and what follows.
+        """Send a client a run from its first byte to its end.
 
-        Raises :class:`~proxy.errors.RequestError` (404) for a run that is not here, or another's; (400) for
-        another request than the run's.
+        Raises :class:`~proxy.errors.RequestError`: 404 if this process has no such run of the caller, 400 if
+        the request is not the one of the run.
         """
         run = self._runs.get(run_id)
         if run is None or run.caller != caller or run.stream.lost:
@@ -246,14 +245,14 @@ class ResumableRuns:
             run.timer = None
         try:
             await run.stream.replay(client)
-        except BaseException:  # Whoever leaves during the replay leaves the run as alone as it was.
+        except BaseException:  # A client that leaves during the replay leaves the run without one.
             self._leave(run_id, run)
             raise
         if not run.stream.ended:
             await self._accompany(run_id, run, client)
 
     async def _accompany(self, run_id: str, run: _Run, client: ClientStream) -> None:
-        """Wait for the end of a run with one of its clients."""
+        """Wait for the end of a run on behalf of one of its clients."""
         try:
             await asyncio.wait({run.task})
         except asyncio.CancelledError:
@@ -262,7 +261,7 @@ class ResumableRuns:
                     run.stream.client = None
                     self._leave(run_id, run)
                 raise
-            # The server ends: the run tells its client so.
+            # The server stops: the run tells its client so.
             run.stream.cut_off = True
             run.task.cancel()
             await asyncio.wait({run.task})
@@ -274,7 +273,7 @@ class ResumableRuns:
             raise ConnectionResetError("the client has left its run")
 
     def _leave(self, run_id: str, run: _Run) -> None:
-        """A run has no client: it ends soon, unless one comes back."""
+        """Let a run without a client end after ``keep_s`` seconds, unless one comes back."""
         if run.task.done() or run.stream.client is not None:
             return
         if run.stream.lost:
@@ -285,7 +284,7 @@ class ResumableRuns:
         run.timer = asyncio.get_running_loop().call_later(self._keep_s, run.task.cancel)
 
     def _expire(self, run_id: str, run: _Run) -> None:
-        """A run is over: it is kept for a while, unless it was broken off."""
+        """Keep a run that has ended for ``keep_s`` seconds; drop it at once if its stream is incomplete."""
         if run.timer is not None:
             run.timer.cancel()
         if not run.stream.ended:
@@ -298,7 +297,7 @@ class ResumableRuns:
             run.stream.forget()
 
     async def drain(self, timeout_s: float) -> None:
-        """End the runs that have no client, and forget all."""
+        """End the runs that still go on, and drop all."""
         alone = [run.task for run in self._runs.values() if not run.task.done()]
         for task in alone:
             task.cancel()

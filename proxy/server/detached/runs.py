@@ -1,4 +1,4 @@
-"""Both kinds of runs that go on without their client, as one value."""
+"""The two kinds of runs that go on without their client."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ __all__ = ["DetachedRuns"]
 
 @dataclass(frozen=True, slots=True)
 class DetachedRuns:
-    """Responses in the background, and streams that can be resumed."""
+    """Background responses, and streams that can be resumed."""
 
     background: BackgroundRuns
     resumable: ResumableRuns

@@ -1,7 +1,7 @@
-"""Approvals in SQL: rows that change by conditional updates alone.
+"""Approvals in SQL: rows that only change by conditional updates.
 
-A condition that does not hold makes a column NULL that must not be, as with claims of effects: the database
-refuses the whole write, and of two processes that decide at the same moment one is refused.
+If its condition does not hold, an update sets a NOT NULL column to NULL, as with claims of effects.  The
+database then refuses the whole write: of two processes that decide at the same moment, one is refused.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ _WAITING: Final = f"{_in([ApprovalStatus.PENDING])} AND expires_at > ?"
 
 
 class SqlApprovals(SqlBase):
-    """The part of a store in SQL that :class:`~proxy.approval_records.ApprovalLog` asks for."""
+    """The :class:`~proxy.approval_records.ApprovalLog` part of a SQL store."""
 
     async def put_approvals(self, approvals: Sequence[Approval]) -> None:
         """See :class:`~proxy.approval_records.ApprovalLog`."""
@@ -78,7 +78,8 @@ class SqlApprovals(SqlBase):
 
     async def list_approvals(self, wanted: ApprovalFilter) -> Sequence[Approval]:
         """See :class:`~proxy.approval_records.ApprovalLog`."""
-        clauses, values = ["created_at >= ?"], [*self._oldest()]
+        clauses: list[str] = ["created_at >= ?"]
+        values: list[Any] = [self._oldest_kept()]
         if wanted.waiting:
             clauses.append(_WAITING)
             values.append(wanted.now)
@@ -100,9 +101,7 @@ class SqlApprovals(SqlBase):
 
     async def decide_approval(self, approval: Approval, decided: Decided, now: float) -> Approval:
         """See :class:`~proxy.approval_records.ApprovalLog`."""
-        changed = replace(
-            approval, words=decided.words, edited=decided.arguments, expires_at=decided.until or now
-        )
+        changed = replace(approval, words=decided.words, edited=decided.arguments)
         *closed, sealed_by = self._ring.close(APPROVALS, _row_of(changed))
         values = dict(zip(APPROVALS.columns, closed, strict=True))
         mark = secrets.token_hex(16)
@@ -110,7 +109,7 @@ class SqlApprovals(SqlBase):
         said = (rows.clean_name(decided.by), decided.via, now, until)
         sealed = (values[column] for column in APPROVALS.sealed)
         row = (now, mark, mark, *said, *sealed, sealed_by, approval.id)
-        with contextlib.suppress(RowRefused):  # Somebody was faster, or it has expired: what is there counts.
+        with contextlib.suppress(RowRefused):  # Another decision came first, or it has expired.
             await self._writer.commit(_DECIDE[decided.event], [row])
         found = await self.find_approvals([approval.id])
         if not found:
@@ -118,14 +117,17 @@ class SqlApprovals(SqlBase):
         return found[0]
 
     def _use_of(self, approval_id: str, invocation_id: str) -> list[Batch]:
-        """What is committed with the row of the execution that an approval is used for, if it has one."""
+        """The update that marks an approval as used, to commit with the row of its execution.
+
+        Empty if ``approval_id`` is.
+        """
         if not approval_id:
             return []
         used = rows.clean_text(invocation_id)
         return [(_USE, [(self._clock(), used, used, approval_id)])]
 
     async def _used_by(self, approval_id: str) -> tuple[str, InvocationStatus, Any] | None:
-        """The execution that an approval was used for, how it ended, and its error code."""
+        """The execution of an approved call: its id, status and error code; ``None`` if it has not run."""
         found = list(
             await self._look_up(
                 "SELECT a.invocation_id, i.status, i.error_code FROM approvals a "
@@ -139,12 +141,9 @@ class SqlApprovals(SqlBase):
     async def _approvals(self, where: str, *values: Any) -> list[Approval]:
         return [_read(row) for row in await self._find(APPROVALS, where, *values)]
 
-    def _oldest(self) -> list[Any]:
-        return [self._oldest_kept()]
-
 
 def _row_of(record: Approval) -> rows.Row:
-    """The values of the columns of :data:`~proxy.store.seal.APPROVALS`."""
+    """An approval as values of the columns of :data:`~proxy.store.seal.APPROVALS`."""
     return rows.fitting(
         record.id,
         record.run_id,

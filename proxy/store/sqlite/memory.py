@@ -1,8 +1,8 @@
 """The record in a SQLite database in memory, which is gone when the process ends.
 
-It has the tables of the record in a file, and nothing of it is written to a disk: neither the database nor
-what SQLite keeps beside one.  Statements run in the event loop's own thread.  None of them waits for a disk,
-and to go to another thread and back takes longer than most of them do.
+It has the same tables as a record in a file.  Nothing is written to disk, neither the database nor SQLite's
+temporary files.  Statements run in the event loop's own thread: they do not wait for a disk, and a switch to
+another thread and back takes longer than most of them.
 """
 
 import contextlib
@@ -34,21 +34,21 @@ __all__ = ["MAX_BYTES", "MemoryStore"]
 T = TypeVar("T")
 
 MAX_BYTES: Final = 128 * 2**20
-"""The most that the rows of a record in memory take; ``store.max_bytes`` may make it less."""
+"""The most bytes that the rows of a record in memory take; ``store.max_bytes`` can lower it."""
 
 _GROUP_BYTES: Final = 72 * 2**20
-"""What one group of writes adds at most, before room is made for it."""
+"""The most bytes that one group of writes adds before room is made."""
 
 _NAME: Final = Path("memory:")
-"""What messages call the record."""
+"""The name of the record in messages."""
 
 
 class MemoryStore(SqlStore):
     """:class:`~proxy.store.base.Store` in memory, for trials and tests.
 
-    Whenever a group of writes leaves more than ``max_bytes`` (:data:`MAX_BYTES` at most), room is made:
-    whoever has the most content loses the oldest of it (see :mod:`proxy.store.sqlite.room`).  Nothing is
-    sealed, since nothing is written down, and no other process shares it.  After ``aclose`` runs can still be
+    After each group of writes, what exceeds ``max_bytes`` (at most :data:`MAX_BYTES`) is deleted: the callers
+    with the most content lose the oldest of it (see :mod:`proxy.store.sqlite.room`).  Nothing is sealed,
+    because nothing is written to disk and no other process shares it.  After ``aclose`` runs can still be
     read; they go with the object.
     """
 
@@ -62,21 +62,21 @@ class MemoryStore(SqlStore):
 
     @property
     def keys_told(self) -> int:
-        """How often a key has changed."""
+        """How often client keys have changed."""
         return self._mark.number
 
     @property
     def sealed(self) -> bool:
-        """Nothing is written down, so that nothing has to be masked."""
+        """True: nothing is written to disk, so nothing has to be masked."""
         return True
 
     @property
     def vault(self) -> None:
-        """There is none: tokens would be gone with the process, and no other sees them."""
+        """``None``: tokens would be lost with the process, and no other process could use them."""
         return None
 
     async def start(self) -> None:
-        """Make the tables and begin to take writes; raises :class:`~proxy.errors.StoreError`."""
+        """Create the tables and start to take writes; raises :class:`~proxy.errors.StoreError`."""
         try:
             self._db = _Connection(self._max_bytes)
         except sqlite3.Error as error:
@@ -84,16 +84,16 @@ class MemoryStore(SqlStore):
         self._writer.start(self._db, tidy_in_s=self._tidy_every_s)
 
     async def aclose(self) -> None:
-        """Take no more writes.  Idempotent."""
+        """Stop taking writes.  Idempotent."""
         self._look_ups.close()
         await self._writer.aclose(self._lock_timeout_s)
 
     async def scrub(self) -> str:
-        """Nothing is written anywhere."""
+        """Do nothing: nothing is written to disk."""
         return ""
 
     async def settle(self, within_s: float) -> bool:
-        """No other process ever finds it here; in this one it is there at once."""
+        """Do not wait: only this process reads the record, and it sees writes at once."""
         return self._writer.running
 
     async def healthy(self) -> bool:
@@ -108,18 +108,18 @@ class MemoryStore(SqlStore):
         return [(PUT_OWNER, owner)]
 
     async def _tidy(self) -> float:
-        """Delete a batch of what is past its days, or more than one caller may have."""
+        """Delete a batch of what is past its retention, or over the limit of one caller."""
         db = self._connection()
         try:
             more = await db.run(lambda each: expire(each, self._expiring(), self._oldest_kept()))
             more = more or await self._cap.trim(SqliteKeeper(db))
-        except sqlite3.Error:  # There is no memory for it now.
+        except sqlite3.Error:  # Out of memory for now.
             return min(TIDY_RETRY_S, self._tidy_every_s)
         return 0.0 if more else self._tidy_every_s
 
     @contextlib.asynccontextmanager
     async def _snapshot(self) -> AsyncIterator[SqlReader]:
-        """The database itself: no query hands control to others, so that nothing changes in between."""
+        """The database itself: queries do not yield to other tasks, so nothing changes in between."""
         db = self._connection()
         try:
             yield db
@@ -133,7 +133,7 @@ class MemoryStore(SqlStore):
             return await db.execute_fetchall(sql, values)
 
     async def _look_up(self, sql: str, values: rows.Row) -> Iterable[Any]:
-        """A query, which always answers in time, so that it also sees what waits to be written."""
+        """A query that also sees pending writes; unlike one in a file it is always fast enough."""
         await self._see_writes()
         return await self._query(sql, values)
 
@@ -147,17 +147,17 @@ class MemoryStore(SqlStore):
 
 
 class _Connection:
-    """A database in memory, of ``max_bytes`` beside its empty tables.
+    """A database in memory, with room for ``max_bytes`` besides its empty tables.
 
-    Its methods are coroutines as those of a connection to a file are, but never wait.
+    Its methods are coroutines like those of a connection to a file, but they never wait.
     """
 
     def __init__(self, max_bytes: int) -> None:
-        # Whoever drops the store last may be another thread; statements run in the event loop's alone.
+        # Another thread may drop the last reference; statements only run in the event loop's thread.
         self._db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         weakref.finalize(self, self._db.close)
         prepare(self._db)
-        self._db.execute("PRAGMA temp_store = MEMORY")  # what is sorted goes to no file either
+        self._db.execute("PRAGMA temp_store = MEMORY")  # Sorting must not use a file either.
         make_schema(self._db)
         self._max_bytes = max_bytes
         self._empty = used(self._db)
@@ -167,42 +167,42 @@ class _Connection:
         return self._db.execute(sql, tuple(parameters or ())).fetchall()
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """What ``work`` comes to."""
+        """The result of ``work``."""
         return work(self._db)
 
     async def transaction(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """The same, with all of ``work`` committed or nothing."""
+        """The result of ``work``, which is committed as a whole or not at all."""
         return commit(self._db, work)
 
     async def write(self, batches: Sequence[Batch]) -> None:
-        """Commit a group of writes, then make room; raises WriteError."""
+        """Commit a group of writes, then make room; raises ``WriteError``."""
         with writing(batches) as work:
             commit(self._db, work)
             make_room(self._db, self._empty, self._max_bytes)
 
     def held(self) -> int:
-        """The bytes of the rows."""
+        """The size of the rows, in bytes."""
         return used(self._db) - self._empty
 
 
 class _NoFile(KeyMark):
-    """The mark of a record that no other process shares: it is in no file."""
+    """The mark of key changes of a record that no other process shares: a counter in place of a file."""
 
     def __init__(self) -> None:
         super().__init__(_NAME)
         self._changes = 0
 
     def exists(self) -> bool:
-        """Whether keys were ever made."""
+        """Whether a client key was ever made."""
         return self._changes > 0
 
     @property
     def number(self) -> int:
-        """How often a key has changed."""
+        """How often client keys have changed."""
         return self._changes
 
     def attach(self) -> None:
-        """There is nothing to open."""
+        """Do nothing: there is no file to open."""
 
     def touch(self) -> None:
         """Count one change."""

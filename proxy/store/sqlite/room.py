@@ -1,9 +1,9 @@
-"""What goes where a record in memory is over its bytes.
+"""What to delete when a record in memory is larger than its limit.
 
-Content (what conversations need) and rows (what happened) each have half of the room at least.  Of content
-the oldest goes of whoever has the most: of the key that has most with all its end users, and of these of the
-one who does.  So nobody's content goes for what others keep while they have less than an equal share.  Of
-rows the oldest runs go; what keeps a side effect from happening twice goes last.
+Content (what conversations need) and rows (what happened) each get at least half of the room.  Content goes
+from the client key that has the most with all its end users, and there from the end user who has the most,
+oldest first.  So a caller with less than an equal share loses nothing to others.  Rows go with the oldest
+runs; the rows that prevent a second side effect go last.
 """
 
 import sqlite3
@@ -22,13 +22,13 @@ from proxy.store.sqlite.db import commit
 __all__ = ["make_room", "used", "who_gives"]
 
 _AT_ONCE: Final = 500
-"""Rows that go in one step where their sizes are not looked at."""
+"""How many rows to delete in one step, whatever their sizes."""
 
 _LENGTH: Final = "length(CAST({} AS BLOB))"
 
 
 def _caller(table: ContentTable) -> str:
-    """The caller of a row of content, by its run where the row does not say it."""
+    """SQL for the caller of a row of content, from its run if the row has no such column."""
     if table in OF_RUNS:
         return f"coalesce((SELECT caller FROM runs WHERE id = {table.name}.run_id), '')"
     return "caller"
@@ -55,11 +55,11 @@ _DROP_OLDEST: Final = tuple(
         ("effect_claims", "", "created_at"),
     )
 )
-"""What goes after runs, in this order."""
+"""Deletes that follow those of runs, in this order."""
 
 
 def used(db: sqlite3.Connection) -> int:
-    """The bytes of the pages in use."""
+    """The size of the pages in use, in bytes."""
     pages, free, size = [
         int(db.execute(f"PRAGMA {pragma}").fetchone()[0])
         for pragma in ("page_count", "freelist_count", "page_size")
@@ -68,10 +68,11 @@ def used(db: sqlite3.Connection) -> int:
 
 
 def make_room(db: sqlite3.Connection, empty: int, max_bytes: int) -> None:
-    """Delete what does not fit where the rows of a database take more than ``max_bytes``.
+    """Delete what exceeds ``max_bytes``, the limit for the rows of a database.
 
-    ``empty`` is what the tables take without rows.  Finding out who has the most takes a look at all content,
-    so that more goes than has to: of content an eighth of the bound, and less of rows, which take longer.
+    ``empty`` is the size of the tables without rows, in bytes.  To find out who has the most, all content
+    must be read.  So each step deletes more than it must: an eighth of the limit of content, and less of
+    rows, which take longer.
     """
     while (over := used(db) - empty - max_bytes) > 0:
         held = {str(whose): int(size) for whose, size in db.execute(_HELD)}
@@ -87,10 +88,10 @@ def make_room(db: sqlite3.Connection, empty: int, max_bytes: int) -> None:
 
 
 def who_gives(held: Mapping[str, int], need: int) -> dict[str, int]:
-    """How many bytes each caller has to give, so that all of them together give ``need``.
+    """How many bytes each caller must give up, so that together they give up ``need``.
 
-    ``held`` is what each has.  Those keys that have most come down to the same level, and of a key those of
-    its end users that do.
+    ``held`` is how many bytes each caller has.  The client keys with the most come down to a common level,
+    and within a key the end users with the most do.
     """
     keys: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for caller, size in held.items():
@@ -102,7 +103,7 @@ def who_gives(held: Mapping[str, int], need: int) -> dict[str, int]:
 
 
 def _above_level(held: Mapping[str, int], need: int) -> dict[str, int]:
-    """What each has above the level that leaves out ``need``, or everything."""
+    """What each has above the level at which all excess adds up to ``need``; everything if it never does."""
     level, total = 0, 0
     ordered = sorted(held.values(), reverse=True)
     for count, (size, following) in enumerate(zip(ordered, [*ordered[1:], 0], strict=False), 1):
@@ -114,7 +115,7 @@ def _above_level(held: Mapping[str, int], need: int) -> dict[str, int]:
 
 
 def _drop_content(db: sqlite3.Connection, gives: Mapping[str, int]) -> bool:
-    """Delete the oldest content of those who give; whether there was any."""
+    """Delete the oldest content of these callers; return whether there was any."""
     left = {whose: size for whose, size in gives.items() if size > 0}
     gone: defaultdict[int, list[tuple[int]]] = defaultdict(list)
     for kind, place, whose, size in db.execute(_OLDEST):
@@ -138,7 +139,7 @@ def _drop_content(db: sqlite3.Connection, gives: Mapping[str, int]) -> bool:
 
 
 def _drop_rows(db: sqlite3.Connection) -> bool:
-    """Delete a batch of the oldest rows; whether there was any."""
+    """Delete a batch of the oldest rows; return whether there were any."""
     found = [(str(row[0]),) for row in db.execute(*purge_query(PurgeFilter()))]
     if found:
         return commit(db, lambda each: each.executemany(DELETE_RUN, found).rowcount) > 0

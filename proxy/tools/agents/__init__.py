@@ -1,1 +1,1 @@
-"""Agents as tools: a model of its own, with instructions and tools, that gets a task and reports."""
+"""Agents as tools: a second model with its own instructions and tools, which gets a task and reports."""

@@ -1,4 +1,4 @@
-"""What an agent is: a model with instructions, tools and budgets, which another model calls as a tool."""
+"""Agents: models with instructions, tools and budgets, which another model calls as tools."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ __all__ = ["AGENT_PREFIX", "PROVIDER", "TASK", "Agent", "agent_takes", "is_agent
 PROVIDER: Final = "agent"
 AGENT_PREFIX: Final = f"{PROVIDER}__"
 TASK: Final = "task"
-"""The name of the only argument: what the agent is to do."""
+"""The name of the only argument."""
 
 _STRENGTH: Final = (ToolEffect.READ_ONLY, ToolEffect.STATE_CHANGE, ToolEffect.EXTERNAL_SIDE_EFFECT)
 _PARAMETERS: Final[Mapping[str, Any]] = {
@@ -24,8 +24,8 @@ _PARAMETERS: Final[Mapping[str, Any]] = {
         TASK: {
             "type": "string",
             "minLength": 1,
-            "description": "What the agent is to do. It sees nothing of this conversation: say all that it "
-            "needs to know, and what its report must contain.",
+            "description": "The task for the agent. It does not see this conversation: include everything it "
+            "needs to know, and say what its report must contain.",
         }
     },
     "required": [TASK],
@@ -34,12 +34,12 @@ _PARAMETERS: Final[Mapping[str, Any]] = {
 
 
 def is_agent(tool: str) -> bool:
-    """Whether a tool id is that of an agent."""
+    """Whether a tool id belongs to an agent."""
     return tool.startswith(AGENT_PREFIX)
 
 
 def agent_takes(tool: str, patterns: Iterable[str]) -> bool:
-    """Whether an agent with these patterns has the tool of that id.  No agent has another agent."""
+    """Whether an agent with these patterns gets the tool with that id.  No agent can call another agent."""
     return not is_agent(tool) and any(fits(tool, pattern) for pattern in patterns)
 
 
@@ -47,11 +47,11 @@ def agent_takes(tool: str, patterns: Iterable[str]) -> bool:
 class Agent:
     """One agent, as the operator configured it.
 
-    ``model`` is empty for the model of the run that calls the agent.  ``tools`` are patterns of tool ids.
-    ``max_tokens`` and ``max_cost`` (in billionths) of 0 mean no limit of its own; what is left of the
-    budgets of the run that calls it limits it in any case.  ``max_turns`` counts all responses of its model,
-    the report too.  ``output_schema`` is the JSON Schema that its report must fit; ``None`` for a report in
-    words.  ``effect`` is ``None`` for the strongest effect of its tools.
+    ``model`` is empty for the model of the calling run.  ``tools`` are patterns of tool ids.  ``max_tokens``
+    and ``max_cost`` (in billionths) of 0 mean no limit of its own; the rest of the calling run's budgets
+    limits it in any case.  ``max_turns`` counts all responses of its model, including the report.
+    ``output_schema`` is the JSON Schema of its report; ``None`` for a report in plain text.  ``effect`` is
+    ``None`` for the strongest effect of its tools.
     """
 
     name: str
@@ -74,13 +74,13 @@ class Agent:
         return tool_id(PROVIDER, self.name)
 
     def takes(self, tool: str) -> bool:
-        """Whether the agent has the tool of that id, if policy allows it."""
+        """Whether the agent gets the tool with that id, if policy allows it."""
         return agent_takes(tool, self.tools)
 
     def spec(self, loaded: Iterable[ToolSpec]) -> ToolSpec:
-        """The tool that calls the agent; ``loaded`` are the tools that the agent may get.
+        """The tool that calls the agent; ``loaded`` are the tools that the agent may choose from.
 
-        It has the strongest effect of these tools, and their egress.
+        The tool has egress if one of the agent's tools has.
         """
         own = [spec for spec in loaded if self.takes(spec.name)]
         effect = self.effect or strongest(spec.effect for spec in own)
@@ -93,7 +93,7 @@ class Agent:
             provider=PROVIDER,
             validate=SchemaValidator(_PARAMETERS),
             digest=spec_digest(name, self.description, _PARAMETERS, effect),
-            # A report is content: it is shown to the model that called, and to nobody else.
+            # A report is content, which only the calling model may see.
             redaction=Redaction(),
             timeout_s=self.timeout_s,
             max_result_bytes=self.max_result_bytes,
@@ -103,6 +103,6 @@ class Agent:
 
 
 def strongest(effects: Iterable[ToolEffect]) -> ToolEffect:
-    """The strongest of some effects; ``read_only`` if there is none."""
+    """The strongest of these effects; ``read_only`` if there are none."""
     found: Sequence[int] = [_STRENGTH.index(effect) for effect in effects]
     return _STRENGTH[max(found, default=0)]

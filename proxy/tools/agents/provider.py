@@ -1,4 +1,4 @@
-"""The provider of the agents' tools.  Who runs an agent is given to it: it knows no model."""
+"""The provider of the tools that call agents.  It gets a function that runs an agent: it knows no model."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -13,12 +13,12 @@ __all__ = ["AgentProvider", "RunAgent"]
 
 
 class RunAgent(Protocol):
-    """Runs an agent inside of a call of a run."""
+    """Runs an agent for one tool call."""
 
     async def __call__(self, agent: Agent, task: str, context: CallContext) -> Any:
-        """The agent's report: a text, or what JSON can say for an agent with an output schema.
+        """The agent's report: a string, or JSON values if the agent has an output schema.
 
-        Raises :class:`~proxy.errors.ToolFailure` for a report that there is not.
+        Raises :class:`~proxy.errors.ToolFailure` if there is no report.
         """
         ...
 
@@ -26,9 +26,8 @@ class RunAgent(Protocol):
 class AgentProvider:
     """The tools that call agents.
 
-    ``others`` are the providers whose tools agents may have, as far as ``policy`` does not deny them.
-    Until :meth:`bind` says who runs agents, no call of one succeeds: a command that only lists tools runs
-    none.
+    ``others`` are the providers whose tools agents may use, except those that ``policy`` denies.  Every call
+    fails until :meth:`bind` is called: commands that only list tools do not need it.
     """
 
     name = PROVIDER
@@ -41,24 +40,24 @@ class AgentProvider:
 
     @property
     def agents(self) -> Mapping[str, Agent]:
-        """All agents by the ids of their tools."""
+        """All agents, by the ids of the tools that call them."""
         return self._agents
 
     def bind(self, run: RunAgent) -> None:
-        """Have calls run by ``run`` from now on."""
+        """Run agents with ``run`` from now on."""
         self._run = run
 
     async def list_tools(self) -> Sequence[ToolSpec]:
-        """A tool for each agent."""
+        """One tool per agent."""
         loaded = [spec for provider in self._others for spec in await provider.list_tools()]
         allowed = [spec for spec in loaded if self._policy.decide(spec).outcome != "denied"]
         return [agent.spec(allowed) for agent in self._agents.values()]
 
     async def call_tool(self, spec: ToolSpec, arguments: Any, context: CallContext) -> Any:
-        """Have an agent do a task; see :class:`RunAgent`."""
+        """Run an agent; see :class:`RunAgent`."""
         if self._run is None:
-            raise ToolFailure("agents run only inside of a request that asks a model")
+            raise ToolFailure("an agent can only run within a model request")
         return await self._run(self._agents[spec.name], arguments[TASK], context)
 
     async def aclose(self) -> None:
-        """Nothing to close: the other providers close themselves."""
+        """Do nothing: the other providers are closed by their owners."""

@@ -1,4 +1,4 @@
-"""Reports of agents that must fit a schema: how a model is told of it, and how what it wrote is read."""
+"""Agents' reports with a schema: the instruction for the model, and the parser of its answer."""
 
 import json
 import re
@@ -16,17 +16,17 @@ _FENCED: Final = re.compile(r"\A```[a-zA-Z]*\n(.*)\n```\Z", re.DOTALL)
 
 
 def schema_words(schema: Mapping[str, Any]) -> str:
-    """What is added to the instructions of an agent: not every upstream takes a schema as a field."""
+    """Text to append to an agent's instructions: not every upstream accepts a schema as a field."""
     return (
-        "\n\nAnswer with one JSON object that fits this JSON Schema, and with nothing else:\n"
+        "\n\nAnswer only with one JSON object that is valid under this JSON Schema:\n"
         f"{json.dumps(schema, ensure_ascii=False)}"
     )
 
 
 def read_report(schema: Mapping[str, Any], text: str) -> Any:
-    """The JSON of a report, also inside a code fence.
+    """Parse a report that is JSON, with or without a code fence.
 
-    Raises ``ValueError`` with what is wrong, in words that repeat nothing of the report.
+    Raises ``ValueError`` that says what is wrong without quoting the report.
     """
     fenced = _FENCED.match(text)
     try:
@@ -34,7 +34,7 @@ def read_report(schema: Mapping[str, Any], text: str) -> Any:
     except orjson.JSONDecodeError:
         raise ValueError("is not JSON") from None
     try:
-        # The schema says that it is an object.
+        # The schema itself requires an object.
         return SchemaValidator(schema)(report)
     except ArgumentsInvalid as fault:
         raise ValueError(f"does not fit its schema: {'; '.join(fault.problems)}") from None

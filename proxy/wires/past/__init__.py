@@ -1,1 +1,1 @@
-"""What of a conversation may differ from one request to the next, though it is the same conversation."""
+"""How the same conversation may differ from one request to the next."""

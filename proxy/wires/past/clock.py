@@ -1,4 +1,4 @@
-"""Clocks in what a model is told: a system prompt that says the time is another text with each request."""
+"""Dates and times in system prompts: a prompt with the current time differs in each request."""
 
 import re
 import time
@@ -7,8 +7,7 @@ from typing import Any, Final, Literal
 __all__ = ["ToldRule", "without_clock"]
 
 ToldRule = Literal["exact", "clock", "ignore"]
-"""How the messages at the beginning that tell the model what it is are compared: as they are, but for dates
-and times, or not at all."""
+"""How the system messages at the beginning are compared: exactly, without dates and times, or not at all."""
 
 _MONTH: Final = (
     r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?"
@@ -31,7 +30,7 @@ _CLOCK: Final = re.compile(
     re.IGNORECASE,
 )
 """Dates and times as programs write them: ISO 8601, RFC 2822, with names of months, and seconds or
-milliseconds since the epoch.  A weekday alone counts at the end of a line."""
+milliseconds since the epoch.  A weekday alone only counts at the end of a line."""
 _MAY_HAVE: Final = re.compile(r"\d|day\b", re.IGNORECASE)
 _YEARS: Final = re.compile(_YEAR)
 _MARK: Final = "\u0001"
@@ -39,10 +38,9 @@ _YEAR_S: Final = 366 * 86400.0
 
 
 def without_clock(value: Any) -> Any:
-    """The same without the dates and times in its texts that a clock may have shown lately.
+    """A JSON value without the current dates and times in its strings.
 
-    A date that is not of this year, the last or the next one stays: it says something else, such as when
-    somebody was born.
+    Dates of years other than this, the last and the next one stay: they are content, such as a date of birth.
     """
     if isinstance(value, str):
         return _CLOCK.sub(_marked, value) if _MAY_HAVE.search(value) else value

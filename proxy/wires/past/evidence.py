@@ -1,7 +1,7 @@
-"""Where an answer of a model stood, for conversations of which a part has changed since.
+"""Evidence of where a model's answer stood in a conversation, for when the conversation has changed since.
 
-Programs cut the oldest messages off, or send what they looked up for a question with that question alone.
-The whole conversation before an answer is another one then.
+Programs cut off the oldest messages.  Others add retrieved text to a question, and leave it out of later
+requests.  Then the conversation before an answer is no longer the same.
 """
 
 from collections.abc import Sequence
@@ -11,22 +11,22 @@ from typing import Final, Literal
 __all__ = ["Evidence", "Speaker", "fits_window", "was_asked"]
 
 Speaker = Literal["system", "user", "model"]
-"""Whose a message is.  Results of tools count as the model's: they answer its calls."""
+"""Who wrote a message.  Tool results count as the model's: they answer its calls."""
 
 _BEFORE: Final = "\n:>\"'`"
 _BEHIND: Final = "\n<\"'`"
 _ENOUGH: Final = 2
-"""So many equal messages before a question say where it stood, where earlier ones were replaced."""
+"""How many equal messages before a question are enough if the earlier ones differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Where an answer stood, in digests.
+    """Where an answer stood.
 
-    ``told`` is that of the messages that tell the model what it is, ``previous`` of the model's last message
-    before the question, ``question`` of what was asked since then, and ``text`` its text, empty where it is
-    more than text.  ``chain`` are the digests of the messages before the question, the oldest first; with
-    ``whole`` these are all.
+    ``told`` is a digest of the system messages, ``previous`` one of the model's last message before the
+    question, and ``question`` one of what was asked since.  ``text`` is the text of the question; empty if it
+    is more than text.  ``chain`` are digests of the messages before the question, oldest first; ``whole``
+    says that these are all.
     """
 
     told: bytes
@@ -38,10 +38,10 @@ class Evidence:
 
 
 def fits_window(kept: Sequence[str], shown: Sequence[str], *, whole: bool) -> bool:
-    """Whether the messages ``shown`` before a question are those ``kept``, less the oldest.
+    """Whether the messages ``shown`` before a question are the newest of those ``kept``.
 
-    Those may be gone, or something else in their place.  ``whole`` says that all messages are shown: none
-    is left then that would have to fit.
+    The oldest may be gone or replaced.  ``whole`` says that ``shown`` are all messages; then it is enough
+    that all of them fit.
     """
     same = 0
     for one, other in zip(reversed(kept), reversed(shown), strict=False):
@@ -52,8 +52,8 @@ def fits_window(kept: Sequence[str], shown: Sequence[str], *, whole: bool) -> bo
 
 
 def was_asked(kept: str, shown: str) -> bool:
-    """Whether the text ``shown`` is the question ``kept``, or stands in it by itself: in lines of its own,
-    behind a colon, in a tag or in quotes."""
+    """Whether the text ``shown`` is the question ``kept``, or a separate part of it: on lines of its own,
+    after a colon, in a tag or in quotes."""
     kept, shown = kept.strip(), shown.strip()
     if not shown or not kept:
         return False

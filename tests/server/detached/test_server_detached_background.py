@@ -210,6 +210,17 @@ async def test_few_run_for_one_caller(watch: Watch) -> None:
         await until(free)
 
 
+async def test_few_start_at_once_for_one_caller(watch: Watch, tmp_path: Path) -> None:
+    """A request counts before it is planned: while one waits for the record, others of the caller arrive."""
+    said = [("user", "Hello."), ("assistant", "Hello!"), ("user", "Do it.")]
+    ask = {**ASK, "input": [{"role": role, "content": text} for role, text in said]}
+    limits, store = {"background": 2}, {"url": f"sqlite:///{tmp_path / 'r.db'}"}
+    async with served(model(SLOW), limits=limits, store=store) as proxy:
+        answers = await asyncio.gather(*(proxy.ask(ask, path="/v1/responses") for _ in range(5)))
+        assert sorted(answer.status for answer in answers) == [200, 200, 429, 429, 429]
+        watch.go_on.set()
+
+
 async def test_a_response_has_a_time(watch: Watch) -> None:
     """Past ``tools.background_s`` a run comes to its end, as any run whose time is over."""
     async with served(model(SLOW), tools={"background_s": 0.3}) as proxy:

@@ -1,6 +1,6 @@
-"""Compactions (``/responses/compact``), asked of upstreams of other dialects as a request for a summary.
+"""Compactions (``/responses/compact``): upstreams of other dialects are asked for a summary.
 
-An upstream that speaks Responses gets such a request as it came.
+An upstream that speaks Responses gets the request unchanged.
 
 Source: OpenAI's API reference, "Compact a response".
 """
@@ -24,12 +24,12 @@ _READ = ("model", "input", "instructions", "previous_response_id")
 
 
 class ResponsesCompactionWire(ResponsesWire):
-    """The wire of ``/responses/compact``, for clients alone: no upstream is asked in it."""
+    """The wire of ``/responses/compact``.  Only clients use it; upstreams are asked in their own dialect."""
 
     codec: ConversationCodec = CompactionCodec()
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
-        """Read a request; no tool takes part in its answer, and nothing of it is stored.
+        """Read a request; it uses no tools, and is not stored.
 
         Raises :class:`~proxy.errors.RequestError` as
         :func:`~proxy.wires.responses.request.parse_responses_request` does.

@@ -1,4 +1,4 @@
-"""A request for a compaction as a conversation: the model is asked to summarize what was said."""
+"""Turns a request for a compaction into a conversation that asks the model for a summary."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ request."""
 
 @dataclass(frozen=True, slots=True)
 class CompactionCodec:
-    """The :class:`~proxy.wires.crossing.codec.ConversationCodec` of compactions."""
+    """The :class:`~proxy.wires.crossing.codec.ConversationCodec` for compactions."""
 
     fields = RESPONSES_FIELDS
     returns_reasoning = False
@@ -44,7 +44,7 @@ class CompactionCodec:
     def read(self, payload: Mapping[str, Any]) -> Conversation:
         """See :meth:`proxy.wires.crossing.codec.ConversationCodec.read`.
 
-        Calls and their results are told in words, so that the upstream need not know the tools.
+        Calls and their results become text, so that the upstream need not know the tools.
         """
         asked = read_conversation(payload)
         told = (replace(message, role=_role(message), parts=_in_words(message)) for message in asked.messages)
@@ -74,7 +74,7 @@ def _role(message: Message) -> Any:
 
 
 def _in_words(message: Message) -> tuple[Part, ...]:
-    """The parts of a message, its calls and results as texts, its reasoning left away."""
+    """The parts of a message, with calls and results as text and without reasoning."""
     return tuple(part for said in message.parts for part in _words(said))
 
 

@@ -1,4 +1,4 @@
-"""The answer to a request for a compaction.
+"""Writes the answer to a request for a compaction.
 
 Source: OpenAI's API reference, "The compacted response object".
 """
@@ -18,12 +18,12 @@ from proxy.wires.responses.resource import whole_usage
 __all__ = ["CompactionReplyWriter"]
 
 _MOST_KEPT_BYTES: Final = 64 << 10
-"""Of the user's newest messages, which stand behind the summary word for word."""
+"""The most bytes of the user's newest messages that follow the summary word for word."""
 _WORDS: Final = "The user's newest messages, word for word:"
 
 
 class CompactionReplyWriter(ResponsesReplyWriter):
-    """Makes one compaction of the model's answer."""
+    """Turns the model's answer into a compaction."""
 
     def __init__(self, *, asked: ResponsesRequest, summaries: SealedSummaries, **settings: Any) -> None:
         """``settings`` are those of :class:`~proxy.wires.responses.reply.ResponsesReplyWriter`."""
@@ -32,7 +32,7 @@ class CompactionReplyWriter(ResponsesReplyWriter):
         self._summaries = summaries
 
     def finish(self, reason: str | None) -> bytes:
-        """The compaction.  Raises :class:`~proxy.errors.WireError` where the model wrote no summary."""
+        """The compaction as JSON.  Raises :class:`~proxy.errors.WireError` if the model wrote no summary."""
         super().finish(reason)
         answer = self.answer
         summary = "".join(item_text(item) for item in answer.get("output") or () if isinstance(item, dict))
@@ -51,17 +51,17 @@ class CompactionReplyWriter(ResponsesReplyWriter):
         )
 
     def result(self) -> dict[str, Any] | None:
-        """Nothing: no request goes on from a compaction by its id."""
+        """``None``: no request can continue a compaction by its id."""
         return None
 
 
 def _with_words(summary: str, words: list[str]) -> str:
-    """A summary, and behind it what the user said, each message in a paragraph of its own."""
+    """A summary, followed by what the user said, one paragraph per message."""
     return "\n\n".join([summary, _WORDS, *words]) if words else summary
 
 
 def _newest_words(request: ResponsesRequest) -> list[str]:
-    """The texts of the user's newest messages in order, as many as there is room for."""
+    """The texts of the user's newest messages, oldest first, as many as fit into 64 KiB."""
     kept: list[str] = []
     room = _MOST_KEPT_BYTES
     for item in reversed(request.items):

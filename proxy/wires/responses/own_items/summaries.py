@@ -1,8 +1,8 @@
-"""Compaction items of our own: a summary of a conversation that only the proxy can read.
+"""The proxy's own compaction items: summaries of conversations that only the proxy can read.
 
 The client keeps the item and sends it back in place of the messages that it summarizes.  The summary is
-sealed with AES-256-GCM for the caller who got it: it may repeat results of server tools, which the client was
-never shown.
+encrypted with AES-256-GCM and bound to its caller, because it may repeat results of server tools that the
+client never saw.
 
 Source: OpenAI's API reference, "Compact a response".
 """
@@ -23,19 +23,19 @@ _KIND: Final = "compaction"
 _FORMAT: Final = b"\x01"
 _NONCE_BYTES: Final = 12
 _MOST_BYTES: Final = 1 << 20
-"""Of the text of a sealed summary: models do not write as much in one answer."""
+"""The longest sealed summary; models do not write as much in one answer."""
 _INTRODUCTION: Final = "A summary of the conversation up to here:"
 
 
 def is_own_compaction(item: Mapping[str, Any]) -> bool:
-    """Whether an item is a compaction of ours, or says that it is."""
+    """Whether an item claims to be one of the proxy's own compactions."""
     return item.get("type") == _KIND and is_ours(item)
 
 
 class SealedSummaries:
     """Writes and reads the compaction items of one caller.
 
-    ``key`` are 32 bytes that every process of the record has, also after a restart.
+    ``key`` is 32 bytes, the same in all processes that share the record and after a restart.
     """
 
     def __init__(self, key: bytes, caller: str) -> None:
@@ -52,10 +52,10 @@ class SealedSummaries:
         return {"id": item_id, "type": _KIND, "encrypted_content": content}
 
     def message(self, item: Mapping[str, Any], param: str) -> dict[str, Any]:
-        """What an upstream is told in place of an item of ours.
+        """The message that upstreams get in place of one of the proxy's own compaction items.
 
-        Raises :class:`~proxy.errors.RequestError` (400) for ``param`` where the item was changed, or was
-        given to another caller or by another proxy.
+        Raises :class:`~proxy.errors.RequestError` (400) that names ``param`` if the item was changed, or was
+        made for another caller or by another proxy.
         """
         summary = self._open(item)
         if summary is None:
@@ -70,7 +70,7 @@ class SealedSummaries:
         return {"type": "message", "role": "user", "content": content}
 
     def _open(self, item: Mapping[str, Any]) -> str | None:
-        """The summary in an item; ``None`` where it is not one of this caller's."""
+        """The summary in an item; ``None`` if it was not made for this caller."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 

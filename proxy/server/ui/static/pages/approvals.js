@@ -18,7 +18,7 @@ export async function show({ query: asked, signal }) {
   async function load() {
     list = await api(`approvals${query({ state, limit: 100 })}`, { signal }).catch((error) => {
       if (error.status !== 404) throw error;
-      return { data: [], note: "This server has no approvals. A tool that needs one is not offered." };
+      return { data: [], note: "This page cannot show approvals in this version. Use: toolrelay approvals list" };
     });
     draw();
   }
