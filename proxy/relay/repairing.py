@@ -114,8 +114,9 @@ class StreamRepair:
         reader, writer = self._reader, self._writer
         if reader is None or writer is None or self._ended:
             return b""
-        self._unread += data
-        out = b"".join([self._written(frame) for frame in reader.feed(data)])
+        frames = reader.feed(data)
+        self._unread = (self._unread + data)[sum(len(frame.raw) for frame in frames) :]
+        out = b"".join(map(self._written, frames))
         if reader.fault is None or self._ended:
             return out
         self._ended = True
@@ -129,7 +130,6 @@ class StreamRepair:
     def _written(self, frame: Frame) -> bytes:
         if self._writer is None or self._ended:
             return b""
-        self._unread = self._unread[len(frame.raw) :]
         out = self._writer.write(frame)
         return out + self._end() if frame.is_end_mark and self._writer.composing else out
 

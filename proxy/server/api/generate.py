@@ -96,19 +96,16 @@ class Generate:
         await self._decide(principal, context, options)
         routes = self._routes(context, wire, body, options)
         if _is_background(context, body):
-            access = Access(context.permissions, routes, context.admission)
-            ask = self._ask(context, wire, body, principal, options, access)
+            ask = self._ask(context, wire, body, principal, options, routes)
             if self._background.takes(ask):
                 return await self._begin(context, ask)
         if (asked := context.request.head[resume_of]) and context.request.websocket is None:
-            access = Access(context.permissions, routes, context.admission)
-            ask = self._ask(context, wire, body, principal, options, access)
+            ask = self._ask(context, wire, body, principal, options, routes)
             return await self._resumed(context, ask, asked)
         if not _has_to_be_planned(context, body, routes, options):
             candidates = Candidates.of(routes, body.payload)
             return await self._forwarder.send(context, body, candidates, principal.name)
-        access = Access(context.permissions, routes, context.admission)
-        return await self._plan(context, self._ask(context, wire, body, principal, options, access))
+        return await self._plan(context, self._ask(context, wire, body, principal, options, routes))
 
     async def _decide(self, principal: Principal, context: Context, options: RequestOptions) -> None:
         """Take the decisions that a request's header brings, as its caller's."""
@@ -134,7 +131,7 @@ class Generate:
         body: Body,
         principal: Principal,
         options: RequestOptions,
-        access: Access,
+        routes: Sequence[Route],
     ) -> Ask:
         """The request without its HTTP."""
         request_id, key = context.facts.request_id, context.caller.name
@@ -145,7 +142,7 @@ class Generate:
             body,
             RequestHead(context.request.head[headers_of_runs], context.target.query),
             options,
-            access,
+            Access(context.permissions, routes, context.admission),
             None if message is None else message.local,
         )
 

@@ -107,6 +107,7 @@ class AnthropicTurnEncoder:
         self._failed = False
         self._content: list[Block] = []
         self._text: Block | None = None
+        self._pieces: list[str] = []
         self._calls: dict[int, _Call] = {}
         self._waiting: list[int] = []
         self._open_call: int | None = None
@@ -120,7 +121,7 @@ class AnthropicTurnEncoder:
             # Nearly every frame is one piece of the text that is open.
             block = self._text
             if block is not None and block["type"] == "text" and self._open_call is None:
-                block["text"] += only.text
+                self._pieces.append(only.text)
                 said = self._delta({"type": "text_delta", "text": only.text})
                 raw = encode_event(orjson.dumps(said), _DELTA)
                 return [Frame(raw, said, frame.events, undecided=frame.undecided)]
@@ -155,8 +156,7 @@ class AnthropicTurnEncoder:
     def tell_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
         """See :meth:`proxy.wires.client_port.TextEncoder.tell_text`."""
         name = "thinking" if isinstance(event, ReasoningDelta) else "text"
-        if self._text is not None:
-            self._text[name] += event.text
+        self._pieces.append(event.text)
         said = self._delta({"type": f"{name}_delta", name: event.text})
         return Frame(b"", said, (event,), count=count)
 
@@ -164,7 +164,7 @@ class AnthropicTurnEncoder:
         """See :meth:`proxy.wires.client_port.ContinuingEncoder.went_out`."""
         payload = frame.payload or {}
         if self._text is not None and self._text["type"] == "text":
-            self._text["text"] += text
+            self._pieces.append(text)
         match payload.get("type"):
             case "message_start" | "message":
                 message = payload.get("message", payload)
@@ -175,7 +175,7 @@ class AnthropicTurnEncoder:
                 # What it begins with is counted as text that went out.
                 self._text = {**block, "text": ""} if block.get("type") == "text" else dict(block)
             case "content_block_stop" if self._text is not None:
-                self._content.append(self._text)
+                self._content.append(self._whole(self._text))
                 self._text = None
 
     def close(self) -> list[Frame]:
@@ -285,13 +285,18 @@ class AnthropicTurnEncoder:
             self._text = {"type": kind, name: "", **({"signature": ""} if thinking else {})}
             start = dict(self._text)
             yield {"type": "content_block_start", "index": len(self._content), "content_block": start}
-        self._text[name] += text
+        self._pieces.append(text)
         yield self._delta({"type": f"{kind}_delta", name: text})
 
     def _closed_text(self) -> Iterator[Event]:
         block, self._text = self._text, None
         if block is not None:
-            yield self._stopped(block)
+            yield self._stopped(self._whole(block))
+
+    def _whole(self, block: Block) -> Block:
+        """The block of text that ends, with all that was said of it."""
+        text, self._pieces = "".join(self._pieces), []
+        return {**block, block["type"]: text} if text else block
 
     def _stopped(self, block: Block) -> Event:
         self._content.append(block)

@@ -109,18 +109,10 @@ def _messages(asked: Fields) -> Iterator[Message]:
 
 
 def _blocks(message: Fields) -> Iterator[Part]:
-    """The content of a message: a text, or a list of blocks."""
-    content = message.take("content")
-    if isinstance(content, str):
-        if content:
-            yield Text(content, at=message.at("content"))
-    elif isinstance(content, list):
-        message.leave("content")
-        for block in message.elements("content"):
-            if (part := _block(block)) is not None:
-                yield part
-    else:
-        raise message.fault("content", "must be a string or a list of blocks")
+    """The content of a message."""
+    for said in message.contents("content", each="blocks", needed=True):
+        if (part := said if isinstance(said, Text) else _block(said)) is not None:
+            yield part
 
 
 def _block(block: Fields) -> Part | None:
@@ -141,18 +133,11 @@ def _block(block: Fields) -> Part | None:
 
 
 def _contents(holder: Fields, name: str) -> Iterator[Content]:
-    """A system prompt or the content of a result: a text, or a list of blocks."""
-    content = holder.take(name)
-    if isinstance(content, str):
-        if content:
-            yield Text(content, at=holder.at(name))
-    elif isinstance(content, list):
-        holder.leave(name)
-        for block in holder.elements(name):
-            if (found := _content(block, block.text("type") or "")) is not None:
-                yield found
-    elif content is not None:
-        raise holder.fault(name, "must be a string or a list of blocks")
+    """A system prompt or the content of a result."""
+    for said in holder.contents(name, each="blocks"):
+        found = said if isinstance(said, Text) else _content(said, said.text("type") or "")
+        if found is not None:
+            yield found
 
 
 def _content(block: Fields, kind: str) -> Content | None:

@@ -20,6 +20,7 @@ from proxy.wires.past.clock import ToldRule, without_clock
 from proxy.wires.past.evidence import Evidence, Speaker
 from proxy.wires.turn.declared import listed_tools
 from proxy.wires.turn.digest import PrefixDigests, conversation_digest
+from proxy.wires.turn.texts import joined_texts
 
 __all__ = ["AnthropicRequest", "declared_name", "parse_anthropic_request"]
 
@@ -238,9 +239,7 @@ def _neutral(content: Any) -> list[Any]:
         kind = block.get("type")
         if kind in _UNSEEN:
             continue
-        if kind == "text" and found and isinstance(found[-1], str):
-            found[-1] += str(block.get("text") or "")
-        elif kind == "text":
+        if kind == "text":
             found.append(str(block.get("text") or ""))
         else:
             said = {
@@ -250,7 +249,7 @@ def _neutral(content: Any) -> list[Any]:
                 said["content"] = _neutral(said.get("content"))
             found.append(said)
     # Blanks around a text do not count: libraries trim.
-    trimmed = [part.strip() if isinstance(part, str) else part for part in found]
+    trimmed = [part.strip() if isinstance(part, str) else part for part in joined_texts(found)]
     return [part for part in trimmed if part != ""]
 
 

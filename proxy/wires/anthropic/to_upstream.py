@@ -33,7 +33,7 @@ from proxy.conversation import (
 )
 from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS, KEEPER
 from proxy.wires.anthropic.limits import output_limit
-from proxy.wires.crossing.ledger import Ledger, Written, fitting_id
+from proxy.wires.crossing.ledger import Ledger, Written, fitting_id, without_none
 from proxy.wires.turn.arguments import arguments_object
 
 __all__ = ["write_conversation"]
@@ -313,4 +313,4 @@ def _settings(conversation: Conversation, ledger: Ledger) -> dict[str, Any]:
         "service_tier": tiers.get(service.tier or ""),
         "stream": conversation.stream or None,
     }
-    return {name: value for name, value in asked.items() if value is not None}
+    return without_none(asked)

@@ -93,6 +93,7 @@ class _Messages:
     def __init__(self, asked: Fields) -> None:
         self._asked = asked
         self._found: list[Message] = []
+        self._results: list[ToolResultPart] = []
         self._legacy_id = ""
 
     def read(self) -> list[Message]:
@@ -104,12 +105,12 @@ class _Messages:
             if role is None:
                 raise message.fault("role", f"must be one of {', '.join(_ROLES)}")
             if role == "tool":
-                self._add_result(message, legacy=said == "function")
-            else:
-                parts = (
-                    tuple(_contents(message)) if role != "assistant" else tuple(self._said(message, place))
-                )
-                self._found.append(Message(role, parts, native=message.rest(), at=message.path))
+                self._results.append(self._result(message, legacy=said == "function"))
+                continue
+            self._end_results()
+            parts = tuple(_contents(message)) if role != "assistant" else tuple(self._said(message, place))
+            self._found.append(Message(role, parts, native=message.rest(), at=message.path))
+        self._end_results()
         return self._found
 
     def _said(self, message: Fields, place: int) -> Iterator[Part]:
@@ -130,31 +131,24 @@ class _Messages:
             name, arguments = legacy.text("name") or "", legacy.text("arguments") or ""
             yield ToolCallPart(self._legacy_id, name, arguments, at=legacy.path)
 
-    def _add_result(self, message: Fields, *, legacy: bool) -> None:
+    def _result(self, message: Fields, *, legacy: bool) -> ToolResultPart:
         call_id = message.text("tool_call_id") or (self._legacy_id if legacy else "")
         name = message.text("name") or ""
         parts = tuple(_contents(message))
-        result = ToolResultPart(call_id, parts, name=name, native=message.rest(), at=message.path)
-        before = self._found[-1] if self._found else None
-        if before is not None and before.role == "tool":
-            self._found[-1] = Message("tool", (*before.parts, result), at=before.at)
-        else:
-            self._found.append(Message("tool", (result,), at=message.path))
+        return ToolResultPart(call_id, parts, name=name, native=message.rest(), at=message.path)
+
+    def _end_results(self) -> None:
+        """Results that follow each other are one message."""
+        if self._results:
+            self._found.append(Message("tool", tuple(self._results), at=self._results[0].at))
+            self._results.clear()
 
 
 def _contents(message: Fields) -> Iterator[Content]:
-    """The content of a message: a text, or a list of parts."""
-    content = message.take("content")
-    if isinstance(content, str):
-        if content:
-            yield Text(content, at=message.at("content"))
-    elif isinstance(content, list):
-        message.leave("content")
-        for part in message.elements("content"):
-            if (found := _content(part)) is not None:
-                yield found
-    elif content is not None:
-        raise message.fault("content", "must be a string or a list of parts")
+    """The content of a message."""
+    for said in message.contents("content"):
+        if (found := said if isinstance(said, Text) else _content(said)) is not None:
+            yield found
 
 
 def _content(part: Fields) -> Content | None:

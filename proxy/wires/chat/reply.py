@@ -3,89 +3,42 @@
 As on a stream, the upstream's bytes are handed on as they are unless a server tool was called.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
-from proxy.events import (
-    Frame,
-    ToolCall,
-    ToolCallFinished,
-    ToolCallStarted,
-    ToolProgress,
-    ToolResult,
-    UsageReported,
-)
+from proxy.events import Frame, ToolCall, ToolCallFinished, ToolCallStarted
 from proxy.wires.chat.message import call_object, part_text
-from proxy.wires.chosen import NOTHING_SHOWN, ShownTools, ran
-from proxy.wires.client_port import Trace, TurnEnd
 from proxy.wires.dialects.openai import error_body
 from proxy.wires.turn.assembler import mint_call_id
-from proxy.wires.turn.trace import reasoning_line, status_line, trace_call, trace_result
-from proxy.wires.turn.usage import add_usage
+from proxy.wires.turn.reply import ReplyWriter
 
 __all__ = ["ChatReplyWriter"]
 
 _REASONING = ("reasoning_content", "reasoning")
 
 
-class ChatReplyWriter:
-    """One ``chat.completion`` over all turns of its run."""
+class ChatReplyWriter(ReplyWriter):
+    """One ``chat.completion`` over all turns of its run.  The settings are those of :class:`ReplyWriter`."""
 
-    def __init__(
-        self,
-        *,
-        model: str,
-        is_hidden: Callable[[str], bool],
-        trace: Trace = "silent",
-        last_text_only: bool = False,
-        used_ids: frozenset[str] = frozenset(),
-        shown: ShownTools = NOTHING_SHOWN,
-    ) -> None:
-        self._model = model
-        self._is_hidden = is_hidden
-        self._trace = trace
-        self._chosen = shown
-        self._last_text_only = last_text_only
-        self._used_ids = used_ids
-        self._composing = False
-        self._first: dict[str, Any] = {}
-        self._last: Frame = Frame(b"")
+    _AFTER_STATUS = ""  # The texts become paragraphs.
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._first: Mapping[str, Any] = {}
         self._texts: list[str] = []
         self._reasoning: dict[str, list[str]] = {}
-        self._usages: list[Mapping[str, Any]] = []
-        self._client_ids: dict[str, str] = {}
-        self._shown: list[dict[str, Any]] = []
-
-    @property
-    def composing(self) -> bool:
-        return self._composing
 
     @property
     def visible(self) -> str:
         return _paragraphs(self._texts) if self._texts else ""
 
-    def client_ids(self) -> Mapping[str, str]:
-        return self._client_ids
-
-    def result(self) -> dict[str, Any] | None:
-        return None
-
-    def write(self, frame: Frame) -> bytes:
-        """Take a whole reply; nothing leaves before :meth:`finish`."""
-        payload = frame.payload or {}
-        self._last = frame
+    def _take(self, payload: Mapping[str, Any], calls: list[ToolCall]) -> None:
         self._first = self._first or payload
-        calls = _calls(frame)
-        if any(self._is_hidden(call.name) for call in calls):
-            self._composing = True
         self._client_ids = {
             call.call_id: self._free_id(call) for call in calls if not self._is_hidden(call.name)
         }
-        for event in frame.events:
-            if isinstance(event, UsageReported):
-                self._usages.append(event.usage.native)
         message = _message(payload)
         text = message.get("content")
         if isinstance(text, list):
@@ -95,44 +48,15 @@ class ChatReplyWriter:
         for key in _REASONING:
             if isinstance(thought := message.get(key), str) and thought:
                 self._reasoning.setdefault(key, []).append(thought)
-        return b""
 
-    def _free_id(self, call: ToolCall) -> str:
-        return call.call_id if call.call_id not in self._used_ids else mint_call_id()
+    def _drop_texts(self) -> None:
+        self._texts.clear()
 
-    def turn_ended(self, end: TurnEnd) -> bytes:
-        if end == "hidden":
-            self._composing = True
-            if self._last_text_only:
-                self._texts.clear()
-        return b""
+    def _think(self, text: str) -> None:
+        self._reasoning.setdefault("reasoning_content", []).append(text)
 
-    def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
-        if self._trace == "events":
-            self._shown.append(trace_call(call, arguments))
-        return b""
-
-    def tool_progressed(self, call: ToolCall, progress: ToolProgress) -> bytes:
-        return b""
-
-    def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
-        if self._chosen:
-            self._usages.append(ran(self._chosen, result))
-        if self._trace == "events":
-            self._shown.append(trace_result(call, result))
-        elif self._trace == "reasoning":
-            self._reasoning.setdefault("reasoning_content", []).append(reasoning_line(call, result))
-        elif self._trace == "status" and not self._last_text_only:
-            self._texts.append(status_line(call, result))
-        return b""
-
-    def note(self, text: str) -> bytes:
-        if not self._last_text_only:
-            self._texts.append(text)
-        return b""
-
-    def keep_alive(self) -> bytes:
-        return b""
+    def _say(self, text: str) -> None:
+        self._texts.append(text)
 
     def finish(self, reason: str | None) -> bytes:
         if not self._composing:
@@ -154,13 +78,10 @@ class ChatReplyWriter:
         for key, missing in (("id", ""), ("created", 0), ("model", self._model)):
             payload[key] = self._first.get(key) or payload.get(key) or missing
         payload["id"] = payload["id"] or "chatcmpl-" + mint_call_id().removeprefix("call_")
-        usage: dict[str, Any] = {}
-        for turn in self._usages:
-            usage = add_usage(usage, turn)
-        if usage:
-            payload["usage"] = usage
-        if self._shown:
-            payload["x_toolrelay"] = self._shown
+        if self._usage:
+            payload["usage"] = self._usage
+        if self._traces:
+            payload["x_toolrelay"] = self._traces
         return orjson.dumps(payload)
 
     def _composed_message(self) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from proxy.conversation import (
     ToolResultPart,
 )
 from proxy.wires.chat.fields import CHAT_FIELDS, KEEPER
-from proxy.wires.crossing.ledger import Ledger, Written, fitting_id
+from proxy.wires.crossing.ledger import Ledger, Written, fitting_id, without_none
 from proxy.wires.crossing.media import data_url, file_words, result_words
 from proxy.wires.crossing.reasoning import in_loops, is_plain
 
@@ -341,13 +341,9 @@ def _settings(conversation: Conversation, form: ChatForm) -> dict[str, Any]:
         "prompt_cache_retention": service.cache_retention,
         "moderation": service.moderation,
         "stream": conversation.stream or None,
-        "stream_options": (_without_none(options) or None) if conversation.stream else None,
+        "stream_options": (without_none(options) or None) if conversation.stream else None,
     }
-    return _without_none(asked)
-
-
-def _without_none(asked: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in asked.items() if value is not None}
+    return without_none(asked)
 
 
 def _format(form: OutputFormat | None) -> dict[str, Any] | None:
@@ -361,4 +357,4 @@ def _format(form: OutputFormat | None) -> dict[str, Any] | None:
         "schema": form.schema,
         "strict": form.strict,
     }
-    return {"type": "json_schema", "json_schema": _without_none(described)}
+    return {"type": "json_schema", "json_schema": without_none(described)}

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from proxy.conversation import Native
+from proxy.conversation import Native, Text
 from proxy.errors import RequestError
 from proxy.wires.crossing.tables import FieldTable, general_path
 
@@ -100,6 +100,21 @@ class Fields:
         if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
             raise self.fault(name, "must be a string or a list of strings")
         return tuple(found)
+
+    def contents(self, name: str, *, each: str = "parts", needed: bool = False) -> "Iterator[Text | Fields]":
+        """What somebody says: a text, unless it is empty, or the parts of a list, which are still to be read.
+
+        ``each`` is what the dialect calls parts.  Without the field nothing is said, unless it is ``needed``.
+        """
+        content = self.take(name)
+        if isinstance(content, str):
+            if content:
+                yield Text(content, at=self.at(name))
+        elif isinstance(content, list):
+            self.leave(name)
+            yield from self.elements(name)
+        elif content is not None or needed:
+            raise self.fault(name, f"must be a string or a list of {each}")
 
     def inner(self, name: str) -> "Fields | None":
         """An object that is read field by field too; :meth:`rest` of this one asks for its rest."""

@@ -13,7 +13,7 @@ from proxy.conversation import ASPECT_DEFAULTS, Conversation, Native
 from proxy.errors import RequestError
 from proxy.wires.crossing.tables import FieldTable, general_path
 
-__all__ = ["Ledger", "LeftOut", "Written", "fitting_id"]
+__all__ = ["Ledger", "LeftOut", "Written", "fitting_id", "without_none"]
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _DIGEST: Final = 8
@@ -135,6 +135,11 @@ class Ledger:
         """The body, with what it goes without."""
         left_out = tuple(LeftOut(path, reason) for path, reason in self._left_out.items())
         return Written(orjson.dumps(body), left_out, self._renamed)
+
+
+def without_none(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The members of an object that are asked for."""
+    return {name: value for name, value in asked.items() if value is not None}
 
 
 def _digest(text: str) -> str:

@@ -6,6 +6,7 @@ call by its id, else by its name, else by its place.
 """
 
 import hashlib
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -72,13 +73,26 @@ def pair(calls: Sequence[Call], results: Sequence[Mapping[str, Any]]) -> Sequenc
     ids = {call.call_id: place for place, call in enumerate(calls) if call.call_id}
     # A result that names its call takes it first, wherever it stands.
     named = [ids.get(str(result.get("tool_call_id") or "")) for result in results]
-    open_calls = [place for place in range(len(calls)) if place not in named]
+    unanswered = set(range(len(calls))).difference(named)
+    # The places of the calls of each name, and under "" of all; those that are answered meanwhile stay in.
+    in_order = sorted(unanswered)
+    queues: dict[str, deque[int]] = {"": deque(in_order)}
+    for one in in_order:
+        queues.setdefault(calls[one].name, deque()).append(one)
     found: list[int | None] = []
     for result, place in zip(results, named, strict=True):
         if place is None:
-            name = result.get("tool_name") or result.get("name")
-            place = next((one for one in open_calls if not name or calls[one].name == name), None)
-            if place is not None:
-                open_calls.remove(place)
+            name = result.get("tool_name") or result.get("name") or ""
+            queue = queues.get(name) if isinstance(name, str) else None
+            place = _first(queue, unanswered) if queue else None
         found.append(place)
     return found
+
+
+def _first(queue: deque[int], unanswered: set[int]) -> int | None:
+    """Take the first place of a queue that is unanswered; ``None`` where none is."""
+    while queue:
+        if (place := queue.popleft()) in unanswered:
+            unanswered.remove(place)
+            return place
+    return None

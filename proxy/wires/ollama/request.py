@@ -3,7 +3,6 @@
 Source: Ollama's API reference, "Generate a chat completion", and its request type ``ChatRequest``.
 """
 
-import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Final
@@ -60,22 +59,28 @@ class OllamaRequest:
             results = self._results(position + 1) if role_of(message) == "assistant" else []
             calls = calls_of(message)
             places = pair(calls, results)
+            seen: set[int] = set()
             for place, answered in enumerate(places):
                 at = position + 1 + place
-                if answered is not None and reserved(calls[answered].name):
+                if answered is None:
+                    continue
+                if reserved(calls[answered].name):
                     raise _answers_ours(f"messages[{at}].tool_name")
-                if answered is not None and answered in places[:place]:
+                if answered in seen:
                     param = f"messages[{at}].tool_call_id"
                     said = f"{param} answers a call that has its result already."
                     raise RequestError(400, said, param=param)
+                seen.add(answered)
             name = message.get("tool_name")
             if role_of(message) == "tool" and isinstance(name, str) and reserved(name):
                 raise _answers_ours(f"messages[{position}].tool_name")
 
     def _results(self, start: int) -> list[Mapping[str, Any]]:
         """The results that stand together from a place on."""
-        following = itertools.islice(self.messages, start, None)
-        return list(itertools.takewhile(lambda message: role_of(message) == "tool", following))
+        end = start
+        while end < len(self.messages) and role_of(self.messages[end]) == "tool":
+            end += 1
+        return list(self.messages[start:end])
 
     @property
     def returns_calls(self) -> bool:

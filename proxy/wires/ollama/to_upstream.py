@@ -26,7 +26,7 @@ from proxy.conversation import (
     ToolCallPart,
     ToolResultPart,
 )
-from proxy.wires.crossing.ledger import Ledger, Written
+from proxy.wires.crossing.ledger import Ledger, Written, without_none
 from proxy.wires.crossing.media import file_words, result_words
 from proxy.wires.ollama.encoder import call_object
 from proxy.wires.ollama.fields import OLLAMA_FIELDS
@@ -231,9 +231,9 @@ def _settings(conversation: Conversation) -> dict[str, Any]:
         "truncate": conversation.truncate,
         "logprobs": output.logprobs,
         "top_logprobs": output.top_logprobs if output.logprobs else None,
-        "options": {name: value for name, value in options.items() if value is not None} or None,
+        "options": without_none(options) or None,
     }
-    return {name: value for name, value in asked.items() if value is not None}
+    return without_none(asked)
 
 
 def _think(asked: ReasoningSettings) -> bool | str | None:

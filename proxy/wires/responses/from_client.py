@@ -160,18 +160,10 @@ def _has_spoken(message: Message) -> bool:
 
 
 def _contents(item: Fields, name: str) -> Iterator[Content]:
-    """The content of a message or the output of a call: a text, or a list of parts."""
-    content = item.take(name)
-    if isinstance(content, str):
-        if content:
-            yield Text(content, at=item.at(name))
-    elif isinstance(content, list):
-        item.leave(name)
-        for part in item.elements(name):
-            if (found := _content(part)) is not None:
-                yield found
-    elif content is not None:
-        raise item.fault(name, "must be a string or a list of parts")
+    """The content of a message or the output of a call."""
+    for said in item.contents(name):
+        if (found := said if isinstance(said, Text) else _content(said)) is not None:
+            yield found
 
 
 def _content(part: Fields) -> Content | None:

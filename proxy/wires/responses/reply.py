@@ -4,74 +4,65 @@ As on a stream, the upstream's bytes are handed on unless a server tool was call
 fields that repeat our own changes to the request.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
 
-from proxy.events import Frame, ToolCall, ToolCallFinished, ToolProgress, ToolResult
-from proxy.wires.chosen import NOTHING_SHOWN, ShownServer, ShownTools, ran
-from proxy.wires.client_port import Trace, TurnEnd
+from proxy.events import ToolCall, ToolResult
+from proxy.wires.chosen import ShownServer
 from proxy.wires.dialects.openai import error_body
 from proxy.wires.json.splice import replace_values, value_at
 from proxy.wires.responses.client_tools import ClientTools
 from proxy.wires.responses.items import mint_item_id
-from proxy.wires.responses.own_items.shown import Event, list_events, message_events, traced_events
+from proxy.wires.responses.own_items.shown import (
+    Event,
+    call_events,
+    list_events,
+    message_events,
+    reasoning_events,
+)
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.request import answer_text
 from proxy.wires.responses.resource import complete_resource
-from proxy.wires.turn.usage import add_usage
+from proxy.wires.turn.reply import ReplyWriter
 
 __all__ = ["ResponsesReplyWriter"]
 
 
-class ResponsesReplyWriter:
-    """One Response over all turns of its run."""
+class ResponsesReplyWriter(ReplyWriter):
+    """One Response over all turns of its run.
+
+    ``asked`` is the client's request, ``echo`` the fields that say what the client sent, ``lists`` are the
+    servers whose tools are listed first; ``settings`` are those of :class:`ReplyWriter`.
+    """
 
     def __init__(
         self,
         *,
-        model: str,
         asked: Mapping[str, Any],
         echo: Mapping[str, bytes],
         tools: ClientTools,
         signer: ItemSigner,
-        is_hidden: Callable[[str], bool],
-        trace: Trace = "silent",
-        last_text_only: bool = False,
-        shown: ShownTools = NOTHING_SHOWN,
         lists: Sequence[ShownServer] = (),
+        **settings: Any,
     ) -> None:
-        self._model = model
+        super().__init__(**settings)
         self._asked = asked
         self._echo = echo
         self._tools = tools
         self._signer = signer
-        self._is_hidden = is_hidden
-        self._trace = trace
-        self._last_text_only = last_text_only
-        self._shown = shown
         self._composing = bool(lists)
         self._public_id = ""
         self._created_at = 0
-        self._last = Frame(b"")
         self._output: list[Any] = []
-        self._usage: dict[str, Any] | None = None
-        self._client_ids: dict[str, str] = {}
         self._result: dict[str, Any] | None = None
         for server in lists:
             self._show(list_events(server))
 
     @property
-    def composing(self) -> bool:
-        return self._composing
-
-    @property
     def visible(self) -> str:
         return answer_text(self._output)
-
-    def client_ids(self) -> Mapping[str, str]:
-        return self._client_ids
 
     def result(self) -> dict[str, Any] | None:
         return self._result
@@ -81,19 +72,12 @@ class ResponsesReplyWriter:
         """The whole response once it is finished; empty before."""
         return self._result or {}
 
-    def write(self, frame: Frame) -> bytes:
-        """Take a whole reply; nothing leaves before :meth:`finish`."""
-        payload = frame.payload or {}
-        self._last = frame
+    def _take(self, payload: Mapping[str, Any], calls: list[ToolCall]) -> None:
         self._public_id = self._public_id or str(payload.get("id") or "")
         created = payload.get("created_at")
         if not self._created_at and isinstance(created, int | float):
             self._created_at = int(created)
-        calls = [event.call for event in frame.events if isinstance(event, ToolCallFinished)]
         self._client_ids = {call.call_id: call.call_id for call in calls if not self._is_hidden(call.name)}
-        self._composing = self._composing or any(self._is_hidden(call.name) for call in calls)
-        if isinstance(usage := payload.get("usage"), dict):
-            self._usage = add_usage(self._usage or {}, usage)
         output = payload.get("output")
         for item in output if isinstance(output, list) else ():
             if not isinstance(item, dict):
@@ -101,38 +85,28 @@ class ResponsesReplyWriter:
             hidden = item.get("type") == "function_call" and self._is_hidden(str(item.get("name") or ""))
             if not hidden:
                 self._output.append(item)
-        return b""
 
-    def turn_ended(self, end: TurnEnd) -> bytes:
-        if end == "hidden":
-            self._composing = True
-            if self._last_text_only:
-                self._output = [item for item in self._output if item.get("type") != "message"]
-        return b""
+    def _drop_texts(self) -> None:
+        self._output = [item for item in self._output if item.get("type") != "message"]
 
     def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
         return b""
 
-    def tool_progressed(self, call: ToolCall, progress: ToolProgress) -> bytes:
-        return b""
+    def _show_result(self, call: ToolCall, result: ToolResult) -> None:
+        served = self._shown.called(call.name)
+        if served is not None or self._trace == "events":
+            self._show(call_events(call, result, self._signer, served))
+        else:
+            super()._show_result(call, result)
 
-    def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
-        if told := ran(self._shown, result):
-            self._usage = add_usage(self._usage or {}, told)
-        served, texts = self._shown.called(call.name), not self._last_text_only
-        self._show(traced_events(self._trace, call, result, self._signer, served=served, texts=texts))
-        return b""
+    def _think(self, text: str) -> None:
+        self._show(reasoning_events(text))
+
+    def _say(self, text: str) -> None:
+        self._show(message_events(text))
 
     def _show(self, events: Iterable[Event]) -> None:
         self._output += [event["item"] for event in events if event["type"] == "response.output_item.done"]
-
-    def note(self, text: str) -> bytes:
-        if not self._last_text_only:
-            self._show(message_events(text))
-        return b""
-
-    def keep_alive(self) -> bytes:
-        return b""
 
     def finish(self, reason: str | None) -> bytes:
         payload = self._last.payload or {}

@@ -32,6 +32,7 @@ from proxy.wires.turn.digest import (
     people_named,
     sent_arguments,
 )
+from proxy.wires.turn.texts import joined_texts
 
 __all__ = ["ResponsesRequest", "answer_text", "parse_responses_request"]
 
@@ -313,10 +314,10 @@ def _spoken(item: Mapping[str, Any]) -> list[Any]:
     for part in content if isinstance(content, list) else [content]:
         known = isinstance(part, dict) and part.get("type", "text") in _TEXTS
         text = part.get("text") if isinstance(part, dict) and known else part
-        if isinstance(text, str) and spoken and isinstance(spoken[-1], str) and is_model_item(item):
-            spoken[-1] += text
-        elif text:
+        if text:
             spoken.append(text if isinstance(text, str) else part)
+    if is_model_item(item):
+        spoken = joined_texts(spoken)
     # Blanks around a text do not count: libraries trim.
     trimmed = [part.strip() if isinstance(part, str) else part for part in spoken]
     return [part for part in trimmed if part != ""]

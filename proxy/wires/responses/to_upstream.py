@@ -29,7 +29,7 @@ from proxy.conversation import (
     ToolChoice,
     ToolResultPart,
 )
-from proxy.wires.crossing.ledger import Ledger, Written, fitting_id
+from proxy.wires.crossing.ledger import Ledger, Written, fitting_id, without_none
 from proxy.wires.crossing.media import data_url, file_words, said_result
 from proxy.wires.responses.fields import KEEPER, RESPONSES_FIELDS
 from proxy.wires.responses.from_client import LOGPROBS
@@ -228,7 +228,7 @@ def _tools(conversation: Conversation, ledger: Ledger) -> dict[str, Any]:
         asked["tool_choice"] = _choice(conversation.tool_choice, custom, ledger)
     asked["parallel_tool_calls"] = conversation.parallel_tool_calls
     asked["max_tool_calls"] = conversation.max_tool_calls
-    return _without_none(asked)
+    return without_none(asked)
 
 
 def _tool(tool: Tool, ledger: Ledger) -> Any:
@@ -270,12 +270,12 @@ def _settings(conversation: Conversation) -> dict[str, Any]:
     padding = {"include_obfuscation": conversation.stream_padding}
     asked = {
         "max_output_tokens": output.max_tokens,
-        "text": _without_none(text) or None,
+        "text": without_none(text) or None,
         "include": [LOGPROBS] if output.logprobs else None,
         "top_logprobs": output.top_logprobs,
         "temperature": conversation.sampling.temperature,
         "top_p": conversation.sampling.top_p,
-        "reasoning": _without_none(reasoning) or None,
+        "reasoning": without_none(reasoning) or None,
         "truncation": None if truncate is None else "auto" if truncate else "disabled",
         "user": service.user,
         "safety_identifier": service.safety_identifier,
@@ -286,13 +286,9 @@ def _settings(conversation: Conversation) -> dict[str, Any]:
         "prompt_cache_retention": service.cache_retention,
         "moderation": service.moderation,
         "stream": conversation.stream or None,
-        "stream_options": (_without_none(padding) or None) if conversation.stream else None,
+        "stream_options": (without_none(padding) or None) if conversation.stream else None,
     }
-    return _without_none(asked)
-
-
-def _without_none(asked: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in asked.items() if value is not None}
+    return without_none(asked)
 
 
 def _format(form: OutputFormat | None) -> dict[str, Any] | None:
@@ -307,4 +303,4 @@ def _format(form: OutputFormat | None) -> dict[str, Any] | None:
         "schema": form.schema or {},
         "strict": form.strict,
     }
-    return _without_none(described)
+    return without_none(described)

@@ -38,13 +38,14 @@ class PromptedEditor:
         self._change = change
         self._strict = strict
         self._asks_usage = False
-        self._left_out: Sequence[LeftOut] = ()
+        self._left_out: Sequence[LeftOut] | None = None
 
     @property
     def left_out(self) -> Sequence[LeftOut]:
-        """What of the client's request its upstream cannot be asked for, and is not."""
-        self.translate()
-        return self._left_out
+        """What of the client's request its upstream cannot be asked for, and is not; as last rendered."""
+        if self._left_out is None:
+            self.translate()
+        return self._left_out or ()
 
     def translate(self) -> None:
         """Raise :class:`~proxy.errors.RequestError` for what the upstream's dialect cannot say."""

@@ -12,6 +12,7 @@ from typing import Final
 from proxy.wires.text_calls.call import Declared, TextCall
 from proxy.wires.text_calls.form import Form
 from proxy.wires.text_calls.source import Incomplete, NotACall, Reading, Source
+from proxy.wires.turn.texts import joined_texts
 
 __all__ = ["Scanner"]
 
@@ -77,7 +78,7 @@ class Scanner:
         self._source.cut = cut
         for _ in self._running:
             raise RuntimeError("a grammar waits behind the end of its text")
-        self.parts = _joined(self.parts)
+        self.parts = joined_texts(self.parts)
 
     # The text, from its beginning to its end.
 
@@ -289,19 +290,3 @@ class Scanner:
                 source.at = len(source.text)
                 if not (yield from source.more()):
                     return
-
-
-def _joined(parts: list[str | TextCall]) -> list[str | TextCall]:
-    """The same with texts that follow each other as one."""
-    joined: list[str | TextCall] = []
-    texts: list[str] = []
-    for part in (*parts, None):
-        if isinstance(part, str):
-            texts.append(part)
-            continue
-        if texts:
-            joined.append("".join(texts))
-            texts.clear()
-        if part is not None:
-            joined.append(part)
-    return joined

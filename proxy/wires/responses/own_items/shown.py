@@ -23,7 +23,7 @@ from proxy.wires.responses.items import (
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.turn.trace import reasoning_line, status_line
 
-__all__ = ["Event", "call_events", "list_events", "message_events", "traced_events"]
+__all__ = ["Event", "call_events", "list_events", "message_events", "reasoning_events", "traced_events"]
 
 Event = dict[str, Any]
 """An event without its numbers; ``output_index`` and ``sequence_number`` are the writer's to give."""

@@ -1,0 +1,142 @@
+"""An answer without streaming: what the writers of all dialects have in common."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from proxy.events import Frame, ToolCall, ToolCallFinished, ToolProgress, ToolResult, UsageReported
+from proxy.wires.chosen import NOTHING_SHOWN, ShownTools, ran
+from proxy.wires.client_port import Trace, TurnEnd
+from proxy.wires.turn.assembler import mint_call_id
+from proxy.wires.turn.trace import reasoning_line, status_line, trace_call, trace_result
+from proxy.wires.turn.usage import add_usage
+
+__all__ = ["ReplyWriter"]
+
+
+class ReplyWriter(ABC):
+    """A :class:`~proxy.wires.client_port.StreamWriter` of one object over all turns of its run.
+
+    Nothing leaves before :meth:`finish`.  ``last_text_only`` drops the text of hidden turns: of several turns
+    only the last may give JSON output.  ``used_ids`` are call ids that the request's history holds.
+    ``shown`` says whether usage tells of server tools.
+    """
+
+    _AFTER_STATUS: ClassVar[str] = "\n\n"
+    """What separates the status of a call from the text after it."""
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        is_hidden: Callable[[str], bool],
+        trace: Trace = "silent",
+        last_text_only: bool = False,
+        used_ids: frozenset[str] = frozenset(),
+        shown: ShownTools = NOTHING_SHOWN,
+    ) -> None:
+        self._model = model
+        self._is_hidden = is_hidden
+        self._trace = trace
+        self._last_text_only = last_text_only
+        self._used_ids = used_ids
+        self._shown = shown
+        self._composing = False
+        self._last = Frame(b"")
+        self._usage: dict[str, Any] | None = None
+        self._client_ids: dict[str, str] = {}
+        self._traces: list[dict[str, Any]] = []
+
+    @property
+    def composing(self) -> bool:
+        return self._composing
+
+    @property
+    @abstractmethod
+    def visible(self) -> str: ...
+
+    def client_ids(self) -> Mapping[str, str]:
+        return self._client_ids
+
+    def result(self) -> dict[str, Any] | None:
+        return None
+
+    def write(self, frame: Frame) -> bytes:
+        """Take a whole reply."""
+        self._last = frame
+        calls = [event.call for event in frame.events if isinstance(event, ToolCallFinished)]
+        self._composing = self._composing or any(self._is_hidden(call.name) for call in calls)
+        for event in frame.events:
+            if isinstance(event, UsageReported):
+                self._count(event.usage.native)
+        self._take(frame.payload or {}, calls)
+        return b""
+
+    @abstractmethod
+    def _take(self, payload: Mapping[str, Any], calls: list[ToolCall]) -> None:
+        """Keep what the client sees of a reply that makes these calls."""
+
+    def _count(self, usage: Mapping[str, Any]) -> None:
+        self._usage = add_usage(self._usage or {}, usage)
+
+    def _free_id(self, call: ToolCall) -> str:
+        return call.call_id if call.call_id not in self._used_ids else self._new_id()
+
+    def _new_id(self) -> str:
+        return mint_call_id()
+
+    def turn_ended(self, end: TurnEnd) -> bytes:
+        if end == "hidden":
+            self._composing = True
+            if self._last_text_only:
+                self._drop_texts()
+        return b""
+
+    @abstractmethod
+    def _drop_texts(self) -> None:
+        """Forget the text of the answer so far."""
+
+    def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
+        if self._trace == "events":
+            self._traces.append(trace_call(call, arguments))
+        return b""
+
+    def tool_progressed(self, call: ToolCall, progress: ToolProgress) -> bytes:
+        return b""
+
+    def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
+        if told := ran(self._shown, result):
+            self._count(told)
+        self._show_result(call, result)
+        return b""
+
+    def _show_result(self, call: ToolCall, result: ToolResult) -> None:
+        """Show the result of a server call, as far as the trace allows."""
+        if self._trace == "events":
+            self._traces.append(trace_result(call, result))
+        elif self._trace == "reasoning":
+            self._think(reasoning_line(call, result))
+        elif self._trace == "status" and not self._last_text_only:
+            self._say(status_line(call, result) + self._AFTER_STATUS)
+
+    @abstractmethod
+    def _think(self, text: str) -> None:
+        """Add to the reasoning that the client sees."""
+
+    def note(self, text: str) -> bytes:
+        if not self._last_text_only:
+            self._say(text)
+        return b""
+
+    @abstractmethod
+    def _say(self, text: str) -> None:
+        """Add to the text of the answer."""
+
+    def keep_alive(self) -> bytes:
+        return b""
+
+    @abstractmethod
+    def finish(self, reason: str | None) -> bytes: ...
+
+    @abstractmethod
+    def fail(self, message: str, *, type: str, code: str | None) -> bytes: ...
