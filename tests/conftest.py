@@ -10,6 +10,7 @@ sockets says ``pytestmark = pytest.mark.both_loops`` and is run on asyncio's loo
 """
 
 import asyncio
+import signal
 import sys
 import threading
 import time
@@ -22,6 +23,10 @@ from waiting import PATIENCE_S
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell ignores it for what it starts in the background, and processes of tests would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if sys.platform != "win32" and sys.implementation.name == "cpython":
     import uvloop
