@@ -190,7 +190,7 @@ class FakeUi:
                 {"name": "time", "used": 1.2, "max": 300, "unit": "s", "setting": "tools.request_timeout_s"},
             ],
             "memory": None,
-            "children": [],
+            "agent_runs": [self.run(1, id="run_of_an_agent", model="researcher", parent_run=run["id"])],
             "wire": {"captured": True, "bytes": 9120},
         }
 

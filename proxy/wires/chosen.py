@@ -62,6 +62,7 @@ _NOT_RUN: Final = frozenset(
         "approval_required",
         "rate_limited",
         "already_ran",
+        "redaction_missing",
         "budget_exhausted",
     }
 )

@@ -226,6 +226,14 @@ async def test_a_run_says_why_a_tool_was_not_offered(tab: Tab, fake: FakeUi) -> 
     await tab.has('allow = ["core__*", "mcp__pay__send"]')
 
 
+async def test_a_run_links_to_the_runs_of_its_agents(tab: Tab, fake: FakeUi) -> None:
+    """Each has its model and a link to its own page, as ``/admin/runs/ID`` lists them."""
+    await at(tab, fake, "/runs/ID")
+    await tab.has("Runs that this one started")
+    link = "document.querySelector('a[href=\"/ui/runs/run_of_an_agent\"]')"
+    assert "researcher" in await tab.run(f"{link}.innerText")
+
+
 async def test_a_runs_actions(tab: Tab, fake: FakeUi) -> None:
     """Copy, replay, compare and save do what they say."""
     await tab.send("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])

@@ -72,8 +72,8 @@ export async function show({ params, session, signal }) {
     new URLSearchParams(location.search).get("tab") ?? "tools",
     (id) => history.replaceState(null, "", id === "tools" ? location.pathname : `${location.pathname}?tab=${id}`),
   );
-  const below = [detail.children?.length > 0 && children(detail.children), parts];
-  const sub = h("span", [run.caller_name ?? run.caller, dialectName(run.wire), run.stream ? "streamed" : "not streamed", when(run.started_at)].filter(Boolean).join(" · "), run.parent_id && [" · part of ", h("a", { href: `/ui/runs/${run.parent_id}` }, shortId(run.parent_id))]);
+  const below = [detail.agent_runs?.length > 0 && agentRuns(detail.agent_runs), parts];
+  const sub = h("span", [run.caller_name ?? run.caller, dialectName(run.wire), run.stream ? "streamed" : "not streamed", when(run.started_at)].filter(Boolean).join(" · "), run.parent_run && [" · part of ", h("a", { href: `/ui/runs/${run.parent_run}` }, shortId(run.parent_run))]);
   return {
     title: `Run ${shortId(run.id)}`,
     node: [
@@ -161,7 +161,7 @@ function about({ run, wire }) {
   ]);
 }
 
-function children(list) {
+function agentRuns(list) {
   return card("Runs that this one started", null, h("ul", list.map((run) => h("li.why", h("a", { href: `/ui/runs/${run.id}` }, run.model, " ", h("code", shortId(run.id))), statusBadge(run.status)))));
 }
 
