@@ -478,7 +478,8 @@ class ApprovalsConfig(Section):
     )
     admin_only: Patterns = Field(
         default=(),
-        description='Tools for which only administrators and approvers decide: names or patterns like "pay__*".',
+        description="Tools for which only administrators and approvers decide: names or patterns "
+        'like "pay__*".',
     )
     edit: bool = Field(
         default=False, description="Let administrators change the arguments of a call when they approve it."
