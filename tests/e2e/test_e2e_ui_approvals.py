@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from approvals_rig import ID, config_of, say, turns_of
 from client_keys import bearer, declared
 from e2e_browser import chromium
 from openai import AsyncOpenAI
@@ -11,7 +12,6 @@ from probe_tools import WATCH
 from raw_upstream import RawUpstream
 from require import require
 from running_proxy import Proxy, running
-from test_e2e_approvals import ID, config_of, say, turns_of
 from ui_browser import Tab, opened
 
 from proxy.approval_records import ApprovalFilter

@@ -110,7 +110,8 @@ async def test_no_other_site_decides(tmp_path: Path) -> None:
             answer = await browser.send("POST", path, yes, headers)
             assert answer.status in (401, 403, 415), headers
         assert (await browser.send("PUT", path, yes)).status == 405
-        for wrong in ({"approve": "true"}, {"approve": 1}, {}, []):
+        wrongs: list[Any] = [{"approve": "true"}, {"approve": 1}, {}, []]
+        for wrong in wrongs:
             assert (await browser.send("POST", path, wrong)).status == 400
         # The cookie says nothing to the admin API.
         answer = await browser.proxy.ask(yes, browser.headers(writes=True), path=f"/admin/{path}")
