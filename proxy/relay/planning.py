@@ -18,6 +18,7 @@ from proxy.relay.headers import of_any_dialect
 from proxy.relay.memory.fingerprint import prompt_fingerprint
 from proxy.relay.memory.history import Restored, Settle
 from proxy.relay.memory.idempotency import repeat_of
+from proxy.relay.memory.outcomes import MemoryOutcome
 from proxy.relay.memory.references import item_not_found
 from proxy.relay.memory.run_memory import RunMemory
 from proxy.relay.metering import price_of
@@ -92,6 +93,7 @@ class _Draft:
     """A request as one upstream would get it.
 
     ``offer_fingerprint`` is that of the offer where answers are looked up and remembered, else ``None``.
+    ``why_not`` says why they are not, if tools are offered.
     ``must_run`` says that it cannot be handed on, whatever earlier requests left.
     """
 
@@ -101,6 +103,7 @@ class _Draft:
     editor: BodyEditor
     offer: Offer
     offer_fingerprint: str | None
+    why_not: MemoryOutcome | None
     is_person: bool
     must_run: bool
 
@@ -222,6 +225,7 @@ class Planner:
             is_person=draft.is_person,
             local=ask.local,
             settle=self._settle(ask, route),
+            why_not=draft.why_not,
         )
         if read_before and not restored.untrusted:
             restored = replace(restored, untrusted=read_before)
@@ -277,8 +281,11 @@ class Planner:
             request.check_history(lambda name: is_reserved(name, offer, request))
         is_person = ask.identity.is_person or bool(request.people and self._settings.people_in_bodies)
         fingerprint = offer.fingerprint if offer and is_person and ask.options.history else None
+        why_not: MemoryOutcome | None = None
+        if offer and fingerprint is None:
+            why_not = "off" if is_person else "no_person"
         must_run = bool(route.wire or rules or offer or request.chosen or request.brings_ours)
-        return _Draft(route, request, port, editor, offer, fingerprint, is_person, must_run)
+        return _Draft(route, request, port, editor, offer, fingerprint, why_not, is_person, must_run)
 
     async def _job(self, planning: Planning, draft: _Draft, restored: Restored) -> Job:
         """The run of a request at one upstream."""
@@ -314,6 +321,7 @@ class Planner:
                 repeat_key=planning.repeat_key,
                 local=ask.local,
                 waiting=restored.waiting,
+                recall=restored.recall,
             ),
             Accounting(meter, price_of(meter, self._prices, route, payload)),
             Recording(
