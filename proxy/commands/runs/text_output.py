@@ -22,8 +22,8 @@ from proxy.plain_text import counted, safe_cell
 from proxy.records import MessageRecord, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
 from proxy.relay.routing.prices import cost_text
 from proxy.server.api.json_output import costs_text, reported, tokens_text
-from proxy.server.api.memory_output import memory_to_json
 from proxy.server.api.withheld import withheld
+from proxy.server.memory_output import memory_to_json
 from proxy.store.base import RunDetail
 
 __all__ = ["moment", "render_detail", "render_list", "shown_caller"]

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from proxy.records import MessageRecord, NativeCall, RunRecord, ToolInvocationRecord, TurnRecord
 from proxy.relay.routing.prices import cost_number, cost_text
-from proxy.server.api.memory_output import memory_to_json
 from proxy.server.api.withheld import withheld
+from proxy.server.memory_output import memory_to_json
 from proxy.store.base import RunDetail, UsageKey, UsageRow
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Decision, Policy

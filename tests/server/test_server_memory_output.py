@@ -9,7 +9,7 @@ from proxy.commands.runs.text_output import render_detail
 from proxy.records import RunRecord
 from proxy.relay.memory.outcomes import MEANINGS
 from proxy.server.api.json_output import detail_to_json
-from proxy.server.api.memory_output import memory_to_json
+from proxy.server.memory_output import memory_to_json
 from proxy.store.base import RunDetail
 
 RUN = RunRecord("run_2", "req", "open", "chat", "m", "default", True, "completed", 5.0, 6.0)
