@@ -8,12 +8,12 @@ from typing import Any
 import chat_script
 import httpx
 import pytest
+from approvals_rig import BUY, client_of, config_of, turns_of
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 from probe_tools import WATCH
 from raw_upstream import RawUpstream
 from require import require
 from running_proxy import Proxy, running
-from test_e2e_approvals import BUY, client_of, config_of, turns_of
 
 from proxy.approval_records import ApprovalFilter
 from proxy.server.config.secret import Secret
