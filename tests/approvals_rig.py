@@ -1,5 +1,6 @@
-"""A model that wants to buy milk, and a proxy that wants to be asked before."""
+"""A model that buys milk, which needs an approval, and a client that sends its whole conversation."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,12 +8,15 @@ import chat_script
 import responses_script
 from openai import AsyncOpenAI
 from raw_upstream import Step
-from running_proxy import Proxy, make_config
+from running_proxy import make_config
 
 from proxy.server.config.load import Config
 
+__all__ = ["BUY", "ECHO", "ID", "MILK", "config_of", "say", "turns_of"]
+
 BUY, ECHO = "probe_tools__buy", "probe_tools__echo"
 MILK = '{"what": "milk"}'
+ID = re.compile(r"appr_[0-9a-f]{32}")
 
 
 def config_of(upstream: str, tmp_path: Path, **sections: Any) -> Config:
@@ -46,5 +50,29 @@ def turns_of(wire: str, *, stream: bool, more: bool = False) -> list[list[Step]]
     return [make(*items, id="resp_1"), make(*said, id="resp_2")]
 
 
-def client_of(proxy: Proxy) -> AsyncOpenAI:
-    return AsyncOpenAI(base_url=f"http://127.0.0.1:{proxy.port}/v1", api_key="unused", max_retries=0)
+async def say(client: AsyncOpenAI, wire: str, conversation: list[Any], *, stream: bool, **more: Any) -> str:
+    """One request with the whole conversation, to which the answer is added."""
+    if wire == "chat":
+        if not stream:
+            answer = await client.chat.completions.create(model="m", messages=conversation, **more)
+            conversation.append(answer.choices[0].message)
+            assert answer.choices[0].finish_reason == "stop"
+            return answer.choices[0].message.content or ""
+        text = ""
+        async for chunk in await client.chat.completions.create(
+            model="m", messages=conversation, stream=True, **more
+        ):
+            for choice in chunk.choices:
+                text += choice.delta.content or ""
+        conversation.append({"role": "assistant", "content": text})
+        return text
+    if not stream:
+        response = await client.responses.create(model="m", input=conversation, **more)
+    else:
+        async with client.responses.stream(model="m", input=conversation, **more) as events:
+            async for _ in events:
+                pass
+            response = await events.get_final_response()
+    conversation += [item.model_dump(exclude_none=True) for item in response.output]
+    assert response.status == "completed"
+    return str(response.output_text)

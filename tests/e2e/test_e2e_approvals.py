@@ -2,13 +2,12 @@
 
 import asyncio
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import chat_script
 import pytest
-from approvals_rig import BUY, client_of, config_of, turns_of
+from approvals_rig import BUY, ID, config_of, say, turns_of
 from openai import AsyncOpenAI
 from probe_tools import WATCH
 from raw_upstream import RawUpstream
@@ -17,35 +16,9 @@ from running_proxy import Proxy, running
 from proxy.approval_records import ApprovalFilter
 from proxy.server.config.secret import Secret
 
-ID = re.compile(r"appr_[0-9a-f]{32}")
 
-
-async def say(client: AsyncOpenAI, wire: str, conversation: list[Any], *, stream: bool, **more: Any) -> str:
-    """One request with the whole conversation, to which the answer is added."""
-    if wire == "chat":
-        if not stream:
-            answer = await client.chat.completions.create(model="m", messages=conversation, **more)
-            conversation.append(answer.choices[0].message)
-            assert answer.choices[0].finish_reason == "stop"
-            return answer.choices[0].message.content or ""
-        text = ""
-        async for chunk in await client.chat.completions.create(
-            model="m", messages=conversation, stream=True, **more
-        ):
-            for choice in chunk.choices:
-                text += choice.delta.content or ""
-        conversation.append({"role": "assistant", "content": text})
-        return text
-    if not stream:
-        response = await client.responses.create(model="m", input=conversation, **more)
-    else:
-        async with client.responses.stream(model="m", input=conversation, **more) as events:
-            async for _ in events:
-                pass
-            response = await events.get_final_response()
-    conversation += [item.model_dump(exclude_none=True) for item in response.output]
-    assert response.status == "completed"
-    return str(response.output_text)
+def client_of(proxy: Proxy) -> AsyncOpenAI:
+    return AsyncOpenAI(base_url=f"http://127.0.0.1:{proxy.port}/v1", api_key="unused", max_retries=0)
 
 
 @pytest.mark.parametrize("more", [False, True], ids=["alone", "beside"])

@@ -8,7 +8,7 @@ from typing import Any
 import chat_script
 import httpx
 import pytest
-from approvals_rig import BUY, client_of, config_of, turns_of
+from approvals_rig import BUY, config_of, turns_of
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 from probe_tools import WATCH
 from raw_upstream import RawUpstream
@@ -27,6 +27,10 @@ SHOP: Any = {
     "server_url": "toolrelay/probe_tools",
     "require_approval": "never",
 }
+
+
+def client_of(proxy: Proxy) -> AsyncOpenAI:
+    return AsyncOpenAI(base_url=f"http://127.0.0.1:{proxy.port}/v1", api_key="unused", max_retries=0)
 
 
 async def row_of(proxy: Proxy) -> Any:
