@@ -93,7 +93,6 @@ class _Draft:
     """A request as one upstream would get it.
 
     ``offer_fingerprint`` is that of the offer where answers are looked up and remembered, else ``None``.
-    ``why_not`` says why they are not, if tools are offered.
     ``must_run`` says that it cannot be handed on, whatever earlier requests left.
     """
 
@@ -103,7 +102,6 @@ class _Draft:
     editor: BodyEditor
     offer: Offer
     offer_fingerprint: str | None
-    why_not: MemoryOutcome | None
     is_person: bool
     must_run: bool
 
@@ -225,7 +223,7 @@ class Planner:
             is_person=draft.is_person,
             local=ask.local,
             settle=self._settle(ask, route),
-            why_not=draft.why_not,
+            why_not=_why_not(draft),
         )
         if read_before and not restored.untrusted:
             restored = replace(restored, untrusted=read_before)
@@ -281,11 +279,8 @@ class Planner:
             request.check_history(lambda name: is_reserved(name, offer, request))
         is_person = ask.identity.is_person or bool(request.people and self._settings.people_in_bodies)
         fingerprint = offer.fingerprint if offer and is_person and ask.options.history else None
-        why_not: MemoryOutcome | None = None
-        if offer and fingerprint is None:
-            why_not = "off" if is_person else "no_person"
         must_run = bool(route.wire or rules or offer or request.chosen or request.brings_ours)
-        return _Draft(route, request, port, editor, offer, fingerprint, why_not, is_person, must_run)
+        return _Draft(route, request, port, editor, offer, fingerprint, is_person, must_run)
 
     async def _job(self, planning: Planning, draft: _Draft, restored: Restored) -> Job:
         """The run of a request at one upstream."""
@@ -382,6 +377,13 @@ def _editor(ask: Ask, route: Route, port: UpstreamPort, request: ClientRequest, 
     if request.chosen:
         raw, sent = ask.wire.without_chosen(raw, request, offer.shown)
     return port.editor(raw, sent, route.served.responses_state, caller=ask.identity.caller)
+
+
+def _why_not(draft: _Draft) -> MemoryOutcome | None:
+    """Why no answers are looked up for a request with tools, if that is so."""
+    if not draft.offer or draft.offer_fingerprint is not None:
+        return None
+    return "off" if draft.is_person else "no_person"
 
 
 def _left_out(editor: BodyEditor) -> Sequence[str]:
