@@ -262,6 +262,7 @@ ORDER = {
             "websockets",
             "detached",
             "admin_approvals",
+            "memory_output",
             "api",
             "mcp",
             "ui",
