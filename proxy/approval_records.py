@@ -33,9 +33,9 @@ APPROVAL_ID: Final = r"appr_[0-9a-f]{32}"
 MOST_REASON: Final = 500
 """The longest reason for a decision, in characters."""
 
-DecidedVia = Literal["header", "tool message", "item", "api", "command"]
+DecidedVia = Literal["header", "tool message", "item", "api", "page", "command"]
 """How a decision was made: by a header, a tool message or an item of the caller's next request, by the admin
-API, or on the command line."""
+API, on the page of the web UI, or on the command line."""
 
 _NAMED: Final = re.compile(rf"(?<![0-9A-Za-z_])({APPROVAL_ID})(?![0-9A-Za-z])")
 _MOST_NAMED: Final = 16
@@ -159,16 +159,19 @@ class Decided:
 class ApprovalFilter:
     """Which approvals to list, newest first: at most ``limit``, and only those older than the id ``before``.
 
-    ``waiting`` limits the list to those that can still be decided at ``now``, ``caller`` to one caller's and
-    ``run_id`` to those of one run.
+    ``waiting`` limits the list to those that can still be decided at ``now``, ``over`` to all others,
+    ``caller`` to one caller's, ``run_id`` to those of one run, and ``tools`` to tools that fit one of these
+    patterns.
     """
 
     limit: int = 50
     before: str | None = None
     waiting: bool = False
+    over: bool = False
     now: float = 0.0
     caller: str | None = None
     run_id: str | None = None
+    tools: Sequence[str] | None = None
 
 
 @runtime_checkable

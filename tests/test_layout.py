@@ -61,6 +61,7 @@ DIALECTS = {
 """Dialects as data, which everybody may read who speaks to a client or to an upstream."""
 
 RELAY_MAY_IMPORT = {
+    "proxy.wires.approving.shown",
     "proxy.wires.chosen",
     "proxy.wires.dialect",
     "proxy.wires.dialects.responses",
@@ -119,6 +120,7 @@ ABSTRACT = (
         "proxy.tools.mcp.overview",
         "proxy.tools.mcp.servers",
         "proxy.http.rules",
+        "proxy.wires.approving.read",
         "proxy.wires.turn.digest",
         "proxy.wires.mcp.messages",
         "proxy.wires.mcp.results",
@@ -296,6 +298,7 @@ ORDER = {
             "anthropic",
             "ollama",
             "mcp",
+            "approving",
         ),
         "__init__",
     ),

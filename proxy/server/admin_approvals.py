@@ -8,14 +8,15 @@ from typing import Any, Final
 import orjson
 import structlog
 
-from proxy.approval_records import MOST_REASON, Approval, ApprovalFilter
+from proxy.approval_records import MOST_REASON, Approval, ApprovalFilter, DecidedVia
 from proxy.errors import RequestError
 from proxy.relay.approvals.decisions import Decisions, Verdict
 from proxy.relay.approvals.rules import Decider
+from proxy.server.auth.key_ring import Key
 from proxy.server.serving.body import read_body
 from proxy.server.serving.request import EdgeRequest
 
-__all__ = ["AdminApprovals", "approval_to_json", "verdict_of_body"]
+__all__ = ["AdminApprovals", "approval_to_json", "decider_of", "log_read", "verdict_of_body"]
 
 _MAX_BODY: Final = 64 * 1024
 _BODY_S: Final = 10.0
@@ -98,42 +99,68 @@ def verdict_of_body(raw: bytes) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class AdminApprovals:
-    """What administrators can do with approvals."""
+    """What administrators and approvers can do with approvals, by the admin API and on the page."""
 
     decisions: Decisions
 
     async def listed(
-        self, query: Mapping[str, str], *, limit: int, waiting: bool
+        self,
+        query: Mapping[str, str],
+        decider: Decider,
+        *,
+        limit: int,
+        waiting: bool = False,
+        over: bool = False,
     ) -> tuple[Sequence[dict[str, Any]], bool]:
-        """A page of approvals, newest first, and whether there are more.
+        """A page of approvals that ``decider`` may decide about, newest first, and whether there are more.
+
+        ``waiting`` and ``over`` limit it to those that can still be decided, or to all others.
 
         Raises :class:`~proxy.errors.StoreError`.
         """
-        wanted = ApprovalFilter(limit=limit + 1, before=query.get("before"), waiting=waiting)
+        wanted = ApprovalFilter(
+            limit=limit + 1,
+            before=query.get("before"),
+            waiting=waiting,
+            over=over,
+            tools=tuple(decider.tools),
+        )
         found = await self.decisions.list(wanted)
         return [approval_to_json(one) for one in found[:limit]], len(found) > limit
 
-    async def shown(self, approval_id: str, admin: str, *, content: bool) -> dict[str, Any]:
+    async def shown(self, approval_id: str, decider: Decider, *, content: bool) -> dict[str, Any]:
         """One approval; ``content`` adds the exact arguments that run, and is logged.
 
         Raises :class:`~proxy.errors.RequestError` (404) and :class:`~proxy.errors.StoreError`.
         """
-        approval = await self.decisions.find(approval_id, _administrator(admin))
+        approval = await self.decisions.find(approval_id, decider)
         if content:
-            log = structlog.get_logger("proxy.admin")
-            log.warning("approval_read", caller=admin, approval_id=approval.id)
+            # Before it is given out, so that nobody reads what the log does not tell of.
+            log_read(approval, decider)
         return approval_to_json(approval, whole=content)
 
-    async def decided(self, approval_id: str, admin: str, request: EdgeRequest) -> dict[str, Any]:
+    async def decided(
+        self, approval_id: str, decider: Decider, request: EdgeRequest, via: DecidedVia
+    ) -> dict[str, Any]:
         """Record the decision in the body of a request.
 
         Raises :class:`~proxy.errors.RequestError` (400, 403, 404, 408, 409, 413) and
         :class:`~proxy.errors.StoreError`.
         """
         verdict = verdict_of_body(await read_body(request, _MAX_BODY, _BODY_S))
-        approval = await self.decisions.decide(approval_id, verdict, _administrator(admin), "api")
+        approval = await self.decisions.decide(approval_id, verdict, decider, via)
         return approval_to_json(approval)
 
 
-def _administrator(name: str) -> Decider:
-    return Decider(f"key {name}", key=name, tools=("*",))
+def decider_of(key: Key) -> Decider:
+    """The holder of an administrator's or approver's key."""
+    name = key.caller.name
+    return Decider(f"key {name}", key=name, tools=("*",) if key.admin else key.approves)
+
+
+def log_read(approval: Approval, decider: Decider) -> None:
+    """Log that somebody reads the exact arguments of a call."""
+    log = structlog.get_logger("proxy.admin")
+    log.warning(
+        "approval_read", caller=decider.key or decider.name, approval_id=approval.id, tool=approval.tool
+    )

@@ -2,84 +2,19 @@
 
 import asyncio
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import chat_script
 import pytest
-import responses_script
+from approvals_rig import BUY, ID, config_of, say, turns_of
 from openai import AsyncOpenAI
 from probe_tools import WATCH
-from raw_upstream import RawUpstream, Step
-from running_proxy import Proxy, make_config, running
+from raw_upstream import RawUpstream
+from running_proxy import Proxy, running
 
 from proxy.approval_records import ApprovalFilter
-from proxy.server.config.load import Config
 from proxy.server.config.secret import Secret
-
-BUY, ECHO = "probe_tools__buy", "probe_tools__echo"
-MILK = '{"what": "milk"}'
-ID = re.compile(r"appr_[0-9a-f]{32}")
-
-
-def config_of(upstream: str, tmp_path: Path, **sections: Any) -> Config:
-    policy = {"approve": ("probe_tools__buy",), **sections.pop("policy", {})}
-    return make_config(
-        upstream,
-        allow=("probe_tools__*",),
-        modules=("probe_tools",),
-        policy=policy,
-        store={"url": f"sqlite:///{tmp_path / 'r.db'}"},
-        approvals=sections.pop("approvals", {}),
-        **sections,
-    )
-
-
-def turns_of(wire: str, *, stream: bool, more: bool = False) -> list[list[Step]]:
-    """A model that buys milk, beside something harmless with ``more``, and says so."""
-    calls = [("call_b", BUY, MILK)]
-    if more:
-        calls.insert(0, ("call_e", ECHO, '{"text": "hi"}'))
-    if wire == "chat":
-        if not stream:
-            return [chat_script.reply(None, *calls), chat_script.reply("Bought.")]
-        pieces = [chat_script.call(*call, index=at) for at, call in enumerate(calls)]
-        first = chat_script.stream(chat_script.role(), *pieces, chat_script.finish("tool_calls"))
-        last = chat_script.stream(chat_script.role(), chat_script.content("Bought."), chat_script.finish())
-        return [first, last]
-    items = [responses_script.function_call(*call) for call in calls]
-    said = [responses_script.message("Bought.", id="msg_2")]
-    make = responses_script.stream if stream else responses_script.reply
-    return [make(*items, id="resp_1"), make(*said, id="resp_2")]
-
-
-async def say(client: AsyncOpenAI, wire: str, conversation: list[Any], *, stream: bool, **more: Any) -> str:
-    """One request with the whole conversation, to which the answer is added."""
-    if wire == "chat":
-        if not stream:
-            answer = await client.chat.completions.create(model="m", messages=conversation, **more)
-            conversation.append(answer.choices[0].message)
-            assert answer.choices[0].finish_reason == "stop"
-            return answer.choices[0].message.content or ""
-        text = ""
-        async for chunk in await client.chat.completions.create(
-            model="m", messages=conversation, stream=True, **more
-        ):
-            for choice in chunk.choices:
-                text += choice.delta.content or ""
-        conversation.append({"role": "assistant", "content": text})
-        return text
-    if not stream:
-        response = await client.responses.create(model="m", input=conversation, **more)
-    else:
-        async with client.responses.stream(model="m", input=conversation, **more) as events:
-            async for _ in events:
-                pass
-            response = await events.get_final_response()
-    conversation += [item.model_dump(exclude_none=True) for item in response.output]
-    assert response.status == "completed"
-    return str(response.output_text)
 
 
 def client_of(proxy: Proxy) -> AsyncOpenAI:

@@ -409,11 +409,9 @@ async def test_an_approval_that_somebody_else_decided(tab: Tab, fake: FakeUi) ->
     """Where another person was faster the page says so, and shows that decision."""
     fake.answers["POST approvals/appr_2"] = (
         409,
-        {
-            "error": {"message": "It was denied a moment ago.", "code": "approval_decided"},
-            "approval": {"id": "appr_2", "status": "denied", "decided_by": "eve"},
-        },
+        {"error": {"message": "It was denied a moment ago.", "code": "approval_decided"}},
     )
+    fake.answers["GET approvals/appr_2"] = {"id": "appr_2", "status": "denied", "decided_by": "eve"}
     await at(tab, fake, "/approvals")
     await tab.run("document.querySelectorAll('[data-act=approve]')[1].click()")
     await tab.has("It was denied a moment ago.")

@@ -13,7 +13,7 @@ from proxy.errors import RequestError
 from proxy.plain_text import plain_text
 from proxy.relay.approvals.decisions import Decisions, Verdict
 from proxy.relay.approvals.rules import ApprovalRules, Decider
-from proxy.server.admin_approvals import approval_to_json
+from proxy.server.admin_approvals import approval_to_json, log_read
 from proxy.server.api.json_output import to_line
 from proxy.server.config.load import Config
 from proxy.server.open_record import open_record
@@ -76,6 +76,7 @@ async def show(config: Config, approval_id: str) -> bool:
         except RequestError as error:
             say_error(error.message)
             return False
+    log_read(approval, _user())
     say(to_line(approval_to_json(approval, whole=True)))
     return True
 

@@ -61,6 +61,9 @@ def keys_create(
     expires: Annotated[
         str | None, typer.Option(metavar="TIME", help="When it expires: 2027-01-31, or 90d from now.")
     ] = None,
+    approves: Annotated[
+        ListOption, _list_option("Tools whose calls the key may approve or deny. Default: none.")
+    ] = None,
     admin: Annotated[bool, typer.Option("--admin", help="Let the key read /admin.")] = False,
     mint: Annotated[bool, typer.Option("--mint", help="Let the key make short-lived tokens.")] = False,
     shared: Annotated[bool, typer.Option("--shared", help="Several people use the key.")] = False,
@@ -75,12 +78,8 @@ def keys_create(
             "Use up to 64 letters, digits, - and _, starting with a letter or digit",
         )
     options: dict[str, Any] = {"admin": admin, "mint": mint, "shared": shared}
-    for option, given in (
-        ("models", models),
-        ("upstreams", upstreams),
-        ("tools", tools),
-        ("endpoints", endpoints),
-    ):
+    lists = {"models": models, "upstreams": upstreams, "tools": tools, "endpoints": endpoints}
+    for option, given in (lists | {"approves": approves}).items():
         if given is not None:
             options[option] = _split(given)
     if limits is not None:

@@ -190,7 +190,9 @@ class _Row:
     def cells(self) -> Sequence[str]:
         known = {name: value for name, value in self.grants.items() if value}
         more = [name for name in ("admin", "mint", "shared") if known.get(name)]
-        listed = [name for name in ("upstreams", "endpoints", "limits", "arguments") if name in known]
+        listed = [
+            name for name in ("upstreams", "endpoints", "limits", "arguments", "approves") if name in known
+        ]
         more += [f"{name}: {', '.join(known[name])}" for name in listed]
         return (
             self.id,

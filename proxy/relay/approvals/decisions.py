@@ -73,6 +73,13 @@ class Decisions:
         now = self._now()
         return [one.at(now) for one in await self._log.list_approvals(replace(wanted, now=now))]
 
+    async def read(self, ids: Sequence[str]) -> Sequence[Approval]:
+        """The approvals with these ids as they are now; raises :class:`~proxy.errors.StoreError`."""
+        if self._log is None or not ids:
+            return ()
+        now = self._now()
+        return [one.at(now) for one in await self._log.find_approvals(ids)]
+
     async def find(self, approval_id: str, decider: Decider) -> Approval:
         """The approval with an id, if ``decider`` may see it.
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
 from proxy.approval_records import Approval, ApprovalStatus
 from proxy.tools.contract.redaction import brief
 
-__all__ = ["notice", "verdict_of"]
+__all__ = ["notice", "question", "verdict_of"]
 
 _MOST_SHOWN: Final = 400
 
@@ -37,6 +37,19 @@ def notice(approvals: Sequence[Approval], *, url: str, by_caller: bool, again: b
         + "\n".join(lines)
         + f"\n\nTo decide about {these}, {', or '.join(ways)}. Then send another message to continue."
     )
+
+
+def question(approval: Approval) -> dict[str, Any]:
+    """The arguments of the call that asks a client about an approval; the proxy wrote all of them."""
+    return {
+        "approval_id": approval.id,
+        "tool": approval.tool,
+        "arguments": approval.arguments_shown,
+        "summary": _line(approval).removeprefix("- "),
+        "effect": approval.effect,
+        "why": approval.rule,
+        "expires_at": approval.expires_at,
+    }
 
 
 def _line(approval: Approval) -> str:

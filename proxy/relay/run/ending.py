@@ -58,7 +58,7 @@ class RunEnding:
         Raises :class:`~proxy.errors.NotOnRecord` where the turn is nowhere kept.
         """
         output = state.output
-        data = self._last_bytes(job, state, "stop")
+        data = self._last_bytes(job, state, "tool_calls" if state.turn.asks_by_call else "stop")
         output.client.flush()
         held = self._commits.wait_before_suspend(lambda: self._hold_asked(job, state))
         await with_keepalive(held, self._settings.keepalive_s, output.keep_alive)
@@ -76,7 +76,7 @@ class RunEnding:
                 job.client.request,
                 job.upstream.editor,
                 _last_turn(job, state),
-                visible=state.output.writer.visible,
+                visible=state.turn.seen or state.output.writer.visible,
             )
         return state.outcome.to_find
 

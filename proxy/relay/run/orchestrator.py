@@ -12,11 +12,12 @@ from dataclasses import replace
 from proxy.errors import NotOnRecord, UpstreamError, WireError
 from proxy.records import RunStatus
 from proxy.relay.base import ClientStream, OnBroken, RunEvents, RunSettings, ignore_broken, no_events
-from proxy.relay.headers import APPROVALS, LEFT_OUT, RESTORED, restored_header
+from proxy.relay.headers import LEFT_OUT, RESTORED, restored_header
 from proxy.relay.memory.run_memory import RunMemory
 from proxy.relay.nested import RunEnd
 from proxy.relay.routing.fallback import NextUpstream
 from proxy.relay.run.approver import Approver
+from proxy.relay.run.asking import tell_waiting
 from proxy.relay.run.ending import RunEnding
 from proxy.relay.run.failing import tell_failure
 from proxy.relay.run.job import Job
@@ -195,18 +196,11 @@ class Orchestrator:
                     command = await self._tools.run(job, state, command)
                 case Suspend():
                     if command.waiting:
-                        await self._tell_waiting(state)
+                        await tell_waiting(job, state, self._approvals)
                     await (self._ending.suspend if command.calls else self._ending.ask)(job, state)
                     return "suspended", None
                 case Finish():
                     return await self._finish(job, state, command)
-
-    async def _tell_waiting(self, state: State) -> None:
-        """Tell the client which calls wait for an approval, in text."""
-        output, approvals = state.output, state.turn.approvals
-        output.client.set_header(APPROVALS, ",".join(approval.id for approval in approvals))
-        data = output.writer.turn_ended("suspended" if state.run.client_calls else "final")
-        await output.send(data + output.writer.note(self._approvals.notice(approvals)))
 
     async def _finish(self, job: Job, state: State, command: Finish) -> tuple[RunStatus, str | None]:
         """Carry out a :class:`Finish`; the run's status and error code."""

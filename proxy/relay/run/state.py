@@ -17,6 +17,7 @@ from proxy.relay.run.usage import RunUsage
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.contract.redaction import mask_written, redact_written
 from proxy.tools.running.ledger import RunContext
+from proxy.wires.approving.shown import APPROVE
 from proxy.wires.client_port import StreamWriter
 from proxy.wires.upstream_port import TranslatingReader, TurnReader
 
@@ -59,7 +60,8 @@ class ToolState:
 
     ``withheld`` maps tools that the run offers, and its turns from here on do not, to the rule.  ``effects``
     says that a tool with side effects has been run.  ``sealed`` says that the record is encrypted, so that
-    nothing of arguments need be masked.
+    nothing of arguments need be masked.  ``asks_by_call`` says that the client is now asked about approvals
+    by calls of a function; a model's calls of it are hidden.
 
     It knows nothing of the run.  What asks it belongs to the run, and a ring of them would keep each
     run's memory until the garbage collector comes.
@@ -71,6 +73,7 @@ class ToolState:
     offer: Offer = field(init=False)
     withheld: Mapping[str, str] = field(default_factory=dict)
     effects: bool = False
+    asks_by_call: bool = False
     _masked: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -87,6 +90,8 @@ class ToolState:
 
     def is_hidden(self, name: str) -> bool:
         """Whether a call of that name is kept from the client."""
+        if name == APPROVE:
+            return not self.asks_by_call
         return self.offer.is_hidden(name)
 
     def needs_approval(self, call: ToolCall, turn: int) -> bool:
@@ -148,7 +153,8 @@ class TurnProgress:
     ``first_chunk_at`` is when its stream began, 0 before.  ``events`` counts those of its stream where use is
     limited.  ``results`` are its result messages by call id.  ``fields_recovered`` says that what was changed
     last, for an upstream that had refused it, were fields.  ``waiting`` are the approvals that its calls wait
-    for, by the places of these in it.
+    for, by the places of these in it.  ``asks_by_call`` says that the client is asked about them by calls,
+    and ``seen`` is the text of the answer as the client sends it back where it is not asked in text.
     """
 
     started_at: float = 0.0
@@ -157,6 +163,8 @@ class TurnProgress:
     results: dict[str, bytes] = field(default_factory=dict)
     fields_recovered: bool = False
     waiting: dict[int, Approval] = field(default_factory=dict)
+    asks_by_call: bool = False
+    seen: str = ""
 
     @property
     def approvals(self) -> list[Approval]:

@@ -16,7 +16,8 @@ from aiohttp import web
 from proxy.approval_records import APPROVAL_ID
 from proxy.errors import ConfigError, RequestError, StoreError
 from proxy.hard_timeout import HardTimeout
-from proxy.server.admin_approvals import AdminApprovals
+from proxy.relay.approvals.rules import Decider
+from proxy.server.admin_approvals import AdminApprovals, decider_of
 from proxy.server.api.json_output import detail_to_json, run_to_json, server_to_json, to_line, tool_to_json
 from proxy.server.api.run_filters import parse_filter
 from proxy.server.auth.authenticate import Authenticator
@@ -29,7 +30,7 @@ from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Policy
 from proxy.tools.mcp.overview import ServerOverview
 
-__all__ = ["REPORT_S", "RUN_QUERY", "Admin", "json_answer", "page", "parse_query", "truth"]
+__all__ = ["REPORT_S", "RUN_QUERY", "Admin", "json_answer", "page", "parse_query", "read_limit", "truth"]
 
 REPORT_S: Final = 10.0
 """The longest that an administrator waits for the record."""
@@ -50,7 +51,10 @@ _TRUTH: Final = {"true": True, "false": False}
 
 
 class Admin:
-    """The administrators' paths.  Every one of them needs an administrator's key, on loopback too."""
+    """The administrators' paths.
+
+    Each of them needs an administrator's key, on loopback too; those of approvals take an approver's as well.
+    """
 
     def __init__(
         self,
@@ -71,7 +75,7 @@ class Admin:
         self._tools_enabled = tools_enabled
         self._declared = declared
         self._servers = servers
-        self._approvals = approvals
+        self.approvals = approvals
         self._hard_timeout = HardTimeout()
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.admin")
 
@@ -81,8 +85,13 @@ class Admin:
         Raises :class:`~proxy.errors.RequestError`: 401 or 403 for all but administrators, whatever they
         ask for; then 400, 404, 405, and 503 where the record cannot be read.
         """
-        facts.caller = (await self._authenticator.admit_admin(request, target)).name
         kind, slash, run_id = target.path.removeprefix("/admin").removeprefix("/").partition("/")
+        decider = Decider("")
+        if kind == "approvals":
+            key = await self._authenticator.admit_approver(request, target)
+            facts.caller, decider = key.caller.name, decider_of(key)
+        else:
+            facts.caller = (await self._authenticator.admit_admin(request, target)).name
         decides = kind == "approvals" and bool(slash)
         if request.method not in (("GET", "HEAD", "POST") if decides else ("GET", "HEAD")):
             allowed = "GET, HEAD and POST" if decides else "GET and HEAD"
@@ -97,7 +106,7 @@ class Admin:
         elif kind == "mcp" and not slash:
             work = self._mcp(target)
         elif kind == "approvals":
-            work = self._approval(request, facts, target, run_id if slash else None)
+            work = self._approval(request, decider, target, run_id if slash else None)
         if work is not None:
             try:
                 return await self._hard_timeout.run(work, REPORT_S)
@@ -114,21 +123,21 @@ class Admin:
         raise _unknown(target)
 
     async def _approval(
-        self, request: EdgeRequest, facts: RequestFacts, target: Target, approval_id: str | None
+        self, request: EdgeRequest, decider: Decider, target: Target, approval_id: str | None
     ) -> web.Response:
-        approvals, admin = self._approvals, facts.caller
+        approvals = self.approvals
         if approval_id is None:
             query = parse_query(target.query, "limit", "before", "waiting")
-            waiting, limit = truth(query, "waiting"), _limit(query.get("limit"))
-            rows, more = await approvals.listed(query, limit=limit, waiting=waiting)
+            waiting, limit = truth(query, "waiting"), read_limit(query.get("limit"))
+            rows, more = await approvals.listed(query, decider, limit=limit, waiting=waiting)
             return json_answer(page(rows, more=more))
         if not _APPROVAL_ID.fullmatch(approval_id):
             raise _unknown(target)
         if request.method == "POST":
             parse_query(target.query)
-            return json_answer(await approvals.decided(approval_id, admin, request))
+            return json_answer(await approvals.decided(approval_id, decider, request, "api"))
         content = truth(parse_query(target.query, "content"), "content")
-        return json_answer(await approvals.shown(approval_id, admin, content=content))
+        return json_answer(await approvals.shown(approval_id, decider, content=content))
 
     async def _record(self, facts: RequestFacts, target: Target, run_id: str | None) -> web.Response:
         if run_id is None:
@@ -156,7 +165,7 @@ class Admin:
 
         Raises :class:`~proxy.errors.RequestError` (400) and :class:`~proxy.errors.StoreError`.
         """
-        limit = _limit(query.get("limit"))
+        limit = read_limit(query.get("limit"))
         wanted = replace(_filter(query), limit=limit + 1, before=_before(query), begins=_begins(query))
         if wanted.caller is not None:
             caller = await recorded_caller(self._store, self._declared, wanted.caller)
@@ -187,7 +196,7 @@ class Admin:
         rows = []
         for spec in self._registry.current.tools():
             decision = self._policy.decide(spec)
-            asks = decision.outcome == "needs_approval" and self._approvals.decisions.enabled
+            asks = decision.outcome == "needs_approval" and self.approvals.decisions.enabled
             withheld = None if decision.allowed or asks else decision.rule
             if not self._tools_enabled:
                 withheld = "tools.enabled is false"
@@ -253,7 +262,7 @@ def parse_query(query: str, *known: str) -> dict[str, str]:
     return found
 
 
-def _limit(text: str | None) -> int:
+def read_limit(text: str | None) -> int:
     if text is None:
         return _DEFAULT
     if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= _MOST):

@@ -2,11 +2,13 @@
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import orjson
 import structlog
 from aiohttp import web
 
+from proxy.relay.approvals.answering import take_answers
 from proxy.relay.approvals.decisions import Verdict
 from proxy.relay.approvals.rules import Decider
 from proxy.relay.ask import Access, Ask, Identity, RequestHead, RequestOptions
@@ -31,6 +33,8 @@ from proxy.server.detached.resumable import resume_of, same_request
 from proxy.server.detached.runs import DetachedRuns
 from proxy.server.serving.body import check_counts
 from proxy.server.serving.request import WebSocketMessage, new_ids
+from proxy.wires.approving.read import read_approvals
+from proxy.wires.approving.shown import Heard
 from proxy.wires.wire import CrossableWire, Wire
 
 __all__ = ["Generate"]
@@ -93,7 +97,11 @@ class Generate:
         if context.caller.rights.keyed:
             await self._request_reader.check_rights(context, body, principal)
         options = request_options_of(context, history=self._history)
-        await self._decide(principal, context, options)
+        heard = read_approvals(wire.dialect.name, body.raw, body.payload)
+        if heard is not None:
+            body = Body(heard.raw, orjson.loads(heard.raw))
+            options = replace(options, asks_by_call=heard.declares)
+        await self._decide(principal, context, options, heard)
         routes = self._routes(context, wire, body, options)
         if _is_background(context, body):
             ask = self._ask(context, wire, body, principal, options, routes)
@@ -107,11 +115,15 @@ class Generate:
             return await self._forwarder.send(context, body, candidates, principal.name)
         return await self._plan(context, self._ask(context, wire, body, principal, options, routes))
 
-    async def _decide(self, principal: Principal, context: Context, options: RequestOptions) -> None:
-        """Take the decisions that a request's header brings, as its caller's."""
+    async def _decide(
+        self, principal: Principal, context: Context, options: RequestOptions, heard: Heard | None
+    ) -> None:
+        """Take the decisions that a request's header and its conversation bring, as its caller's."""
         decider = Decider(principal.name, caller=principal.name, key=context.caller.name)
         for approval_id, approve in options.decisions:
             await self._approvals.decide(approval_id, Verdict(approve), decider, "header")
+        if heard is not None and self._approvals.enabled:
+            await take_answers(self._approvals, heard, decider)
 
     def _routes(self, context: Context, wire: Wire, body: Body, options: RequestOptions) -> Sequence[Route]:
         """The upstreams that may answer; of those, the ones that offer what the request chose."""

@@ -137,6 +137,11 @@ class Authenticator(Protocol):
         administrator, on loopback too."""
         ...
 
+    async def admit_approver(self, request: EdgeRequest, target: Target) -> Key:
+        """The key of an administrator or approver, for ``/admin/approvals``; raises as
+        :meth:`admit_admin` does for everybody else."""
+        ...
+
     async def admit_scraper(self, request: EdgeRequest, target: Target) -> None:
         """Return if the sender may read ``/metrics``, raise as :meth:`admit_admin` does if not.
 
@@ -162,6 +167,17 @@ class _Admins:
                 "create NAME --admin"
             )
         return key.caller
+
+    async def admit_approver(self, request: EdgeRequest, target: Target) -> Key:
+        """The administrator or approver who sent a request; raises as :meth:`admit_admin` does."""
+        secret = credential(request, target.endpoint.dialect.credentials)
+        key = await self._ring.find(secret) if secret else None
+        if key is None or not (key.admin or key.approves):
+            raise _unauthorized(
+                "Send the key of an administrator or an approver. The proxy's operator creates one with: "
+                "toolrelay keys create NAME --approves TOOLS"
+            )
+        return key
 
     async def admit_scraper(self, request: EdgeRequest, target: Target) -> None:
         """An administrator: behind a reverse proxy on this machine everybody comes from loopback."""

@@ -84,7 +84,10 @@ def new_key(
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key that can be checked.  ``verify_key`` is ``None`` where it may mint no tokens."""
+    """A key that can be checked.  ``verify_key`` is ``None`` where it may mint no tokens.
+
+    ``approves`` are patterns of the tools whose calls it may approve.
+    """
 
     caller: Caller
     name: str
@@ -92,6 +95,7 @@ class Key:
     admin: bool
     verify_key: "Ed25519PublicKey | None"
     expires_at: float | None
+    approves: tuple[str, ...] = ()
 
     def expired(self, now: float) -> bool:
         """Whether its days are over."""
@@ -352,4 +356,4 @@ def _made(
     verify_key: "Ed25519PublicKey | None",
 ) -> Key:
     caller = Caller(name=key_id, counted_as=key_id, limits=key_limits(grants.limits), rights=rights)
-    return Key(caller, name, digest, grants.admin, verify_key, expires_at)
+    return Key(caller, name, digest, grants.admin, verify_key, expires_at, grants.approves)

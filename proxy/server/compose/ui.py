@@ -21,6 +21,7 @@ from proxy.server.limits.rules import KeyLimits, parse_limits
 from proxy.server.peers import Peers
 from proxy.server.serving.draining import Draining
 from proxy.server.serving.target import Targets
+from proxy.server.ui.approval_pages import ApprovalPages
 from proxy.server.ui.capturing import Capturing
 from proxy.server.ui.feed import Feed
 from proxy.server.ui.live import Live
@@ -113,7 +114,8 @@ class WebUi:
         tools = ToolPages(
             edge.admin, store, offer, edge.router, edge.ring, tools_enabled=config.tools.enabled
         )
-        feed = Feed(store, rows, secrets.token_hex(4), None)
+        approvals = ApprovalPages(edge.admin.approvals, rows)
+        feed = Feed(store, rows, secrets.token_hex(4), approvals.news)
         sign_in = SignIn(self.sessions, self._facts)
         live = Live(feed, sign_in.still_valid, edge.draining)
         pages = ServerPages(store, edge.ring, edge.router, _server_facts(config), lambda: feed.listeners)
@@ -122,6 +124,7 @@ class WebUi:
             "runs": Route(runs.answer),
             "capture": Route(capturing.answer),
             "compare": Route(runs.compare),
+            "approvals": Route(approvals.answer, approvers=True),
             "events": Route(live.answer, approvers=True, streams=True),
             "tools": Route(tools.tools),
             "mcp": Route(tools.servers),
@@ -147,6 +150,7 @@ class WebUi:
         return {
             "version": __version__,
             "content": config.store.content,
+            "approvals": {"edit": config.approvals.edit},
             "capture": {"allowed": capture is None, "reason": capture},
             "playground": {
                 "allowed": bool(models),

@@ -134,6 +134,11 @@ class KeyGrants(BaseModel):
         default=None, description="When the key stops being valid: 2027-01-31, a time, or empty."
     )
     admin: bool = Field(default=False, description="Whether the key may read /admin.")
+    approves: Patterns = Field(
+        default=(),
+        description="Tools whose calls the key may approve or deny, on /admin/approvals and on the page "
+        'Approvals of /ui: names or patterns like "pay__*". It sees the approvals of these tools only.',
+    )
     mint: bool = Field(
         default=False, description="Whether the key may make short-lived tokens (POST /v1/toolrelay/tokens)."
     )

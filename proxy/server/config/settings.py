@@ -474,11 +474,12 @@ class ApprovalsConfig(Section):
     by: Literal["caller", "admin"] = Field(
         default="caller",
         description="Who decides: caller (the caller that sent the request, or an administrator) "
-        "or admin (only administrators, and never the key that sent the request).",
+        "or admin (only administrators and approvers, and never the key that sent the request).",
     )
     admin_only: Patterns = Field(
         default=(),
-        description='Tools for which only administrators decide: names or patterns like "pay__*".',
+        description="Tools for which only administrators and approvers decide: names or patterns "
+        'like "pay__*".',
     )
     edit: bool = Field(
         default=False, description="Let administrators change the arguments of a call when they approve it."

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import orjson
 import structlog
 
 from proxy.errors import StoreError
@@ -33,17 +32,21 @@ _LONG: Final = ("offered", "withheld", "left_out", "calls")
 """Lists that a long row leaves out; a page can read them from the run itself."""
 
 PendingApprovals = Callable[[], Awaitable[list[dict[str, Any]]]]
-"""The newest approvals, each a row with its ``id`` and ``state``."""
+"""Approvals that wait, and the newest others, each a row with its ``id``, ``tool`` and ``status``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A change.  ``key`` names its subject: a later event of the key replaces it.  ``seq`` counts from 1."""
+    """A change.  ``key`` names its subject: a later event of the key replaces it.  ``seq`` counts from 1.
+
+    ``tool`` is the tool of an approval: approvers are told of the tools only that they decide about.
+    """
 
     seq: int
     name: str
     key: str
     data: str
+    tool: str = ""
 
 
 @dataclass(eq=False, slots=True)
@@ -83,6 +86,10 @@ class Feed:
         self._listeners: set[Listener] = set()
         self._task: asyncio.Task[None] | None = None
         self._seen: OrderedDict[str, tuple[Any, ...]] = OrderedDict()
+        self._approvals_seen: dict[str, tuple[Any, ...]] = {}
+        self.waiting: tuple[str, ...] = ()
+        """The tools of the calls that wait for approval, as last read."""
+        self._stats: Event | None = None
         self._ring: deque[Event] = deque(maxlen=_REPLAYED)
         self._seq = 0
         self._ready = asyncio.Event()
@@ -117,6 +124,8 @@ class Feed:
         except asyncio.CancelledError:
             self.leave(listener)
             raise
+        if self._stats is not None:
+            listener.put(self._stats)
         if after:
             self._repeat(listener, after)
         return listener
@@ -136,6 +145,8 @@ class Feed:
     def _begin(self) -> None:
         """Start the task without any earlier state: what happened while nobody listened is not sent."""
         self._seen.clear()
+        self._approvals_seen = {}
+        self._stats = None
         self._ring.clear()
         self._seq += 1
         self._ready = asyncio.Event()
@@ -182,7 +193,7 @@ class Feed:
                 self._put("run", f"run:{row['id']}", row)
         await self._look_at_approvals(news=news)
         count = sum(run.status == "running" for run in found.values())
-        self._put_if_new("stats", {"running": count, "listeners": len(self._listeners)})
+        self._put_stats({"running": count, "listeners": len(self._listeners)})
 
     def _ended(self, found: Mapping[str, RunRecord]) -> list[str]:
         """Runs that were running when last seen, and are in neither list now."""
@@ -197,18 +208,21 @@ class Feed:
     async def _look_at_approvals(self, *, news: bool) -> None:
         if self._approvals is None:
             return
-        for row in await self._approvals():
-            key = f"approval:{row['id']}"
-            now = (row.get("state"), row.get("status"), row.get("decided_at"))
-            if self._seen.get(key) != now and news:
-                self._put("approval", key, row)
-            self._seen[key] = now
+        seen: dict[str, tuple[Any, ...]] = {}
+        rows = await self._approvals()
+        for row in rows:
+            now = seen[row["id"]] = (row["status"], row.get("decided_at"))
+            if self._approvals_seen.get(row["id"]) != now and news:
+                self._put("approval", f"approval:{row['id']}", row)
+        self._approvals_seen = seen
+        self.waiting = tuple(row["tool"] for row in rows if row["status"] == "pending")
 
-    def _put_if_new(self, name: str, data: dict[str, Any]) -> None:
-        now = tuple(data.values())
-        if self._seen.get(name) != now:
-            self._seen[name] = now
-            self._put(name, name, data)
+    def _put_stats(self, data: dict[str, Any]) -> None:
+        now = (*data.values(), self.waiting)
+        if self._seen.get("stats") != now:
+            self._seen["stats"] = now
+            self._put("stats", "stats", data | {"approvals_pending": len(self.waiting)})
+            self._stats = self._ring[-1]
 
     def _put(self, name: str, key: str, data: dict[str, Any]) -> None:
         line = to_line(data)
@@ -217,9 +231,10 @@ class Feed:
                 {**data, **{name: type(data[name])() for name in _LONG if name in data}, "cut": True}
             )
         if len(line) > _MAX_EVENT_BYTES:
-            line = orjson.dumps({"id": data.get("id"), "cut": True}).decode()
+            short = {word: data.get(word) for word in ("id", "status", "tool") if word in data}
+            line = to_line(short | {"cut": True})
         self._seq += 1
-        event = Event(self._seq, name, key, line)
+        event = Event(self._seq, name, key, line, str(data.get("tool", "")))
         self._ring.append(event)
         for listener in self._listeners:
             listener.put(event)

@@ -9,9 +9,10 @@ from aiohttp import web
 from multidict import istr
 
 from proxy.errors import RequestError
+from proxy.globs import fits
 from proxy.server.serving.draining import Draining
 from proxy.server.serving.response import HttpClientStream
-from proxy.server.ui.feed import POLL_S, Feed
+from proxy.server.ui.feed import POLL_S, Event, Feed
 from proxy.server.ui.sessions import Session
 from proxy.server.ui.static_files import PAGE_HEADERS
 from proxy.server.ui.surface import UiRequest
@@ -23,7 +24,6 @@ _MOST_LISTENERS: Final = 20
 _MOST_OF_A_SESSION: Final = 4
 _COMMENT_S: Final = 15.0
 _LAST_ID: Final = istr("Last-Event-ID")
-_OF_APPROVERS: Final = frozenset({"approval"})
 
 
 class Live:
@@ -87,6 +87,8 @@ class Live:
         # A draining process closes a connection after its next response; this stream has none, so wake it.
         wake = listener.woken.set
         self._draining.watch(wake)
+        loop = asyncio.get_running_loop()
+        check_at = loop.time() + self._comment_s
         try:
             hello = f'{{"cursor":"{self._feed.cursor}","poll_s":{POLL_S}}}'
             await client.write(f"retry: 2000\nevent: hello\ndata: {hello}\n\n".encode())
@@ -95,19 +97,37 @@ class Live:
                 if missed:
                     await client.write(_framed("reset", "{}", self._feed.cursor))
                 for event in events:
-                    if session.role == "admin" or event.name in _OF_APPROVERS:
-                        await client.write(_framed(event.name, event.data, self._feed.id_of(event)))
+                    data = event.data if session.role == "admin" else self._for_approver(event, session)
+                    if data is not None:
+                        await client.write(_framed(event.name, data, self._feed.id_of(event)))
                 try:
-                    async with asyncio.timeout(self._comment_s):
+                    async with asyncio.timeout_at(check_at):
                         await listener.woken.wait()
                 except TimeoutError:
+                    pass
+                # Also while events keep coming: a session must not outlive its key on a busy server.
+                if loop.time() >= check_at:
                     if not await self._still_valid(session):
                         await client.write(_framed("end", '{"code":"not_signed_in"}', ""))
                         return
                     await client.write(b": \n\n")
+                    check_at = loop.time() + self._comment_s
         finally:
             self._draining.unwatch(wake)
             self._feed.leave(listener)
+
+    def _for_approver(self, event: Event, session: Session) -> str | None:
+        """What an approver reads of an event: approvals of their tools, and how many of these wait."""
+        if event.name == "approval":
+            return event.data if _approves(session, event.tool) else None
+        if event.name == "stats":
+            waiting = sum(_approves(session, tool) for tool in self._feed.waiting)
+            return f'{{"approvals_pending":{waiting}}}'
+        return None
+
+
+def _approves(session: Session, tool: str) -> bool:
+    return any(fits(tool, pattern) for pattern in session.approves)
 
 
 def _framed(name: str, data: str, cursor: str) -> bytes:

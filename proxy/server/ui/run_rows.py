@@ -44,6 +44,11 @@ class RunRows:
             ]
             row["calls_more"] = max(0, len(calls) - _MOST_CALLS)
 
+    async def named(self, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The rows, with the names of their callers; raises StoreError."""
+        names = await self._key_names()
+        return [{**row, "caller_name": caller_name(row["caller"], names)} for row in rows]
+
     async def _key_names(self) -> Mapping[str, str]:
         """The names of keys by their ids, at most a few seconds old."""
         if self._monotonic() - self._read_at >= _NAMES_S:

@@ -85,6 +85,7 @@ class Session:
     """A signed-in user.  ``key_id`` is ``None`` after a sign-in with a link; times are epoch seconds.
 
     ``nonce`` identifies the session.  ``began`` and ``seen`` are when it was made and last renewed.
+    ``approves`` are patterns of the tools whose calls the user may approve; the cookie does not hold them.
     """
 
     nonce: str
@@ -94,6 +95,7 @@ class Session:
     began: float
     seen: float
     expires_at: float
+    approves: tuple[str, ...] = ("*",)
 
     @property
     def idle_at(self) -> float:
@@ -159,7 +161,9 @@ class Sessions:
         """
         key = await self._keys.find(secret)
         role = role_of(key)
-        return self._begin(key.caller.name, key.name, role) if key is not None and role else None
+        if key is None or role is None:
+            return None
+        return replace(self._begin(key.caller.name, key.name, role), approves=_approves(key))
 
     async def by_cookie(self, cookie: str) -> Session | None:
         """The session of a cookie; ``None`` if the cookie is not ours or the session has ended.
@@ -174,6 +178,7 @@ class Sessions:
             key = await self._keys.named(session.key_id)
             if key is None or role_of(key) != session.role:
                 return None
+            session = replace(session, approves=_approves(key))
         return None if await self._marks.is_marked(f"session:{session.nonce}") else session
 
     async def end(self, session: Session) -> None:
@@ -213,7 +218,11 @@ def role_of(key: Key | None) -> Role | None:
         return None
     if key.admin:
         return "admin"
-    return "approver" if getattr(key, "approver", False) else None
+    return "approver" if key.approves else None
+
+
+def _approves(key: Key) -> tuple[str, ...]:
+    return ("*",) if key.admin else key.approves
 
 
 def _read_code(key: bytes, code: str) -> tuple[str, float] | None:

@@ -84,7 +84,7 @@ class SignIn:
         raise RequestError(
             401,
             "You are not signed in, or the session has ended. Run `toolrelay ui` for a link, or sign in with "
-            "an administrator's key.",
+            "the key of an administrator or approver.",
             type="authentication_error",
             code="not_signed_in",
         )
@@ -137,7 +137,8 @@ class SignIn:
             raise RequestError(
                 401,
                 "The sign-in failed. A link works once and for a short time: run `toolrelay ui` for a new "
-                "one. A key must be an administrator's: toolrelay keys create NAME --admin",
+                "one. A key must be an administrator's or an approver's: toolrelay keys create NAME --admin "
+                "(or --approves TOOLS)",
                 type="authentication_error",
                 code="sign_in_failed",
             )

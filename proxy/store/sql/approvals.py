@@ -20,6 +20,7 @@ from proxy.approval_records import (
     sources_of,
 )
 from proxy.errors import StoreError
+from proxy.globs import fits
 from proxy.records import InvocationStatus
 from proxy.store import rows
 from proxy.store.seal import APPROVALS
@@ -36,6 +37,7 @@ _PUT: Final = rows.Insert(
     " ON CONFLICT (id) DO NOTHING",
 )
 _MOST_IDS: Final = 100
+_MOST_TOOLS: Final = 500
 
 
 def _in(states: Sequence[ApprovalStatus]) -> str:
@@ -83,6 +85,15 @@ class SqlApprovals(SqlBase):
         if wanted.waiting:
             clauses.append(_WAITING)
             values.append(wanted.now)
+        if wanted.over:
+            clauses.append(f"NOT ({_WAITING})")
+            values.append(wanted.now)
+        if wanted.tools is not None and "*" not in wanted.tools:
+            tools = await self._tools_that_fit(wanted.tools)
+            if not tools:
+                return ()
+            clauses.append(f"tool IN ({', '.join('?' * len(tools))})")
+            values += tools
         for column, value in (("caller", wanted.caller), ("run_id", wanted.run_id)):
             if value is not None:
                 clauses.append(f"{column} = ?")
@@ -92,6 +103,11 @@ class SqlApprovals(SqlBase):
             values.append(rows.clean_text(wanted.before))
         where = f"{' AND '.join(clauses)} ORDER BY created_at DESC, id DESC LIMIT ?"
         return await self._approvals(where, *values, wanted.limit)
+
+    async def _tools_that_fit(self, patterns: Sequence[str]) -> list[str]:
+        """The tools with approvals on record that fit a pattern; the databases have no such patterns."""
+        found = await self._look_up("SELECT DISTINCT tool FROM approvals", ())
+        return [tool for (tool,) in found if any(fits(tool, pattern) for pattern in patterns)][:_MOST_TOOLS]
 
     async def count_waiting(self, caller: str, now: float) -> int:
         """See :class:`~proxy.approval_records.ApprovalLog`."""

@@ -24,10 +24,9 @@ def answered(
     """
     end = start
     theirs: list[bytes] = []
-    while end < len(messages) and role_of(said := orjson.loads(messages[end])) == "tool":
+    while end < len(messages) and role_of(orjson.loads(messages[end])) == "tool":
         theirs.append(messages[end])
         end += 1
-    del said
     shown = [call["call_id"] for call in calls if call["client_id"] is not None]
     by_id = {call.call_id: call for call in made}
     places = pair([by_id[call_id] for call_id in shown if call_id in by_id], list(map(orjson.loads, theirs)))

@@ -17,6 +17,7 @@ from proxy.wires.responses.client_tools import ClientTools
 from proxy.wires.responses.items import mint_item_id
 from proxy.wires.responses.own_items.shown import (
     Event,
+    approval_events,
     call_events,
     list_events,
     message_events,
@@ -107,6 +108,11 @@ class ResponsesReplyWriter(ReplyWriter):
 
     def _show(self, events: Iterable[Event]) -> None:
         self._output += [event["item"] for event in events if event["type"] == "response.output_item.done"]
+
+    def approval_requested(self, item_id: str, label: str, name: str, arguments: str) -> bytes:
+        """See :meth:`proxy.wires.approving.shown.AsksByItems.approval_requested`."""
+        self._show(approval_events(item_id, label, name, arguments))
+        return b""
 
     def finish(self, reason: str | None) -> bytes:
         payload = self._last.payload or {}

@@ -30,7 +30,7 @@ from proxy.wires.repairing import CUT_OFF, RepairingWriter, failure_of
 from proxy.wires.responses.client_tools import ClientTools
 from proxy.wires.responses.items import mint_item_id
 from proxy.wires.responses.open_item import OpenItem
-from proxy.wires.responses.own_items.shown import Event, list_events, message_events, traced_events
+from proxy.wires.responses.own_items.shown import approval_events, list_events, message_events, traced_events
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.reader import CLOSING, OPENING, ItemKeys
 from proxy.wires.responses.request import answer_text
@@ -377,7 +377,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
     def _encode(payload: Mapping[str, Any]) -> bytes:
         return encode_event(orjson.dumps(payload), str(payload["type"]).encode())
 
-    def _show(self, events: Iterable[Event]) -> bytes:
+    def _show(self, events: Iterable[dict[str, Any]]) -> bytes:
         """An item of our own at the next place."""
         index = self._next_index
         self._next_index += 1
@@ -440,6 +440,9 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
 
     def note(self, text: str) -> bytes:
         return b"" if self._hold_text else self._show(message_events(text))
+
+    def approval_requested(self, *of: str) -> bytes:
+        return self._show(approval_events(*of))
 
     def keep_alive(self) -> bytes:
         return KEEP_ALIVE

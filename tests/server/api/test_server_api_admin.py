@@ -23,6 +23,7 @@ from proxy.errors import RequestError, StoreError
 from proxy.records import ClientKey
 from proxy.server.api.json_output import to_line
 from proxy.server.app import Overrides, create_app
+from proxy.server.auth.key_ring import Key
 from proxy.server.callers import Caller
 from proxy.store.base import RunFilter, Store
 
@@ -41,6 +42,10 @@ class AdminDoor:
             status, code = (401, "invalid_api_key") if given is None else (403, "not_an_admin")
             raise RequestError(status, "Not an administrator.", type="authentication_error", code=code)
         return Caller("key_admin", "key_admin")
+
+    async def admit_approver(self, request: Any, target: Any) -> Key:
+        caller = await self.admit_admin(request, target)
+        return Key(caller, "boss", b"", admin=True, verify_key=None, expires_at=None)
 
     async def admit_scraper(self, request: Any, target: Any) -> None:
         await self.admit_admin(request, target)

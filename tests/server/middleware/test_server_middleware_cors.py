@@ -12,6 +12,7 @@ from running_proxy import Answer, Proxy, make_config, running
 
 from proxy.errors import RequestError
 from proxy.server.app import Overrides
+from proxy.server.auth.key_ring import Key
 from proxy.server.callers import Caller
 
 ASK: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
@@ -30,6 +31,9 @@ class ShutDoor:
 
     async def admit(self, request: Any, target: Any) -> Caller:
         raise RequestError(401, "No such key.", type="authentication_error", code="invalid_api_key")
+
+    async def admit_approver(self, request: Any, target: Any) -> Key:
+        raise NotImplementedError
 
     async def admit_admin(self, request: Any, target: Any) -> Caller:
         return await self.admit(request, target)

@@ -13,6 +13,7 @@ from running_proxy import Proxy, make_config, running
 
 from proxy.errors import RequestError
 from proxy.server.app import Overrides
+from proxy.server.auth.key_ring import Key
 from proxy.server.callers import Caller
 from proxy.server.middleware.cors import Cors
 from proxy.server.middleware.page_guard import HostRule, PageGuard
@@ -33,6 +34,9 @@ class KeyAuthenticator:
         if request.headers.get("Authorization") != "Bearer good":
             raise RequestError(401, "No such key.", type="authentication_error", code="invalid_api_key")
         return Caller("key_1", "key_1")
+
+    async def admit_approver(self, request: Any, target: Any) -> Key:
+        raise NotImplementedError
 
     async def admit_admin(self, request: Any, target: Any) -> Caller:
         return await self.admit(request, target)

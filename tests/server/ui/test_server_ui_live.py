@@ -2,15 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from client_keys import bearer, made
 from listed_runs import run
-from running_proxy import Conversation
+from ui_events import listening
 from ui_rig import CLIENT, QUESTION, Browser, ui_proxy
 from waiting import PATIENCE_S, until
 
@@ -21,7 +19,6 @@ from proxy.server.ui.feed import Feed
 from proxy.server.ui.run_rows import RunRows
 from proxy.store.factory import open_store
 from proxy.store.options import StoreOptions
-from proxy.wires.stream.sse import SSEParser
 
 FAST_S = 0.02
 
@@ -30,40 +27,6 @@ FAST_S = 0.02
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits a second between two looks."""
     monkeypatch.setattr(feeding, "POLL_S", FAST_S)
-
-
-class Events:
-    """The events of one connection, as they come."""
-
-    def __init__(self, conversation: Conversation) -> None:
-        self.conversation = conversation
-        self.parser = SSEParser()
-        self.raw = b""
-
-    async def next(self, name: str) -> tuple[dict[str, Any], str]:
-        """The data and the id of the next event of that name; others are passed over."""
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                while (event := self.parser.next()) is None:
-                    line = await self.conversation.reader.readline()
-                    data = await self.conversation.reader.readexactly(int(line, 16) + 2)
-                    self.raw += data[:-2]
-                    self.parser.take(data[:-2])
-                lines = dict(part.split(": ", 1) for part in event.raw.decode().splitlines() if ": " in part)
-                if lines.get("event") == name:
-                    return json.loads(event.data), lines.get("id", "")
-
-
-@asynccontextmanager
-async def listening(browser: Browser, last: str | None = None) -> AsyncIterator[Events]:
-    """A page that listens."""
-    headers = browser.headers(writes=False) | ({"Last-Event-ID": last} if last is not None else {})
-    async with browser.proxy.sent(None, headers, method="GET", path="/ui/api/events") as conversation:
-        head = await conversation.head()
-        assert head.status == 200, head
-        assert head.header("content-type") == "text/event-stream"
-        assert head.header("content-security-policy")
-        yield Events(conversation)
 
 
 async def test_a_run_appears_while_it_happens() -> None:

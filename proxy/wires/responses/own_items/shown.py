@@ -23,7 +23,15 @@ from proxy.wires.responses.items import (
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.turn.trace import reasoning_line, status_line
 
-__all__ = ["Event", "call_events", "list_events", "message_events", "reasoning_events", "traced_events"]
+__all__ = [
+    "Event",
+    "approval_events",
+    "call_events",
+    "list_events",
+    "message_events",
+    "reasoning_events",
+    "traced_events",
+]
 
 Event = dict[str, Any]
 """An event without its numbers; ``output_index`` and ``sequence_number`` are the writer's to give."""
@@ -65,6 +73,19 @@ def call_events(
     done |= {"output": output, "error": error}
     yield {"type": f"response.mcp_call.{status}", "item_id": item_id}
     yield {"type": "response.output_item.done", "item": done}
+
+
+def approval_events(item_id: str, label: str, name: str, arguments: str) -> Iterator[Event]:
+    """A call that waits for approval, as a hosted MCP server's call; it has no events of its own."""
+    item = {
+        "id": item_id,
+        "type": "mcp_approval_request",
+        "server_label": label,
+        "name": name,
+        "arguments": arguments,
+    }
+    yield {"type": "response.output_item.added", "item": item}
+    yield {"type": "response.output_item.done", "item": item}
 
 
 def _text(value: Any) -> str:

@@ -39,7 +39,7 @@ export function signIn(app, message, enter) {
         h(
           "div.card",
           trouble,
-          h("form", { onsubmit: submit }, h("label.field", { for: "key" }, h("span", "Administrator’s key"), field), button),
+          h("form", { onsubmit: submit }, h("label.field", { for: "key" }, h("span", "Administrator’s or approver’s key"), field), button),
         ),
         h(
           "div.col",

@@ -11,37 +11,47 @@ import { empty, head, note } from "../parts/page.js";
 
 const waits = (number) => (number ? `${count(number, "call")} ${number === 1 ? "waits" : "wait"} for you` : "No call waits for you");
 
-export async function show({ query: asked, signal }) {
+export async function show({ query: asked, session, signal }) {
   let state = ["pending", "decided"].includes(asked.get("state")) ? asked.get("state") : "pending";
   const box = h("div.col", { style: { gap: "1rem" } });
   const counted = h("span");
   let list = null;
+  // An approver's session may not open runs.
+  const card = (row) => askCard(row, { runs: session.role === "admin", decided: recount });
+  const recount = (row) => {
+    const own = list?.data.find((one) => one.id === row.id);
+    if (own) own.status = row.status;
+    if (state === "pending") set(counted, waits(list.data.filter((one) => one.status === "pending").length));
+  };
 
   async function load() {
-    list = await api(`approvals${query({ state, limit: 100 })}`, { signal }).catch((error) => {
-      if (error.status !== 404) throw error;
-      return { data: [], note: "This page cannot show approvals in this version. Use: toolrelay approvals list" };
-    });
+    list = await api(`approvals${query({ state, limit: 100 })}`, { signal });
     draw();
   }
 
   function draw() {
     const rows = list.data;
     set(counted, state === "pending" ? waits(rows.length) : count(rows.length, "decision"));
-    set(box, list.note && note("info", list.note), rows.length ? rows.map((row) => askCard(row)) : h("div.card", state === "pending"
+    set(box, list.has_more && note("info", "This page shows the newest 100. List all of them with: toolrelay approvals list --all"), rows.length ? rows.map(card) : h("div.card", state === "pending"
       ? empty("approvals", "No call waits for you", "Calls of tools that policy.approve names appear here, with their exact arguments. Each call asks once.")
       : empty("approvals", "Nothing has been decided yet", "")));
   }
 
-  on("approval", (row) => {
+  on("approval", async (told) => {
+    // What is too long for an event is read as a whole.
+    const row = told.cut ? await api(`approvals/${told.id}`, { signal }).catch(() => null) : told;
+    if (!row) return;
     const at = list?.data.findIndex((one) => one.id === row.id) ?? -1;
     const here = box.querySelector(`[data-id="${CSS.escape(row.id)}"]`);
-    if (here) document.dispatchEvent(new CustomEvent("toolrelay:approval", { detail: row }));
+    if (here) {
+      document.dispatchEvent(new CustomEvent("toolrelay:approval", { detail: row }));
+      recount(row);
+    }
     else if (state === "pending" && row.status === "pending" && at < 0) {
       list.data.unshift(row);
       if (list.data.length === 1) draw();
-      else box.prepend(askCard(row));
-      set(counted, waits(list.data.length));
+      else box.prepend(card(row));
+      recount(row);
       say(`A call of ${row.tool} waits for approval.`);
     }
   }, signal);
@@ -66,6 +76,8 @@ export async function show({ query: asked, signal }) {
   const choice = h("div.seg", { role: "group", "aria-label": "Which" }, options());
   await load();
   const remind = "Notification" in window && Notification.permission === "default" && h("button.btn", { type: "button", onclick: (event) => { Notification.requestPermission(); event.target.hidden = true; } }, icon("info"), "Notify me");
+  // After a lost connection the list may lack calls that came meanwhile.
+  on("reset", () => load().catch(() => {}), signal);
   on("approval", (row) => {
     if (row.status === "pending" && document.hidden && "Notification" in window && Notification.permission === "granted") new Notification("A tool call waits for your approval", { body: String(row.tool ?? ""), tag: row.id });
   }, signal);

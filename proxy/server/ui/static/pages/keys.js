@@ -23,7 +23,7 @@ export async function show({ signal }) {
 const all = (list) => (list === null || list === undefined ? h("span.muted", "all") : list.length ? h("div.badges.wrap", list.slice(0, 12).map((one) => h("span.badge.tool-badge", one)), list.length > 12 && h("span.badge", `+${list.length - 12}`)) : h("span.muted", "none"));
 
 function row(key) {
-  const rights = [["admin", "administrator"], ["approver", "approver"], ["mint", "makes tokens"]].filter(([name]) => key[name]).map(([, word]) => h("span.badge.accent", word));
+  const rights = [["admin", "administrator"], ["approves", "approver"], ["mint", "makes tokens"]].filter(([name]) => (Array.isArray(key[name]) ? key[name].length : key[name])).map(([, word]) => h("span.badge.accent", word));
   const state = key.revoked_at ? h("span.badge.bad", icon("block"), "revoked") : !key.valid && h("span.badge.warn", "not valid");
   const limits = Object.entries(key.limits ?? {}).map(([name, value]) => h("div.small", `${name}: ${[value].flat().join(", ")}`));
   return h("tr",

@@ -9,16 +9,26 @@ import { note } from "./page.js";
 const WORD = { approved: ["yes", "ok", "check", "Approved"], used: ["yes", "ok", "check", "Approved and run"], denied: ["no", "bad", "block", "Denied"], expired: ["", "", "clock", "Expired"], superseded: ["", "", "clock", "No longer needed"] };
 
 /** A card for an approval; `decided(row)` is called with the decision. */
-export function askCard(row, { inline = false, decided = () => {} } = {}) {
+export function askCard(row, { inline = false, runs = true, decided = () => {} } = {}) {
   const id = row.id ?? row.approval_id;
   const box = h("article.ask.card", { "aria-label": `Approval of ${row.tool ?? row.name}`, "data-id": id });
   let busy = false;
   let current = row;
+  // Later answers have the arguments without private fields again; the exact ones stay.
+  const take = (news) => (current = { ...current, ...news, ...(current.exact && { arguments: current.arguments }) });
 
-  /** The approval as another user decided it, from the list. */
-  async function asItIs() {
-    const list = await api("approvals?state=all&limit=100").catch(() => null);
-    return list?.data.find((one) => one.id === id) ?? null;
+  /** The approval as it is on record, for example after another user decided it. */
+  const asItIs = () => api(`approvals/${id}`).catch(() => null);
+
+  /** The arguments with the tool's private fields, which the log says who read. */
+  async function exact(event) {
+    event.target.disabled = true;
+    try {
+      current = { ...current, ...(await api(`approvals/${id}?content=true`)), exact: true };
+      draw();
+    } catch (error) {
+      draw(error.message);
+    }
   }
 
   async function decide(approve, reason) {
@@ -27,18 +37,20 @@ export function askCard(row, { inline = false, decided = () => {} } = {}) {
     box.querySelectorAll("button").forEach((button) => (button.disabled = true));
     try {
       const answer = await api(`approvals/${id}`, { method: "POST", body: { approve, ...(reason && { reason }) } });
-      current = { ...current, ...(answer?.id || answer?.status ? answer : { status: approve ? "approved" : "denied" }) };
+      take(answer?.id || answer?.status ? answer : { status: approve ? "approved" : "denied" });
       say(approve ? "Approved." : "Denied.");
     } catch (error) {
       if (error.status === 409) {
-        const other = error.body?.approval ?? (await asItIs());
-        current = { ...current, ...(other ?? { status: "superseded" }) };
+        const other = await asItIs();
+        take(other ?? { status: "superseded" });
+        busy = false;
         draw(error.message);
         return decided(current);
       }
       busy = false;
       return draw(error.message);
     }
+    busy = false;
     draw();
     decided(current);
   }
@@ -56,7 +68,7 @@ export function askCard(row, { inline = false, decided = () => {} } = {}) {
       h("div.code", { tabindex: 0, "aria-label": "Arguments" }, json(shown, { open: 4 })),
       trouble && note("warn", trouble),
       state ? after() : buttons(),
-      !inline && h("div.row.wrap.small.muted", current.run_id && h("a", { href: `/ui/runs/${current.run_id}` }, `Run ${shortId(current.run_id)}`), current.spec_digest && h("span", "Definition ", h("code", current.spec_digest.slice(0, 8))), current.arguments_digest && h("span", "Arguments ", h("code", current.arguments_digest.slice(0, 8)))),
+      !inline && h("div.row.wrap.small.muted", runs && current.run_id && h("a", { href: `/ui/runs/${current.run_id}` }, `Run ${shortId(current.run_id)}`), current.spec_digest && h("span", "Definition ", h("code", current.spec_digest.slice(0, 8))), current.arguments_digest && h("span", "Arguments ", h("code", current.arguments_digest.slice(0, 8))), h("span.grow"), current.exact ? h("span", "These are the exact arguments.") : h("button.btn.small", { type: "button", onclick: exact }, "Show exact arguments")),
     );
   }
 
@@ -81,7 +93,7 @@ export function askCard(row, { inline = false, decided = () => {} } = {}) {
 
   document.addEventListener("toolrelay:approval", (event) => {
     if (event.detail?.id !== id || !box.isConnected || busy) return;
-    current = { ...current, ...event.detail };
+    take(event.detail);
     draw();
   });
   draw();

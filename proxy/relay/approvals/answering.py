@@ -1,0 +1,81 @@
+"""Takes the decisions that a client makes within its conversation."""
+
+from collections.abc import Mapping, Sequence
+
+from proxy.approval_records import Approval, ApprovalStatus
+from proxy.errors import RequestError
+from proxy.relay.approvals.decisions import Decisions, Verdict
+from proxy.relay.approvals.rules import Decider
+from proxy.wires.approving.shown import Answered, Heard, Shown
+
+__all__ = ["take_answers"]
+
+
+async def take_answers(decisions: Decisions, heard: Heard, decider: Decider) -> None:
+    """Record what a client answers; all is checked before the first decision is recorded.
+
+    A client sends its conversation again and again, and with it answers that were taken before.  So an answer
+    about a call that has been decided changes nothing: the first decision counts.
+
+    Raises :class:`~proxy.errors.RequestError`: 400 for contradicting answers and for a question that was
+    changed, 403 if ``decider`` may not decide, and 404 for an unknown approval; and
+    :class:`~proxy.errors.StoreError`.
+    """
+    answers = _one_each(heard.answered)
+    shown = {one.approval_id: one for one in heard.shown}
+    open_ones: list[tuple[Answered, Approval]] = []
+    for answer in answers.values():
+        try:
+            approval = await decisions.find(answer.approval_id, decider)
+        except RequestError:
+            if answer.is_new:
+                raise
+            continue  # The record keeps approvals for a time, clients keep their conversations.
+        if answer.is_new and (question := shown.get(answer.approval_id)) is not None:
+            _check_unchanged(question, approval)
+        if approval.status is ApprovalStatus.PENDING:
+            decider.check(approval, decisions.rules)
+            open_ones.append((answer, approval))
+    for answer, approval in open_ones:
+        verdict = Verdict(answer.approve, answer.reason, answer.arguments)
+        try:
+            await decisions.decide(
+                approval.id, verdict, decider, "item" if answer.by_item else "tool message"
+            )
+        except RequestError as error:
+            if error.code != "approval_decided":  # Else somebody was faster, and their decision counts.
+                raise
+
+
+def _one_each(answered: Sequence[Answered]) -> Mapping[str, Answered]:
+    """The answers by approval; the same answer may come twice, a contradicting one may not."""
+    found: dict[str, Answered] = {}
+    for answer in answered:
+        first = found.setdefault(answer.approval_id, answer)
+        if first.approve is not answer.approve:
+            raise RequestError(
+                400,
+                f"{first.at} and {answer.at} answer {answer.approval_id} with yes and with no. "
+                "Nothing was decided. Send one answer.",
+                param=answer.at,
+                code="approval_changed",
+            )
+    return found
+
+
+def _check_unchanged(question: Shown, approval: Approval) -> None:
+    """Refuse an answer to a question that is not the one that was shown."""
+    if question.tool is None and question.arguments is None:
+        return
+    tool = approval.tool
+    same_tool = isinstance(question.tool, str) and (
+        tool == question.tool or tool.endswith(f"__{question.tool}")
+    )
+    if not same_tool or question.arguments != approval.arguments_shown:
+        raise RequestError(
+            400,
+            f"{question.at} is not the call that {approval.id} is about: its tool or its arguments were "
+            "changed. Nothing was decided. Send the call back as it was shown.",
+            param=question.at,
+            code="approval_changed",
+        )

@@ -1,0 +1,91 @@
+"""``/ui/api/approvals``: the calls that wait for a person, and their decisions."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from aiohttp import web
+
+from proxy.approval_records import APPROVAL_ID, Approval, ApprovalFilter, ApprovalStatus
+from proxy.errors import RequestError
+from proxy.relay.approvals.rules import Decider
+from proxy.server.admin_approvals import AdminApprovals, approval_to_json
+from proxy.server.api.admin import json_answer, page, parse_query, read_limit, truth
+from proxy.server.ui.run_rows import RunRows
+from proxy.server.ui.sessions import OPERATOR, Session
+from proxy.server.ui.surface import UiRequest
+
+__all__ = ["ApprovalPages"]
+
+_STATES: Final[Mapping[str, Mapping[str, bool]]] = {
+    "pending": {"waiting": True},
+    "decided": {"over": True},
+    "all": {},
+}
+_ID: Final = re.compile(APPROVAL_ID)
+_WATCHED: Final = 500
+"""The most waiting approvals that open pages are told of."""
+_NEWEST: Final = 50
+_AT_ONCE: Final = 100
+
+
+class ApprovalPages:
+    """Answers for the page Approvals, and finds what is new for pages that are open."""
+
+    def __init__(self, approvals: AdminApprovals, rows: RunRows) -> None:
+        self._approvals = approvals
+        self._rows = rows
+        self._waited: frozenset[str] = frozenset()
+
+    async def answer(self, asked: UiRequest) -> web.Response:
+        """A list, one approval, or the answer to a decision.
+
+        Raises :class:`~proxy.errors.RequestError` and :class:`~proxy.errors.StoreError`.
+        """
+        decider = _decider(asked.session)
+        if not asked.rest:
+            asked.allow("GET")
+            query = parse_query(asked.target.query, "state", "limit", "before")
+            return json_answer(await self._listed(query, decider))
+        if not _ID.fullmatch(asked.rest):
+            raise asked.unknown()
+        asked.allow("GET", "POST")
+        if asked.method == "POST":
+            parse_query(asked.target.query)
+            row = await self._approvals.decided(asked.rest, decider, asked.request, "page")
+        else:
+            query = parse_query(asked.target.query, "content")
+            row = await self._approvals.shown(asked.rest, decider, content=truth(query, "content"))
+        return json_answer((await self._rows.named([row]))[0])
+
+    async def news(self) -> list[dict[str, Any]]:
+        """Approvals that may have changed since the last call: those that wait, and the newest others.
+
+        Raises :class:`~proxy.errors.StoreError`.
+        """
+        decisions = self._approvals.decisions
+        waiting = await decisions.list(ApprovalFilter(limit=_WATCHED, waiting=True))
+        newest = await decisions.list(ApprovalFilter(limit=_NEWEST))
+        found: dict[str, Approval] = {one.id: one for one in (*waiting, *newest)}
+        gone = [one for one in self._waited if one not in found]
+        for at in range(0, len(gone), _AT_ONCE):
+            found |= {one.id: one for one in await decisions.read(gone[at : at + _AT_ONCE])}
+        self._waited = frozenset(one.id for one in found.values() if one.status is ApprovalStatus.PENDING)
+        oldest_first = sorted(found.values(), key=lambda one: (one.created_at, one.id))
+        return await self._rows.named([approval_to_json(one) for one in oldest_first])
+
+    async def _listed(self, query: Mapping[str, str], decider: Decider) -> dict[str, Any]:
+        state, before = query.get("state", "pending"), query.get("before")
+        if state not in _STATES:
+            raise RequestError(400, f"state must be one of {', '.join(_STATES)}.", param="state")
+        if before is not None and not _ID.fullmatch(before):
+            raise RequestError(400, "before must be the id of an approval.", param="before")
+        limit = read_limit(query.get("limit"))
+        rows, more = await self._approvals.listed(query, decider, limit=limit, **_STATES[state])
+        return page(await self._rows.named(rows), more=more)
+
+
+def _decider(session: Session) -> Decider:
+    """The signed-in user.  Whoever came by a link has no key; only a user of the machine can make a link."""
+    name = OPERATOR if session.key_id is None else f"key {session.key_id}"
+    return Decider(name, key=session.key_id or "", tools=session.approves)

@@ -1,0 +1,1 @@
+"""Approvals within a conversation: how a client is asked in it, and what it answers there."""

@@ -1,0 +1,111 @@
+"""What counts as an answer about an approval, and the function's place in a request.
+
+Only the JSON value ``true`` approves.  Libraries answer for a person who was never asked: with the text of an
+error, an empty string, or ``"true"`` as a text.  All of these refuse.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import orjson
+
+from proxy.wires.approving.shown import APPROVE
+from proxy.wires.json.splice import elements, join_array
+
+__all__ = ["NO_ANSWER", "answer_of", "function_name", "leave_out_function", "loaded", "text_of"]
+
+NO_ANSWER: Final = "The client gave no clear answer."
+"""The reason of a refusal that nobody put into words."""
+_MOST_BYTES: Final = 256 * 1024
+_CHOICES: Final = ("tool_choice", "parallel_tool_calls")
+
+
+def answer_of(content: object) -> tuple[bool, str, Any]:
+    """Whether the result of a call approves, the reason, and the arguments that are to replace the model's.
+
+    The content must be one JSON object without duplicate members, in a text or as the only part of a list.
+    """
+    said = loaded(text_of(content))
+    if not isinstance(said, dict) or said.get("approve") is not True:
+        reason = said.get("reason") if isinstance(said, dict) and said.get("approve") is False else None
+        return False, reason if isinstance(reason, str) else "" if reason is None else NO_ANSWER, None
+    if not said.keys() <= {"approve", "reason", "arguments"}:
+        return False, NO_ANSWER, None
+    reason, arguments = said.get("reason"), said.get("arguments")
+    if not isinstance(reason, str | None) or not isinstance(arguments, dict | None):
+        return False, NO_ANSWER, None
+    return True, reason or "", arguments
+
+
+def text_of(content: object) -> str:
+    """A text, or the text of the only part of a list; empty for anything else."""
+    if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
+        content = content[0].get("text")
+    return content if isinstance(content, str) and len(content) <= _MOST_BYTES else ""
+
+
+def loaded(text: object) -> Any:
+    """JSON text as values; ``None`` for what is not JSON or names a member twice."""
+    if not isinstance(text, str):
+        return text
+    try:
+        return json.loads(text, object_pairs_hook=_once)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object without duplicate members: parsers differ about which one of them counts."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("duplicate member")
+    return found
+
+
+def function_name(tool: object) -> object:
+    """The name of the function that a tool, or the choice of one, means; in all dialects."""
+    if not isinstance(tool, dict):
+        return None
+    inner = tool.get("function")
+    return inner.get("name") if isinstance(inner, dict) else tool.get("name")
+
+
+def leave_out_function(parts: dict[str, bytes], payload: Mapping[str, Any]) -> bool:
+    """Take the function out of the members of a body; whether the client declared it."""
+    tools = payload.get("tools")
+    if not isinstance(tools, list) or not any(function_name(tool) == APPROVE for tool in tools):
+        return False
+    raws = zip(tools, elements(parts["tools"]), strict=True)
+    left = [raw for tool, raw in raws if function_name(tool) != APPROVE]
+    parts["tools"] = join_array(left)
+    choice = payload.get("tool_choice")
+    chosen = _without(choice, lambda one: function_name(one) == APPROVE)
+    if chosen is None:
+        parts.pop("tool_choice", None)
+    elif chosen != choice:
+        parts["tool_choice"] = orjson.dumps(chosen)
+    if not left:
+        for name in ("tools", *_CHOICES):
+            parts.pop(name, None)
+    return True
+
+
+def _without(choice: Any, is_ours: Callable[[object], bool]) -> Any:
+    """A choice of tools without the function; ``None`` where nothing is left of it."""
+    if not isinstance(choice, dict):
+        return choice
+    if is_ours(choice):
+        return None
+    kept: dict[str, Any] = {}
+    for key, value in choice.items():
+        if isinstance(value, list):
+            value = [one for one in value if not is_ours(one)]
+            if not value and choice[key]:
+                return None
+        elif isinstance(value, dict):
+            value = _without(value, is_ours)
+            if value is None:
+                return None
+        kept[key] = value
+    return kept

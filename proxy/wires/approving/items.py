@@ -1,0 +1,81 @@
+"""Questions and answers about approvals among the items of the Responses API.
+
+Source: OpenAI's API reference, "MCP approval request" and "MCP approval response".
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from proxy.approval_records import MOST_REASON
+from proxy.errors import RequestError
+from proxy.wires.approving.answers import answer_of, loaded
+from proxy.wires.approving.shown import (
+    APPROVE,
+    Answered,
+    Shown,
+    approval_of_call,
+    approval_of_item,
+    mention,
+)
+from proxy.wires.responses.items import is_model_item, is_reference
+
+__all__ = ["read_items"]
+
+Item = Mapping[str, Any]
+
+
+def read_items(items: list[Item], raws: list[bytes]) -> tuple[list[bytes], list[Shown], list[Answered]]:
+    """See :data:`proxy.wires.approving.read.Conversation`.
+
+    Raises :class:`~proxy.errors.RequestError` (400) for an answer that is neither yes nor no.
+    """
+    last = max([at for at, item in enumerate(items) if is_model_item(item)], default=-1)
+    left: list[bytes] = []
+    shown: list[Shown] = []
+    answered: list[Answered] = []
+    for place, (item, raw) in enumerate(zip(items, raws, strict=True)):
+        at, kind = f"input[{place}]", item.get("type")
+        if (question := _question(item, at)) is not None:
+            if question.approval_id not in [one.approval_id for one in shown]:
+                text = mention(question.approval_id)
+                said = {"type": "output_text", "text": text, "annotations": []}
+                left.append(orjson.dumps({"type": "message", "role": "assistant", "content": [said]}))
+            shown.append(question)
+        elif kind == "mcp_approval_response" and (one := approval_of_item(item.get("approval_request_id"))):
+            answered.append(_response(item, one, at, is_new=place > last))
+        elif kind == "function_call_output" and (one := approval_of_call(item.get("call_id"))):
+            approve, reason, arguments = answer_of(item.get("output"))
+            answered.append(Answered(one, at, place > last, False, approve, reason, arguments))
+        else:
+            left.append(raw)
+    return left, shown, answered
+
+
+def _question(item: Item, at: str) -> Shown | None:
+    """A question that the client sends back, whole or by its id."""
+    one = approval_of_item(item.get("id"))
+    if one and item.get("type") == "mcp_approval_request":
+        return Shown(one, at, item.get("name"), loaded(item.get("arguments")))
+    if one and is_reference(item):
+        return Shown(one, at)
+    one = approval_of_call(item.get("call_id"))
+    if one and item.get("type") == "function_call" and item.get("name") == APPROVE:
+        said = loaded(item.get("arguments"))
+        said = said if isinstance(said, dict) else {}
+        return Shown(one, at, said.get("tool"), said.get("arguments"))
+    return None
+
+
+def _response(item: Item, approval_id: str, at: str, *, is_new: bool) -> Answered:
+    approve, reason = item.get("approve"), item.get("reason")
+    if not isinstance(approve, bool):
+        raise RequestError(400, f"{at}.approve must be present, and true or false.", param=f"{at}.approve")
+    if reason is not None and (not isinstance(reason, str) or len(reason) > MOST_REASON):
+        raise RequestError(
+            400,
+            f"{at}.reason must be a string of at most {MOST_REASON} characters.",
+            param=f"{at}.reason",
+        )
+    return Answered(approval_id, at, is_new, True, approve, reason or "")

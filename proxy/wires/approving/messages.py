@@ -1,0 +1,172 @@
+"""Questions and answers about approvals in the dialects that hold a conversation as messages.
+
+Chat and Ollama: a call in an assistant message and a message of the role ``tool``.  Anthropic: a ``tool_use``
+block and a ``tool_result`` block.  Ollama's calls have no ids, so its answers go by their order.
+"""
+
+import re
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from proxy.approval_records import APPROVAL_ID
+from proxy.errors import RequestError
+from proxy.wires.approving.answers import answer_of, function_name, loaded
+from proxy.wires.approving.shown import APPROVE, Answered, Shown, approval_of_call, mention
+
+__all__ = ["read_anthropic", "read_chat", "read_ollama"]
+
+_ID: Final = re.compile(APPROVAL_ID)
+Message = Mapping[str, Any]
+
+
+class _Reading:
+    """What has been read of one conversation."""
+
+    def __init__(self, messages: list[Message]) -> None:
+        roles = [message.get("role") for message in messages]
+        self._last = max([at for at, role in enumerate(roles) if role == "assistant"], default=-1)
+        self.left: list[bytes] = []
+        self.shown: list[Shown] = []
+        self.answered: list[Answered] = []
+        self._seen: set[str] = set()
+
+    def show(self, approval_id: str, at: str, arguments: Any) -> str:
+        """Note a question; its mention, empty where it stood in the conversation before."""
+        said = loaded(arguments)
+        said = said if isinstance(said, dict) else {}
+        self.shown.append(Shown(approval_id, at, said.get("tool"), said.get("arguments")))
+        if approval_id in self._seen:
+            return ""
+        self._seen.add(approval_id)
+        return mention(approval_id)
+
+    def answer(self, approval_id: str, place: int, at: str, content: Any, *, fails: bool = False) -> None:
+        """Note an answer; one that says that it ``fails`` refuses."""
+        approve, reason, arguments = answer_of("" if fails else content)
+        is_new = place > self._last
+        self.answered.append(Answered(approval_id, at, is_new, False, approve, reason, arguments))
+
+
+def _with_mentions(content: Any, mentions: list[str]) -> str:
+    """The text of an assistant message with mentions behind it."""
+    if isinstance(content, list):
+        texts = [one.get("text") for one in content if isinstance(one, dict)]
+        content = "".join([text for text in texts if isinstance(text, str)])
+    text = content.strip() if isinstance(content, str) else ""
+    return "\n\n".join(filter(None, [text, *mentions]))
+
+
+def read_chat(messages: list[Message], raws: list[bytes]) -> tuple[list[bytes], list[Shown], list[Answered]]:
+    """Chat Completions; see :data:`proxy.wires.approving.read.Conversation`."""
+    reading = _Reading(messages)
+    for place, (message, raw) in enumerate(zip(messages, raws, strict=True)):
+        calls = message.get("tool_calls")
+        if message.get("role") == "assistant" and isinstance(calls, list):
+            asked = {at: _chat_id(call) for at, call in enumerate(calls) if _chat_id(call)}
+            if asked:
+                mentions = [
+                    reading.show(
+                        one, f"messages[{place}].tool_calls[{at}]", calls[at]["function"].get("arguments")
+                    )
+                    for at, one in asked.items()
+                ]
+                theirs = [call for at, call in enumerate(calls) if at not in asked]
+                _keep(reading, message, theirs, mentions)
+                continue
+        elif message.get("role") == "tool" and (one := approval_of_call(message.get("tool_call_id"))):
+            reading.answer(one, place, f"messages[{place}]", message.get("content"))
+            continue
+        reading.left.append(raw)
+    return reading.left, reading.shown, reading.answered
+
+
+def _chat_id(call: Any) -> str:
+    """The approval that a call asks about; empty for a call of something else."""
+    return approval_of_call(call.get("id")) if function_name(call) == APPROVE else ""
+
+
+def _keep(reading: _Reading, message: Message, theirs: list[Any], mentions: list[str]) -> None:
+    """An assistant message with mentions in place of its questions; nothing where nothing is left."""
+    rest = {key: value for key, value in message.items() if key != "tool_calls"}
+    rest["content"] = _with_mentions(message.get("content"), list(filter(None, mentions)))
+    if theirs:
+        rest["tool_calls"] = theirs
+    if theirs or rest["content"]:
+        reading.left.append(orjson.dumps(rest))
+
+
+def read_ollama(
+    messages: list[Message], raws: list[bytes]
+) -> tuple[list[bytes], list[Shown], list[Answered]]:
+    """Ollama's chat; see :data:`proxy.wires.approving.read.Conversation`."""
+    reading, open_ones = _Reading(messages), deque[str]()
+    for place, (message, raw) in enumerate(zip(messages, raws, strict=True)):
+        calls, at = message.get("tool_calls"), f"messages[{place}]"
+        if message.get("role") == "assistant" and isinstance(calls, list):
+            asked = [
+                (call["function"].get("arguments"), _ollama_id(call)) for call in calls if _ollama_id(call)
+            ]
+            if asked:
+                open_ones = deque(one for _, one in asked)
+                mentions = [reading.show(one, at, arguments) for arguments, one in asked]
+                _keep(reading, message, [call for call in calls if not _ollama_id(call)], mentions)
+                continue
+        elif message.get("role") == "tool" and APPROVE in (message.get("tool_name"), message.get("name")):
+            if not open_ones:
+                raise RequestError(400, f"{at} answers no call of {APPROVE}. Leave it out.", param=at)
+            reading.answer(open_ones.popleft(), place, at, message.get("content"))
+            continue
+        reading.left.append(raw)
+    return reading.left, reading.shown, reading.answered
+
+
+def _ollama_id(call: Any) -> str:
+    """The approval that a call asks about, by its arguments; empty for a call of something else."""
+    inner = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(inner, dict) or inner.get("name") != APPROVE:
+        return ""
+    arguments = loaded(inner.get("arguments"))
+    found = arguments.get("approval_id") if isinstance(arguments, dict) else None
+    return found if isinstance(found, str) and _ID.fullmatch(found) else ""
+
+
+def read_anthropic(
+    messages: list[Message], raws: list[bytes]
+) -> tuple[list[bytes], list[Shown], list[Answered]]:
+    """Messages of Anthropic's API; see :data:`proxy.wires.approving.read.Conversation`."""
+    reading = _Reading(messages)
+    for place, (message, raw) in enumerate(zip(messages, raws, strict=True)):
+        blocks = message.get("content")
+        if not isinstance(blocks, list) or not any(_block_id(block) for block in blocks):
+            reading.left.append(raw)
+            continue
+        kept: list[Any] = []
+        mentions: list[str] = []
+        for at, block in enumerate(blocks):
+            approval_id, path = _block_id(block), f"messages[{place}].content[{at}]"
+            if not approval_id:
+                kept.append(block)
+            elif block["type"] == "tool_use":
+                mentions.append(reading.show(approval_id, path, block.get("input")))
+            else:
+                fails = block.get("is_error") is True
+                reading.answer(approval_id, place, path, block.get("content"), fails=fails)
+        if mentions := list(filter(None, mentions)):
+            texts = [block for block in kept if isinstance(block, dict) and block.get("type") == "text"]
+            text = {"type": "text", "text": _with_mentions(texts, mentions)}
+            kept = [*(block for block in kept if block not in texts), text]
+        if kept:
+            reading.left.append(orjson.dumps({**message, "content": kept}))
+    return reading.left, reading.shown, reading.answered
+
+
+def _block_id(block: Any) -> str:
+    """The approval that a block asks or answers about; empty for any other block."""
+    if not isinstance(block, dict):
+        return ""
+    if block.get("type") == "tool_use" and block.get("name") == APPROVE:
+        return approval_of_call(block.get("id"))
+    return approval_of_call(block.get("tool_use_id")) if block.get("type") == "tool_result" else ""

@@ -1,0 +1,50 @@
+"""Takes what a request says about approvals out of its body, in each dialect."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from proxy.wires.approving.answers import leave_out_function
+from proxy.wires.approving.items import read_items
+from proxy.wires.approving.messages import read_anthropic, read_chat, read_ollama
+from proxy.wires.approving.shown import Answered, Heard, Shown, may_speak
+from proxy.wires.json.splice import elements, join_array, join_object, members
+
+__all__ = ["read_approvals"]
+
+Conversation = tuple[list[bytes], list[Shown], list[Answered]]
+"""The raw messages or items that are left, and what was taken out of them."""
+
+_READERS: Final[Mapping[str, tuple[str, Callable[[list[Mapping[str, Any]], list[bytes]], Conversation]]]] = (
+    MappingProxyType(
+        {
+            "chat": ("messages", read_chat),
+            "anthropic": ("messages", read_anthropic),
+            "ollama": ("messages", read_ollama),
+            "responses": ("input", read_items),
+        }
+    )
+)
+
+
+def read_approvals(dialect: str, raw: bytes, payload: Mapping[str, Any]) -> Heard | None:
+    """What a request body says about approvals; ``None`` for nearly all, which say nothing.
+
+    ``payload`` is ``raw``, loaded.  Raises :class:`~proxy.errors.RequestError` (400) for an answer that is
+    not valid.
+    """
+    if dialect not in _READERS or not may_speak(raw):
+        return None
+    field, read = _READERS[dialect]
+    parts = members(raw)
+    declares = leave_out_function(parts, payload)
+    said = payload.get(field)
+    shown: list[Shown] = []
+    answered: list[Answered] = []
+    if isinstance(said, list) and all(isinstance(one, dict) for one in said):
+        left, shown, answered = read(said, elements(parts[field]))
+        if shown or answered:
+            parts[field] = join_array(left)
+    if not (declares or shown or answered):
+        return None
+    return Heard(join_object(parts), declares, shown, answered)

@@ -1,0 +1,135 @@
+"""How a waiting call is shown to a client that can be asked within the conversation.
+
+There are two forms.  A client that chose tools of a server with an ``mcp`` tool gets items of the type
+``mcp_approval_request``.  A client that declared the function ``toolrelay__approve`` gets a call of it.
+
+Upstreams see neither.  Before a request is read, each shown question is replaced by a fixed text
+(:func:`mention`), by which the held turn is found, and each answer is taken out.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final, Protocol, runtime_checkable
+
+from proxy.values import value_class
+
+__all__ = [
+    "APPROVE",
+    "Answered",
+    "AsksByItems",
+    "Heard",
+    "Shown",
+    "approval_of_call",
+    "approval_of_item",
+    "call_id_of",
+    "item_id_of",
+    "may_speak",
+    "mention",
+    "visible_with",
+]
+
+APPROVE: Final = "toolrelay__approve"
+"""The function that a client declares in order to be asked by calls of it."""
+
+_ITEM: Final = re.compile(r"mcpr_toolrelay([0-9a-f]{32})")
+_CALL: Final = re.compile(r"call_(appr_[0-9a-f]{32})")
+_SIGNS: Final = (APPROVE.encode(), b"mcpr_toolrelay", b"call_appr_")
+
+
+def may_speak(raw: bytes) -> bool:
+    """Whether a request body may declare the function, or say something about an approval."""
+    return any(sign in raw for sign in _SIGNS)
+
+
+def call_id_of(approval_id: str) -> str:
+    """The id of the call that asks about an approval."""
+    return f"call_{approval_id}"
+
+
+def item_id_of(approval_id: str) -> str:
+    """The id of the item that asks about an approval; the mark makes it known as ours."""
+    return "mcpr_toolrelay" + approval_id.removeprefix("appr_")
+
+
+def approval_of_call(call_id: object) -> str:
+    """The approval that a call with this id asks about; empty for any other call."""
+    found = _CALL.fullmatch(call_id) if isinstance(call_id, str) else None
+    return found[1] if found is not None else ""
+
+
+def approval_of_item(item_id: object) -> str:
+    """The approval that an item with this id asks about; empty for any other item."""
+    found = _ITEM.fullmatch(item_id) if isinstance(item_id, str) else None
+    return f"appr_{found[1]}" if found is not None else ""
+
+
+def mention(approval_id: str) -> str:
+    """What stands in place of a shown question; the model reads it only if the held turn is lost."""
+    return f"[A tool call waits for approval: {approval_id}]"
+
+
+def visible_with(dialect: str, visible: str, approval_ids: Sequence[str]) -> str:
+    """The text of an answer as its client sends it back, once its questions are replaced by mentions.
+
+    ``visible`` is the text that the client was shown, as the writer of that dialect tells it.
+    """
+    mentions = [mention(one) for one in approval_ids]
+    if dialect == "responses":
+        # Each message counts by itself, with its length.
+        return visible + "".join(f"{len(one)}:{one}" for one in mentions)
+    return "\n\n".join([*filter(None, [visible.strip()]), *mentions])
+
+
+@value_class
+class Shown:
+    """A question that a client sends back: which approval it asks about, and what it says of the call.
+
+    ``at`` is its place in the body.  ``tool`` and ``arguments`` are what the client sends; ``None`` where it
+    only refers to the question.
+    """
+
+    approval_id: str
+    at: str
+    tool: Any = None
+    arguments: Any = None
+
+
+@value_class
+class Answered:
+    """What a client answers about one approval.
+
+    ``at`` is its place in the body.  ``is_new`` says that no model has spoken since, so that the answer may
+    still have to be taken.  ``by_item`` tells the two forms apart.  ``arguments`` are to replace the model's,
+    unless they are ``None``.
+    """
+
+    approval_id: str
+    at: str
+    is_new: bool
+    by_item: bool
+    approve: bool
+    reason: str = ""
+    arguments: Any = None
+
+
+@value_class
+class Heard:
+    """What a request says about approvals.
+
+    ``raw`` is its body without any of it.  ``declares`` says that the client declared the function.
+    """
+
+    raw: bytes
+    declares: bool
+    shown: Sequence[Shown] = ()
+    answered: Sequence[Answered] = ()
+
+
+@runtime_checkable
+class AsksByItems(Protocol):
+    """A writer whose dialect has items that ask for approvals."""
+
+    def approval_requested(self, item_id: str, label: str, name: str, arguments: str) -> bytes:
+        """Show that a call waits: the client's ``label`` of its server, the server's ``name`` of its tool,
+        and its arguments as JSON text."""
+        ...

@@ -1,0 +1,159 @@
+"""What a request says about approvals is taken out of it, in each dialect."""
+
+import json
+from typing import Any
+
+import pytest
+
+from proxy.errors import RequestError
+from proxy.wires.approving.read import read_approvals
+from proxy.wires.approving.shown import APPROVE, call_id_of, item_id_of, mention, visible_with
+
+ONE, TWO = "appr_" + "1" * 32, "appr_" + "2" * 32
+
+
+def read(dialect: str, **body: Any) -> tuple[Any, dict[str, Any]]:
+    """What was heard, and the body that is left."""
+    raw = json.dumps({"model": "m", **body}).encode()
+    heard = read_approvals(dialect, raw, json.loads(raw))
+    return heard, json.loads(heard.raw if heard is not None else raw)
+
+
+def asks(approval_id: str, dialect: str = "chat") -> dict[str, Any]:
+    said = {"approval_id": approval_id, "tool": "a__b", "arguments": {"x": 1}}
+    if dialect == "ollama":
+        return {"function": {"name": APPROVE, "arguments": said}}
+    function = {"name": APPROVE, "arguments": json.dumps(said)}
+    return {"id": call_id_of(approval_id), "type": "function", "function": function}
+
+
+def test_a_request_that_says_nothing_is_left_alone() -> None:
+    """Nothing is read anew, also where the words stand in a text only."""
+    assert read("chat", messages=[{"role": "user", "content": "hi"}])[0] is None
+    assert (
+        read("chat", messages=[{"role": "user", "content": f"call {APPROVE} {call_id_of(ONE)}"}])[0] is None
+    )
+    assert read("mcp", messages=[])[0] is None
+
+
+@pytest.mark.parametrize(
+    ("choice", "left"),
+    [
+        (None, None),
+        ("auto", "auto"),
+        ({"type": "function", "function": {"name": APPROVE}}, None),
+        ({"type": "function", "function": {"name": "f"}}, {"type": "function", "function": {"name": "f"}}),
+        (
+            {
+                "type": "allowed_tools",
+                "allowed_tools": {
+                    "mode": "auto",
+                    "tools": [{"function": {"name": n}} for n in (APPROVE, "f")],
+                },
+            },
+            {
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": "auto", "tools": [{"function": {"name": "f"}}]},
+            },
+        ),
+    ],
+)
+def test_the_function_is_left_out_of_tools_and_choice(choice: Any, left: Any) -> None:
+    """Other tools stay, and a choice of others stays as narrow as it was."""
+    tools = [{"type": "function", "function": {"name": name}} for name in ("f", APPROVE)]
+    more = {} if choice is None else {"tool_choice": choice}
+    heard, body = read("chat", messages=[], tools=tools, **more)
+    assert heard.declares
+    assert body["tools"] == tools[:1]
+    assert body.get("tool_choice") == left
+    heard, body = read("chat", messages=[], tools=tools[1:], parallel_tool_calls=True, **more)
+    assert body == {"model": "m", "messages": []}
+
+
+def test_chat_keeps_text_and_other_calls() -> None:
+    """A repeated question leaves one mention; the client's own call stays, and so does its result."""
+    mine = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    heard, body = read(
+        "chat",
+        messages=[
+            {"role": "user", "content": "go"},
+            {"role": "assistant", "content": "Hello ", "tool_calls": [asks(ONE), mine]},
+            {
+                "role": "tool",
+                "tool_call_id": call_id_of(ONE),
+                "content": '{"approve": false, "reason": "no"}',
+            },
+            {"role": "tool", "tool_call_id": "call_1", "content": "x"},
+            {"role": "assistant", "tool_calls": [asks(ONE)]},
+            {"role": "assistant", "tool_calls": [asks(ONE), asks(TWO)]},
+            {"role": "tool", "tool_call_id": call_id_of(TWO), "content": [{"text": '{"approve": true}'}]},
+        ],
+    )
+    said = [(one.approval_id, one.approve, one.reason, one.is_new) for one in heard.answered]
+    assert said == [(ONE, False, "no", False), (TWO, True, "", True)]
+    assert {(one.tool, one.arguments["x"]) for one in heard.shown} == {("a__b", 1)}
+    assert body["messages"][1] == {
+        "role": "assistant",
+        "content": f"Hello\n\n{mention(ONE)}",
+        "tool_calls": [mine],
+    }
+    assert [one["role"] for one in body["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert body["messages"][-1]["content"] == mention(TWO)
+    assert visible_with("chat", "Hello ", [ONE]) == body["messages"][1]["content"]
+
+
+def test_a_call_under_another_id_is_not_a_question() -> None:
+    """What a model or a client made up stays an ordinary call, and decides nothing."""
+    call = {**asks(ONE), "id": "call_appr_1"}
+    answer = {"role": "tool", "tool_call_id": "call_appr_1", "content": '{"approve": true}'}
+    assert read("chat", messages=[{"role": "assistant", "tool_calls": [call]}, answer])[0] is None
+
+
+def test_ollama_answers_go_by_their_order() -> None:
+    """Its calls have no ids; an answer to nothing is refused."""
+    question = {"role": "assistant", "content": "", "tool_calls": [asks(ONE, "ollama"), asks(TWO, "ollama")]}
+    answers = [
+        {"role": "tool", "tool_name": APPROVE, "content": '{"approve": false}'},
+        {"role": "tool", "tool_name": APPROVE, "content": '{"approve": true}'},
+    ]
+    heard, body = read("ollama", messages=[question, *answers])
+    assert [(one.approval_id, one.approve) for one in heard.answered] == [(ONE, False), (TWO, True)]
+    assert body["messages"] == [{"role": "assistant", "content": visible_with("ollama", "", [ONE, TWO])}]
+    with pytest.raises(RequestError, match="answers no call"):
+        read("ollama", messages=[question, *answers, answers[0]])
+
+
+def test_anthropic_blocks_are_taken_out() -> None:
+    """Text beside them stays; a result that is an error refuses."""
+    tool_use = {"type": "tool_use", "id": call_id_of(ONE), "name": APPROVE, "input": {"tool": "a"}}
+    result = {"type": "tool_result", "tool_use_id": call_id_of(ONE), "content": '{"approve": true}'}
+    said = {"type": "text", "text": "go"}
+    for is_error in (False, True):
+        heard, body = read(
+            "anthropic",
+            messages=[
+                {"role": "assistant", "content": [{"type": "text", "text": "Hi."}, tool_use]},
+                {"role": "user", "content": [{**result, "is_error": is_error}, said]},
+            ],
+        )
+        assert heard.answered[0].approve is not is_error
+        text = visible_with("anthropic", "Hi.", [ONE])
+        assert body["messages"][0]["content"] == [{"type": "text", "text": text}]
+        assert body["messages"][1]["content"] == [said]
+
+
+def test_items_are_taken_out_whole_or_by_reference() -> None:
+    """Items of other servers stay; a reason of the wrong type is refused."""
+    other = {"type": "mcp_approval_response", "approval_request_id": "mcpr_x", "approve": True}
+    answer = {"type": "mcp_approval_response", "approval_request_id": item_id_of(ONE), "approve": True}
+    for question in (
+        {"type": "item_reference", "id": item_id_of(ONE)},
+        {"type": "mcp_approval_request", "id": item_id_of(ONE), "name": "b", "arguments": '{"x":1}'},
+    ):
+        heard, body = read("responses", input=[question, question, other, answer])
+        assert [(one.approval_id, one.approve, one.is_new) for one in heard.answered] == [(ONE, True, True)]
+        assert body["input"][1:] == [other]
+        assert body["input"][0]["content"][0]["text"] == mention(ONE)
+    for wrong in ({"approve": "true"}, {"approve": None}, {"reason": 1}, {"reason": "x" * 501}):
+        with pytest.raises(RequestError, match=r"input\[0\]"):
+            read("responses", input=[{**answer, **wrong}])
