@@ -260,6 +260,7 @@ ORDER = {
             "websockets",
             "detached",
             "admin_approvals",
+            "memory_output",
             "api",
             "mcp",
             "ui",

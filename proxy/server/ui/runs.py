@@ -185,7 +185,6 @@ class Runs:
         shown["offer"] = self._offer.of(detail)
         shown["budgets"] = self._used(detail)
         shown["wire"] = await self._wire.summary(detail.run.id) if self._wire is not None else None
-        shown.setdefault("memory", None)
         return shown
 
     def _used(self, detail: RunDetail) -> list[dict[str, Any]]:

@@ -148,8 +148,16 @@ function kept({ kept_from_client: list }) {
 }
 
 function memory(value) {
-  if (!value || (Array.isArray(value) && !value.length)) return empty("info", "No hidden turns were restored in this run", "When a client sends a conversation again, toolrelay restores the hidden turns behind its visible answers. This run had none.");
-  return h("div.body", json(value, { open: 3 }));
+  if (!value) return empty("info", "Nothing to put back", "When a client sends a conversation again, toolrelay puts back the hidden turns behind its answers. This request sent no answer back, and no later run continues this one.");
+  const link = (id) => h("a", { href: `/ui/runs/${id}` }, h("code", shortId(id)));
+  const kinds = { answer: "behind an answer", calls: "beside the client’s calls", response: "a response by its id" };
+  const row = (title, middle, words) => h("li.why", h("strong", title), middle, words && h("p.muted", words));
+  return h("ul.memory", [
+    value.continues && row("Continues", link(value.continues)),
+    value.continued_by.map((one) => row("Continued by", h("span.row", link(one.run), statusBadge(one.status)), when(one.started_at))),
+    value.put_back.map((one) => row("Put back from", link(one.run), `${kinds[one.kind] ?? one.kind}, ${bytes(one.bytes)}${one.loosely ? ", after a change in the conversation" : ""}`)),
+    value.outcomes.map((one) => row(one.outcome.replaceAll("_", " "), h("span.badge", { class: one.put_back ? "ok" : one.outcome === "nothing_hidden" ? "" : "warn" }, number(one.count)), one.meaning)),
+  ]);
 }
 
 function about({ run, wire }) {
