@@ -259,6 +259,7 @@ ORDER = {
             "middleware",
             "websockets",
             "detached",
+            "approval_webhook",
             "admin_approvals",
             "api",
             "mcp",

@@ -8,9 +8,13 @@ from dataclasses import dataclass, field
 from proxy import __version__
 from proxy.approval_records import ApprovalLog
 from proxy.errors import ConfigError, Guard
+from proxy.net.aiohttp_resolver import AiohttpResolver
+from proxy.net.resolver import Resolver
 from proxy.relay.approvals.approvals import Approvals
+from proxy.relay.approvals.decisions import nobody_told
 from proxy.relay.approvals.rules import ApprovalRules
 from proxy.relay.routing.router import Router
+from proxy.server.approval_webhook import ApprovalWebhook
 from proxy.server.captures import Captures
 from proxy.server.compose.credentials import OpenCredentials
 from proxy.server.compose.overrides import Overrides
@@ -72,6 +76,7 @@ class Services:
     credentials: OpenCredentials | None
     instruments: Instruments
     approvals: Approvals
+    webhook: ApprovalWebhook | None = None
     mcp: Sequence[McpProvider] = ()
     agents: Sequence[AgentProvider] = ()
     detached: list[Callable[[float], Awaitable[None]]] = field(default_factory=list)
@@ -137,7 +142,7 @@ class Services:
         await self.registry.aclose()
         for upstream in self.upstreams.values():
             await upstream.aclose()
-        for outgoing in (self.egress, self.credentials):
+        for outgoing in (self.egress, self.credentials, self.webhook):
             if outgoing is not None:
                 await outgoing.aclose()
         await self.limiter.aclose()
@@ -161,7 +166,30 @@ def completion_wires(item_key: bytes | None = None) -> dict[str, Wire]:
     return {"ollama_generate": OllamaCompletionWire(), "responses_compact": ResponsesCompactionWire(item_key)}
 
 
-def make_approvals(config: Config, runner: Runner, store: Store) -> Approvals:
+def make_webhook(config: Config) -> ApprovalWebhook | None:
+    """What tells a service about calls that wait; ``None`` where nobody is to be told."""
+    settings = config.approvals
+    if not (settings.enabled and settings.webhook and settings.webhook_secret):
+        return None
+    networks = settings.webhook_networks
+    pool = EgressPool(
+        allowed_networks=networks,
+        schemes=("https", "http") if networks else ("https",),
+        retries=0,
+        resolver=AiohttpResolver(Resolver("webhook")),
+    )
+    return ApprovalWebhook(
+        settings.webhook,
+        settings.webhook_secret.reveal(),
+        pool,
+        arguments=settings.webhook_arguments,
+        page=settings.public_url,
+    )
+
+
+def make_approvals(
+    config: Config, runner: Runner, store: Store, webhook: ApprovalWebhook | None
+) -> Approvals:
     """What asks people about calls; nobody is asked where the record keeps no content to be run later."""
     settings = config.approvals
     keeps = isinstance(store, ApprovalLog) and config.store.content != "none"
@@ -176,6 +204,7 @@ def make_approvals(config: Config, runner: Runner, store: Store) -> Approvals:
             edit=settings.edit,
             url=settings.public_url,
         ),
+        told=nobody_told if webhook is None else webhook.told,
     )
 
 
@@ -221,6 +250,7 @@ async def create_services(
         credentials=broker if given.connect else None,
         log_arguments=config.store.content != "none",
     )
+    webhook = make_webhook(config)
     services = Services(
         config=config,
         registry=registry,
@@ -232,7 +262,8 @@ async def create_services(
         egress=egress,
         credentials=credentials,
         instruments=instruments,
-        approvals=make_approvals(config, runner, store),
+        approvals=make_approvals(config, runner, store, webhook),
+        webhook=webhook,
         mcp=mcp,
         agents=agents,
     )

@@ -39,6 +39,7 @@ def find_conflicts(config: Config) -> Iterator[ConfigError]:
         )
     if config.server.workers > 1:
         yield from _not_shared(config)
+    yield from _wrong_webhook(config)
     yield from find_mcp_conflicts(config.mcp)
     serves = {name: upstream.models for name, upstream in config.upstreams.items()}
     yield from find_agent_conflicts(config.agents, serves)
@@ -75,6 +76,22 @@ def find_conflicts(config: Config) -> Iterator[ConfigError]:
                 f"{upstream.base_url} is this proxy's own address (server.host and server.port)",
                 "Write the model server's address, or choose another --port",
             )
+
+
+def _wrong_webhook(config: Config) -> Iterator[ConfigError]:
+    approvals = config.approvals
+    if approvals.webhook and approvals.webhook_secret is None:
+        yield ConfigError(
+            "approvals.webhook",
+            "nothing signs its messages",
+            'Write approvals.webhook_secret = "env:WEBHOOK_SECRET"',
+        )
+    if approvals.webhook and not approvals.webhook.startswith("https://") and not approvals.webhook_networks:
+        yield ConfigError(
+            "approvals.webhook",
+            "must start with https://",
+            "Use https, or name the service's private network in approvals.webhook_networks",
+        )
 
 
 def _not_shared(config: Config) -> Iterator[ConfigError]:
@@ -224,9 +241,19 @@ def resolve_secrets(
         # A command that needs no secrets counts nothing either.
         limits = limits.model_copy(update={"storage": storage or "memory://"})
     mcp = resolve_mcp(config.mcp, resolve)
+    approvals = config.approvals
+    if approvals.webhook_secret is not None:
+        signs = resolve("approvals.webhook_secret", approvals.webhook_secret)
+        approvals = approvals.model_copy(update={"webhook_secret": signs})
     if faults:
         return None, faults
-    plain = {"mcp": mcp, "upstreams": upstreams, "credentials": credentials, "keys": keys}
+    plain = {
+        "mcp": mcp,
+        "upstreams": upstreams,
+        "credentials": credentials,
+        "keys": keys,
+        "approvals": approvals,
+    }
     return config.model_copy(update={**plain, "store": store, "limits": limits}), []
 
 
