@@ -1,7 +1,8 @@
 """The webhook of approvals: tells a service of the operator's that a call waits for a person.
 
-It only informs: the answer decides nothing, and the message has no secret and no link that acts.  Messages are
-signed as Standard Webhooks 1.0 says (https://www.standardwebhooks.com), so that its libraries can check them.
+It only informs: the answer decides nothing, and the message has no secret and no link that acts.  Messages
+are signed as Standard Webhooks 1.0 says (https://www.standardwebhooks.com), so that its libraries can check
+them.
 """
 
 import asyncio

@@ -99,7 +99,7 @@ def has(log: list[Any], event: str) -> Callable[[], bool]:
 
 
 async def test_a_call_that_waits_is_told_while_its_run_goes_on(tmp_path: Path) -> None:
-    """The service gets the id, the tool and who asks, signed, and no arguments; the client waits for nothing."""
+    """The service gets the id, the tool and who asks, signed, without arguments; the client does not wait."""
     WATCH.reset()
     async with service() as told, RawUpstream(*turns_of("chat", stream=False)) as upstream:
         told.stands.clear()
@@ -142,7 +142,7 @@ async def test_arguments_go_along_only_where_the_operator_says_so() -> None:
 
 
 async def test_a_message_that_was_not_taken_is_sent_again() -> None:
-    """With the same id and a growing wait; a redirect is not followed, and after eight tries it is given up."""
+    """With the same id and a growing wait; a redirect is not followed; eight tries are the most."""
     async with service() as told, hooked(told.url) as (hook, waited):
         told.statuses = [500, 404, 307, 204]
         with capture_logs() as log:
