@@ -22,7 +22,6 @@ import structlog
 
 from proxy.approval_records import Approval
 from proxy.tools.access.egress import AddressForbidden, EgressPool
-from proxy.tools.access.hosts import host_entry
 from proxy.tools.contract.capabilities import HttpFailure
 
 __all__ = ["MOST_QUEUED", "ApprovalWebhook", "signature"]
@@ -61,7 +60,7 @@ class _Message:
 class ApprovalWebhook:
     """Sends one message for each call that starts to wait, in order, beside the runs and never in their way.
 
-    ``url`` is where to, over ``pool``, which checks the address that it connects to.  ``arguments`` adds the
+    ``url`` is where to, at ``host``, over ``pool``, which checks the address that it connects to.  ``arguments`` adds the
     redacted arguments.  ``page`` is the page where people decide; empty for none.
     """
 
@@ -70,6 +69,7 @@ class ApprovalWebhook:
         url: str,
         secret: str,
         pool: EgressPool,
+        host: str,
         *,
         arguments: bool = False,
         page: str = "",
@@ -79,7 +79,7 @@ class ApprovalWebhook:
         self._url = url
         self._secret = secret
         self._pool = pool
-        self._client = pool.client((host_entry(url),))
+        self._client = pool.client((host,))
         self._arguments = arguments
         self._page = page
         self._now = now

@@ -27,6 +27,7 @@ from proxy.server.config.load import Config
 from proxy.server.config.rules import find_conflicts
 from proxy.server.config.secret import Secret
 from proxy.tools.access.egress import EgressPool
+from proxy.tools.access.hosts import host_entry
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of thirty-two bytes now").decode()
 
@@ -75,7 +76,7 @@ async def hooked(url: str, *, open_to: tuple[str, ...] = ("127.0.0.0/8",), **mor
         waited.append(seconds)
 
     pool = EgressPool(allowed_networks=open_to, schemes=("http", "https"), retries=0)
-    hook = ApprovalWebhook(url, SECRET, pool, sleep=sleep, **{"now": lambda: 1.0, **more})
+    hook = ApprovalWebhook(url, SECRET, pool, host_entry(url), sleep=sleep, **{"now": lambda: 1.0, **more})
     try:
         yield hook, waited
     finally:

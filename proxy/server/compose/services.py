@@ -6,16 +6,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from proxy import __version__
-from proxy.approval_records import ApprovalLog
 from proxy.errors import ConfigError, Guard
-from proxy.net.aiohttp_resolver import AiohttpResolver
-from proxy.net.resolver import Resolver
 from proxy.relay.approvals.approvals import Approvals
-from proxy.relay.approvals.decisions import nobody_told
-from proxy.relay.approvals.rules import ApprovalRules
 from proxy.relay.routing.router import Router
 from proxy.server.approval_webhook import ApprovalWebhook
 from proxy.server.captures import Captures
+from proxy.server.compose.approvals import make_approvals, make_webhook
 from proxy.server.compose.credentials import OpenCredentials
 from proxy.server.compose.overrides import Overrides
 from proxy.server.compose.tools import (
@@ -166,48 +162,6 @@ def completion_wires(item_key: bytes | None = None) -> dict[str, Wire]:
     return {"ollama_generate": OllamaCompletionWire(), "responses_compact": ResponsesCompactionWire(item_key)}
 
 
-def make_webhook(config: Config) -> ApprovalWebhook | None:
-    """What tells a service about calls that wait; ``None`` where nobody is to be told."""
-    settings = config.approvals
-    if not (settings.enabled and settings.webhook and settings.webhook_secret):
-        return None
-    networks = settings.webhook_networks
-    pool = EgressPool(
-        allowed_networks=networks,
-        schemes=("https", "http") if networks else ("https",),
-        retries=0,
-        resolver=AiohttpResolver(Resolver("webhook")),
-    )
-    return ApprovalWebhook(
-        settings.webhook,
-        settings.webhook_secret.reveal(),
-        pool,
-        arguments=settings.webhook_arguments,
-        page=settings.public_url,
-    )
-
-
-def make_approvals(
-    config: Config, runner: Runner, store: Store, webhook: ApprovalWebhook | None
-) -> Approvals:
-    """What asks people about calls; nobody is asked where the record keeps no content to be run later."""
-    settings = config.approvals
-    keeps = isinstance(store, ApprovalLog) and config.store.content != "none"
-    return Approvals(
-        store if keeps and isinstance(store, ApprovalLog) else None,
-        runner,
-        ApprovalRules(
-            enabled=settings.enabled,
-            expires_s=settings.expires_s,
-            by=settings.by,
-            admin_only=settings.admin_only,
-            edit=settings.edit,
-            url=settings.public_url,
-        ),
-        told=nobody_told if webhook is None else webhook.told,
-    )
-
-
 async def create_services(
     config: Config, *, overrides: Overrides | None = None, reap: bool = False, guard: Guard = nullcontext
 ) -> Services:
@@ -250,7 +204,6 @@ async def create_services(
         credentials=broker if given.connect else None,
         log_arguments=config.store.content != "none",
     )
-    webhook = make_webhook(config)
     services = Services(
         config=config,
         registry=registry,
@@ -262,7 +215,7 @@ async def create_services(
         egress=egress,
         credentials=credentials,
         instruments=instruments,
-        approvals=make_approvals(config, runner, store, webhook),
+        approvals=make_approvals(config, runner, store, webhook := make_webhook(config)),
         webhook=webhook,
         mcp=mcp,
         agents=agents,
