@@ -60,8 +60,8 @@ class _Message:
 class ApprovalWebhook:
     """Sends one message for each call that starts to wait, in order, beside the runs and never in their way.
 
-    ``url`` is where to, at ``host``, over ``pool``, which checks the address that it connects to.  ``arguments`` adds the
-    redacted arguments.  ``page`` is the page where people decide; empty for none.
+    ``url`` is where to, at ``host``, over ``pool``, which checks the address that it connects to.
+    ``arguments`` adds the redacted arguments.  ``page`` is the page where people decide; empty for none.
     """
 
     def __init__(

@@ -67,6 +67,7 @@ from proxy.server.config.ui import UiConfig
 __all__ = [
     "DEFAULT_BASE_URL",
     "DEFAULT_KEY",
+    "ApprovalsConfig",
     "AuthConfig",
     "Config",
     "CredentialConfig",
