@@ -178,9 +178,10 @@ class ApprovalFilter:
 class ApprovalLog(Protocol):
     """Approvals, shared by all processes that have the record open."""
 
-    async def put_approvals(self, approvals: Sequence[Approval]) -> None:
-        """Store new approvals, all or none; they are committed on return.
+    async def put_approvals(self, approvals: Sequence[Approval], most: int | None = None) -> bool:
+        """Store new approvals of one caller, all or none; they are committed on return.
 
+        Returns ``False``, with nothing stored, if more than ``most`` of the caller's could be decided then.
         Raises :class:`~proxy.errors.StoreUnavailable` if they could not be committed.
         """
         ...

@@ -189,7 +189,25 @@ class FakeUi:
                 {"name": "calls", "used": 2, "max": 32, "setting": "tools.max_calls", "spent": False},
                 {"name": "time", "used": 1.2, "max": 300, "unit": "s", "setting": "tools.request_timeout_s"},
             ],
-            "memory": None,
+            "memory": {
+                "put_back": [{"run": "run_before", "kind": "answer", "bytes": 263, "loosely": True}],
+                "outcomes": [
+                    {
+                        "outcome": "put_back_loosely",
+                        "count": 1,
+                        "put_back": True,
+                        "meaning": "Only one past fits.",
+                    },
+                    {
+                        "outcome": "not_found",
+                        "count": 2,
+                        "put_back": False,
+                        "meaning": "The store has nothing for this answer.",
+                    },
+                ],
+                "continues": "run_before",
+                "continued_by": [{"run": "run_after", "status": "suspended", "started_at": began}],
+            },
             "agent_runs": [self.run(1, id="run_of_an_agent", model="researcher", parent_run=run["id"])],
             "wire": {"captured": True, "bytes": 9120},
         }

@@ -18,6 +18,7 @@ from proxy.relay.headers import of_any_dialect
 from proxy.relay.memory.fingerprint import prompt_fingerprint
 from proxy.relay.memory.history import Restored, Settle
 from proxy.relay.memory.idempotency import repeat_of
+from proxy.relay.memory.outcomes import MemoryOutcome
 from proxy.relay.memory.references import item_not_found
 from proxy.relay.memory.run_memory import RunMemory
 from proxy.relay.metering import price_of
@@ -222,6 +223,7 @@ class Planner:
             is_person=draft.is_person,
             local=ask.local,
             settle=self._settle(ask, route),
+            why_not=_why_not(draft),
         )
         if read_before and not restored.untrusted:
             restored = replace(restored, untrusted=read_before)
@@ -314,6 +316,7 @@ class Planner:
                 repeat_key=planning.repeat_key,
                 local=ask.local,
                 waiting=restored.waiting,
+                recall=restored.recall,
             ),
             Accounting(meter, price_of(meter, self._prices, route, payload)),
             Recording(
@@ -376,6 +379,13 @@ def _editor(ask: Ask, route: Route, port: UpstreamPort, request: ClientRequest, 
     if request.chosen:
         raw, sent = ask.wire.without_chosen(raw, request, offer.shown)
     return port.editor(raw, sent, route.served.responses_state, caller=ask.identity.caller)
+
+
+def _why_not(draft: _Draft) -> MemoryOutcome | None:
+    """Why no answers are looked up for a request with tools, if that is so."""
+    if not draft.offer or draft.offer_fingerprint is not None:
+        return None
+    return "off" if draft.is_person else "no_person"
 
 
 def _left_out(editor: BodyEditor) -> Sequence[str]:

@@ -125,7 +125,10 @@ class UsageRow:
 
 @dataclass(frozen=True, slots=True)
 class RunDetail:
-    """One run with everything that hangs on it, each in order; ``children`` are the runs of its agents."""
+    """One run with everything that hangs on it, each in order.
+
+    ``children`` are the runs of its agents, ``continued_by`` the first runs that go on from it.
+    """
 
     run: RunRecord
     turns: Sequence[TurnRecord]
@@ -133,6 +136,7 @@ class RunDetail:
     invocations: Sequence[ToolInvocationRecord]
     native_calls: Sequence[NativeCall] = ()
     children: Sequence[RunRecord] = ()
+    continued_by: Sequence[RunRecord] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,7 @@ RUN_COLUMNS: Final = (
     "ended_at", "error_code", "finish_reason", "turns", "tool_calls", "input_tokens",
     "output_tokens", "total_tokens", "offered", "withheld", "trace", "shape", "cost",
     "spent", "unreported", "left_out", "agent", "parent_run", "parent_call",
+    "memory", "continues",
 )  # fmt: skip
 TURN_COLUMNS: Final = (
     "run_id", "number", "upstream_id", "finish_reason", "started_at", "ended_at", "input_tokens",
@@ -216,6 +217,8 @@ def run_row(record: RunRecord) -> Row:
         record.agent,
         record.parent_run,
         record.parent_call,
+        None if record.memory is None else write_json(record.memory),
+        record.continues,
     )
 
 
@@ -342,6 +345,7 @@ def read_run(row: Row) -> RunRecord:
     values["offered"] = tuple(read_json(values["offered"]))
     values["withheld"] = read_json(values["withheld"])
     values["left_out"] = tuple(read_json(values["left_out"]))
+    values["memory"] = None if values["memory"] is None else read_json(values["memory"])
     return RunRecord(**values)
 
 

@@ -234,6 +234,15 @@ async def test_a_run_links_to_the_runs_of_its_agents(tab: Tab, fake: FakeUi) -> 
     assert "researcher" in await tab.run(f"{link}.innerText")
 
 
+async def test_a_run_shows_its_memory(tab: Tab, fake: FakeUi) -> None:
+    """What was put back, why not more in a sentence, and links to the runs before and after."""
+    await at(tab, fake, "/runs/ID?tab=memory")
+    await tab.has("The store has nothing for this answer.")
+    await tab.has("Continued by")
+    links = "[...document.querySelectorAll('.memory a')].map(a => a.getAttribute('href')).join(' ')"
+    assert await tab.run(links) == "/ui/runs/run_before /ui/runs/run_after /ui/runs/run_before"
+
+
 async def test_a_runs_actions(tab: Tab, fake: FakeUi) -> None:
     """Copy, replay, compare and save do what they say."""
     await tab.send("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])

@@ -46,6 +46,28 @@ async def test_what_has_settled_is_there_for_others(make: Make) -> None:
     assert await other.find_suspended(suspended().key) == suspended()
 
 
+async def test_a_run_names_the_runs_that_go_on_from_it(store: Store) -> None:
+    """In the order in which they began, and only its own; what was put back comes back as it was."""
+    memory = {
+        "put_back": [{"run": "r-1", "kind": "calls", "bytes": 7, "loosely": False}],
+        "counts": {"off": 2},
+    }
+    store.put_run(replace(run(), id="r-1"))
+    for number in (3, 2):
+        store.put_run(replace(run(), id=f"r-{number}", started_at=T0 + number))
+        # What was put back may be known only in the last row: another upstream was asked.
+        store.put_run(
+            replace(run(), id=f"r-{number}", started_at=T0 + number, continues="r-1", memory=memory)
+        )
+    found = await store.get_run("r-1")
+    assert found is not None
+    assert [(each.id, each.memory) for each in found.continued_by] == [("r-2", memory), ("r-3", memory)]
+    assert (found.run.continues, found.run.memory) == ("", None)
+    last = await store.get_run("r-2")
+    assert last is not None
+    assert (last.run.continues, last.continued_by) == ("r-1", [])
+
+
 async def test_a_run_comes_back_with_all_that_hangs_on_it(store: Store) -> None:
     """Rule R2: assistant turns with tool_calls, tool messages, function_call and the final text are kept."""
     messages = [

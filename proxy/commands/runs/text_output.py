@@ -23,6 +23,7 @@ from proxy.records import MessageRecord, RunRecord, ToolEffect, ToolInvocationRe
 from proxy.relay.routing.prices import cost_text
 from proxy.server.api.json_output import costs_text, reported, tokens_text
 from proxy.server.api.withheld import withheld
+from proxy.server.memory_output import memory_to_json
 from proxy.store.base import RunDetail
 
 __all__ = ["moment", "render_detail", "render_list", "shown_caller"]
@@ -176,6 +177,7 @@ def render_detail(console: Console, detail: RunDetail, *, content: bool = False)
     console.print(facts)
     _print_tools(console, detail)
     _print_time_line(console, detail)
+    _print_memory(console, detail)
     _print_kept_back(console, detail)
     _print_messages(console, detail.messages, content=content)
     if content and detail.native_calls:
@@ -341,6 +343,37 @@ def _print_kept_back(console: Console, detail: RunDetail) -> None:
         console.print(Padding(table, (0, 0, 0, 2)))
     else:
         console.print("  nothing: the client got everything that the model said", highlight=False)
+
+
+def _print_memory(console: Console, detail: RunDetail) -> None:
+    """What was put back into the request, why not more, and the runs before and after this one."""
+    memory = memory_to_json(detail)
+    if memory is None:
+        return
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for one in memory["put_back"]:
+        table.add_row(Text("put back", style="green"), _put_back(one))
+    for one in memory["outcomes"]:
+        style = "green" if one["put_back"] else "yellow"
+        label = Text(f"{one['outcome'].replace('_', ' ')} ({one['count']})", style=style)
+        table.add_row(label, Text(one["meaning"], style="dim"))
+    if memory["continues"]:
+        table.add_row(Text("goes on from"), safe_cell(memory["continues"]))
+    for one in memory["continued_by"]:
+        table.add_row(Text("continued by"), safe_cell(one["run"]) + Text(" ") + _status(one["status"]))
+    console.print()
+    console.print(Text("Memory", style="bold"))
+    console.print(Padding(table, (0, 0, 0, 2)))
+
+
+def _put_back(one: Mapping[str, Any]) -> Text:
+    what = {"answer": "behind an answer", "calls": "beside the client's calls", "response": "a response"}
+    words = (
+        f" ({what.get(one['kind'], 'unknown')}, {one['bytes']} bytes{', loosely' if one['loosely'] else ''})"
+    )
+    return safe_cell(one["run"]) + Text(words, style="dim")
 
 
 def _print_messages(console: Console, messages: Sequence[MessageRecord], *, content: bool) -> None:

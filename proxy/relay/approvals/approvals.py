@@ -40,6 +40,9 @@ from proxy.values import value_class
 
 __all__ = ["Approvals", "Asked", "Resuming", "Settled"]
 
+_MOST_TRIES: Final = 8
+"""How often a turn looks for room while other requests of its caller take it."""
+
 _LOG: Final[structlog.typing.FilteringBoundLogger] = structlog.get_logger("proxy.approvals")
 
 
@@ -113,24 +116,39 @@ class Approvals(Decisions):
                 refused.append(_failed(call, checked.failure))
             else:
                 planned.append((call, checked))
-        now = self._now()
-        made: dict[str, Approval] = {}
-        waiting: dict[int, Approval] = {}
         try:
-            room = MOST_WAITING - await self._log.count_waiting(identity.caller, now) if planned else 0
-            for call, checked in planned:
-                approval = made.get(checked.equality)
-                if approval is None and len(made) < min(room, MOST_ASKED):
-                    approval = made[checked.equality] = self._approval(call, checked, context, identity, now)
-                if approval is not None:
-                    waiting[call.index] = approval
-            await self._log.put_approvals(list(made.values()))
+            waiting = await self._put(planned, context, identity)
         except StoreError as error:
             _LOG.error("approval_unrecorded", reason=str(error), correlation_id=context.run_id)
             return Asked(refused=refused)
-        for approval in made.values():
+        for approval in {approval.id: approval for approval in waiting.values()}.values():
             self._tell("approval_requested", approval)
         return Asked(waiting, refused)
+
+    async def _put(
+        self, planned: Sequence[tuple[ToolCall, PlannedCall]], context: RunContext, identity: Identity
+    ) -> Mapping[int, Approval]:
+        """Record an approval for each of the calls, as far as there is room; equal calls share one.
+
+        Raises :class:`~proxy.errors.StoreError`.
+        """
+        if self._log is None or not planned:
+            return {}
+        for _ in range(_MOST_TRIES):
+            now = self._now()
+            room = min(MOST_WAITING - await self._log.count_waiting(identity.caller, now), MOST_ASKED)
+            made: dict[str, Approval] = {}
+            waiting: dict[int, Approval] = {}
+            for call, checked in planned:
+                approval = made.get(checked.equality)
+                if approval is None and len(made) < room:
+                    approval = made[checked.equality] = self._approval(call, checked, context, identity, now)
+                if approval is not None:
+                    waiting[call.index] = approval
+            # Other requests of the caller may have asked since the count; the record counts again.
+            if await self._log.put_approvals(list(made.values()), MOST_WAITING):
+                return waiting
+        return {}
 
     def _approval(
         self, call: ToolCall, planned: PlannedCall, context: RunContext, identity: Identity, now: float

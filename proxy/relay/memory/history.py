@@ -76,6 +76,7 @@ class History:
         is_person: bool = True,
         local: LocalResponses | None = None,
         settle: Settle | None = None,
+        why_not: MemoryOutcome | None = None,
     ) -> "Restored":
         """Put back every hidden turn that fits.
 
@@ -83,11 +84,14 @@ class History:
         up.  Without ``is_person`` the caller may be several people, and no held turn is put back.  ``local``
         are further responses that the request can continue, which only the client's connection has.
         ``settle`` says what the approvals came to that a turn waits for; with ``None`` no such turn is put
-        back.
+        back.  ``why_not`` says for the record why answers are not looked up; with ``None`` nothing is said.
 
         Nothing is used up: a client may continue from the same place again.  Raises what ``settle`` raises.
         """
         recall = Recall()
+        if why_not is not None:
+            calls = 0 if is_person else len(request.returned_calls())
+            recall.miss(why_not, len(request.answers()) + calls)
         returned = request.returned_calls() if is_person else ()
         answers = request.answers() if offer_fingerprint is not None else ()
         asked = _asked(request) if is_person and settle is not None else ()
@@ -169,7 +173,11 @@ class History:
             for position, key in places
             if key in waiting and waiting[key].caller == caller
         ]
-        recall.miss("not_found", len(places) - len(held))
+        recall.miss("no_held_turn", sum(key not in waiting for _, key in places[: len(places) - len(asked)]))
+        if asked and held:
+            # What waits for an approval is never kept as an answer, too.
+            taken = {position for position, _ in held}
+            answers = [each for each in answers if each.position not in taken]
         hidden, loosely = await self._answers(request, caller, offer_fingerprint, answers, recall)
         return _Found(response, held, hidden, loosely)
 
@@ -478,7 +486,7 @@ def _restore(request: ClientRequest, editor: BodyEditor, found: _Found, recall: 
             turns += 1
             loosely = not needed and position in found.loosely
             added = editor.restored[1] - before
-            recall.put(PutBack(turn.run_id, "calls" if needed else "answer", added, loosely))
+            recall.put(PutBack(turn.run_id, "calls" if needed else "answer", added, loosely, position))
             stranger, home = marks_of(kept)
             untrusted, upstream = untrusted or stranger, upstream if bound else home
     return Restored(turns, untrusted, upstream, bound, recall=recall)

@@ -1,17 +1,18 @@
-"""Whether the hidden turns behind a request's answers were put back, and why not: for people and metrics."""
+"""Whether hidden turns were put back into a request, and why not: for people and metrics."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-__all__ = ["OUTCOMES", "MemoryOutcome", "PutBack", "Recall"]
+__all__ = ["MEANINGS", "OUTCOMES", "MemoryOutcome", "PutBack", "Recall"]
 
 MemoryOutcome = Literal[
     "put_back",
     "put_back_loosely",
     "nothing_hidden",
     "not_found",
+    "no_held_turn",
     "ambiguous",
     "changed",
     "unavailable",
@@ -19,18 +20,27 @@ MemoryOutcome = Literal[
     "no_person",
     "too_long",
 ]
-"""``put_back``: the whole conversation before the answer is the same.  ``put_back_loosely``: older messages
-were cut off, or the question had more text before; all evidence fits.  ``nothing_hidden``: the answer had no
-hidden turn.  ``not_found``: the record does not have this answer after this conversation.  ``ambiguous``: the
-same words came about in two ways.  ``changed``: the client sends back other calls or texts than it was shown.
-``unavailable``: the record did not answer.  ``off``: ``store.history`` or ``x-toolrelay-history`` turns this
-off.  ``no_person``: several people share the key, and the request does not name one.  ``too_long``: it was
-put back and removed again, because the upstream found the conversation too long."""
+"""What became of one earlier answer, or of one set of the client's own calls, that a request sends back;
+:data:`MEANINGS` explains each."""
 
-OUTCOMES: Final[Sequence[MemoryOutcome]] = (
-    *("put_back", "put_back_loosely", "nothing_hidden", "not_found", "ambiguous", "changed"),
-    *("unavailable", "off", "no_person", "too_long"),
-)
+MEANINGS: Final[Mapping[MemoryOutcome, str]] = {
+    "put_back": "The conversation before it is the same, so the hidden turns were put back.",
+    "put_back_loosely": "Older messages are gone or the question has changed a little, and only one past "
+    "fits, so the hidden turns were put back.",
+    "nothing_hidden": "The model answered without server tools, so there was nothing to put back.",
+    "not_found": "The store has nothing for this answer: a message before it, the model or the tools have "
+    "changed, it is not an answer of the proxy's, or it was deleted.",
+    "no_held_turn": "The store holds no turn for these results: the model called only the client's tools, a "
+    "message has changed, or the turn was deleted.",
+    "ambiguous": "The same words came about in two ways, so the client's version counts.",
+    "changed": "The client sent back other calls or another text than it was shown, so its version counts.",
+    "unavailable": "The store did not answer in time, so the client's version counts.",
+    "off": "store.history or the header x-toolrelay-history turns this off.",
+    "no_person": "Several people share the client key, and the request does not name one (auth.end_user).",
+    "too_long": "The upstream found the conversation too long, so the hidden turns were removed again.",
+}
+
+OUTCOMES: Final[Sequence[MemoryOutcome]] = tuple(MEANINGS)
 
 _MOST_NAMED: Final = 32
 
@@ -40,13 +50,15 @@ class PutBack:
     """Hidden turns of one earlier run that were put back into a request, and how many bytes they added.
 
     ``kind`` is ``answer`` (behind an answer), ``calls`` (a turn that waited for the client's results) or
-    ``response`` (what a ``previous_response_id`` stands for).
+    ``response`` (what a ``previous_response_id`` stands for).  ``position`` is that of the message in the
+    request; the newest has the highest.
     """
 
     run_id: str
     kind: Literal["answer", "calls", "response"]
     bytes: int
     loosely: bool = False
+    position: int = 0
 
 
 @dataclass(slots=True)
@@ -55,6 +67,12 @@ class Recall:
 
     put_back: list[PutBack] = field(default_factory=list)
     counts: Counter[MemoryOutcome] = field(default_factory=Counter)
+
+    @property
+    def continues(self) -> str:
+        """The id of the run that this request goes on from: the newest that was put back; empty for none."""
+        newest = max(self.put_back, key=lambda one: (one.kind == "response", one.position), default=None)
+        return "" if newest is None else newest.run_id
 
     def put(self, one: PutBack) -> None:
         """Count what was put back."""
@@ -66,12 +84,25 @@ class Recall:
         if count:
             self.counts[why] += count
 
+    def left_out(self) -> "Recall":
+        """The same after the upstream found the conversation too long: no answer's hidden turns are left."""
+        kept = [one for one in self.put_back if one.kind != "answer"]
+        removed = [one for one in self.put_back if one.kind == "answer"]
+        counts = self.counts.copy()
+        for one in removed:
+            counts["put_back_loosely" if one.loosely else "put_back"] -= 1
+        counts["too_long"] += len(removed)
+        return Recall(kept, +counts)
+
     def written(self) -> Mapping[str, Any] | None:
-        """The JSON values for the record; ``None`` if nothing was looked up."""
+        """The JSON values for the record; ``None`` if nothing was looked up.
+
+        Of very many earlier runs the newest are named.
+        """
         if not self.counts:
             return None
         named = [
             {"run": one.run_id, "kind": one.kind, "bytes": one.bytes, "loosely": one.loosely}
-            for one in self.put_back[:_MOST_NAMED]
+            for one in sorted(self.put_back, key=lambda one: one.position)[-_MOST_NAMED:]
         ]
         return {"put_back": named, "counts": dict(self.counts)}

@@ -1,11 +1,13 @@
 """What a run is given: one client request, planned for one upstream.  Nothing of it changes."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import field
 
 from proxy.approval_records import Approval
 from proxy.records import Meter
 from proxy.relay.ask import Ask, Identity, RequestHead
 from proxy.relay.memory.local import LocalResponses
+from proxy.relay.memory.outcomes import Recall
 from proxy.relay.offer import Offer
 from proxy.relay.routing.fallback import Candidates
 from proxy.relay.routing.prices import Price
@@ -82,7 +84,7 @@ class Conversation:
     ``None``.  ``repeat_key`` is what a repeat of this request has in common with it, empty where none is
     recognised.  ``local`` keeps a response that the record must not have, where the client's connection may
     go on from it.  ``waiting`` are approvals that what was restored waits for: no model is asked before
-    somebody has decided.
+    somebody has decided.  ``recall`` says what was put back and what not.
     """
 
     restored: bool
@@ -92,6 +94,7 @@ class Conversation:
     repeat_key: str
     local: LocalResponses | None
     waiting: tuple[Approval, ...] = ()
+    recall: Recall = field(default_factory=Recall, compare=False)
 
 
 @value_class

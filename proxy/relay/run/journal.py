@@ -2,6 +2,7 @@
 
 from proxy.records import MessageRecord, RunRecord, RunStatus, TurnRecord
 from proxy.relay.base import RunEvents
+from proxy.relay.memory.outcomes import Recall
 from proxy.relay.run.job import Job
 from proxy.relay.run.state import State
 from proxy.store.base import Store
@@ -103,9 +104,11 @@ class Journal:
                 rows.append(MessageRecord(run_id, run.turn.number, len(rows), "assistant", content=text))
             self._store.put_messages(rows)
         self._store.put_run(record)
+        memory = {} if record.memory is None else {"memory": record.memory["counts"]}
         self._watch(
             "run_finished",
-            {
+            memory
+            | {
                 "run_id": job.identity.run_id,
                 "status": status,
                 "error_code": error,
@@ -117,7 +120,7 @@ class Journal:
         )
 
     def _run(self, job: Job, state: State, status: RunStatus, error: str | None) -> RunRecord:
-        run, nested = state.run, job.client.ask.nested
+        run, nested, recall = state.run, job.client.ask.nested, _recall(job)
         return RunRecord(
             id=job.identity.run_id,
             request_id=job.identity.request_id,
@@ -143,13 +146,30 @@ class Journal:
             cost=run.cost,
             spent=run.spent or None,
             unreported=len(run.silent_turns),
-            left_out=tuple(name[:_MOST_NAME] for name in job.upstream.left_out[:_MOST_LEFT_OUT]),
+            left_out=_left_out(job, state),
             agent=_agent(job),
             parent_run="" if nested is None else nested.parent_run,
             parent_call="" if nested is None else nested.parent_call,
+            memory=recall.written(),
+            continues=recall.continues,
         )
+
+
+def _left_out(job: Job, state: State) -> tuple[str, ...]:
+    """What of the request the upstream was not sent, and what of the answer the client was not given."""
+    asked = (name[:_MOST_NAME] for name in job.upstream.left_out[:_MOST_LEFT_OUT])
+    return (*asked, *state.outcome.left_out)
 
 
 def _agent(job: Job) -> str:
     """The name of the agent whose run this is, empty for any other run."""
     return "" if job.client.ask.nested is None else job.client.ask.nested.agent
+
+
+def _recall(job: Job) -> Recall:
+    """What was put back into the request, less what was taken out again because it was too long."""
+    recall = job.conversation.recall
+    answers = sum(one.kind == "answer" for one in recall.put_back)
+    if answers and job.upstream.editor.restored[0] <= len(recall.put_back) - answers:
+        return recall.left_out()
+    return recall

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from proxy.records import MessageRecord, NativeCall, RunRecord, ToolInvocationRecord, TurnRecord
 from proxy.relay.routing.prices import cost_number, cost_text
 from proxy.server.api.withheld import withheld
+from proxy.server.memory_output import memory_to_json
 from proxy.store.base import RunDetail, UsageKey, UsageRow
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Decision, Policy
@@ -57,6 +58,7 @@ def run_to_json(run: RunRecord) -> dict[str, Any]:
             "offered": list(run.offered),
             "withheld": dict(run.withheld),
             "left_out": list(run.left_out),
+            "continues": run.continues or None,
             "duration_s": None if run.ended_at is None else max(0.0, run.ended_at - run.started_at),
         }
     )
@@ -99,6 +101,7 @@ def detail_to_json(detail: RunDetail, *, content: bool = False) -> dict[str, Any
             _fields(row) | {"effect": row.effect.value, "operation_id": row.operation_id} | _duration(row)
             for row in detail.invocations
         ],
+        "memory": memory_to_json(detail),
         "agent_runs": [run_to_json(run) for run in detail.children],
         "kept_from_client": [{"what": what, "why": why} for what, why in withheld(detail)],
         "message_count": len(detail.messages),

@@ -130,6 +130,8 @@ class Observer:
 
     def agent_ended(self, agent: str, status: str) -> None: ...
 
+    def remembered(self, outcome: str, count: int) -> None: ...
+
     def limited(self, limit: str) -> None: ...
 
     def late(self, what: str) -> None: ...
@@ -167,6 +169,7 @@ class Hooks:
         self._invocation_ended = told("invocation_ended")
         self._run_ended: list[Callable[[str], None]] = told("run_ended")
         self._agent_ended: list[Callable[[str, str], None]] = told("agent_ended")
+        self._remembered: list[Callable[[str, int], None]] = told("remembered")
         self._limited: list[Callable[[str], None]] = told("limited")
         self._late: list[Callable[[str], None]] = told("late")
         self._facts: ContextVar[RequestFacts | None] = ContextVar("request-facts", default=None)
@@ -252,6 +255,9 @@ class Hooks:
             self._turn_finished(facts)
         elif kind == "run_finished":
             self._note_error(facts["error_code"])
+            for outcome, count in facts.get("memory", {}).items():
+                for tell_memory in self._remembered:
+                    tell_memory(str(outcome), count)
             if agent := facts.get("agent"):
                 for tell_agent in self._agent_ended:
                     tell_agent(str(agent), str(facts["status"]))

@@ -73,6 +73,13 @@ FAMILIES = (
         ("agent", "status"),
     ),
     Family(
+        "toolrelay_memory_total",
+        "counter",
+        "Earlier answers, and calls of the client's own, that requests of runs sent back, by what became of "
+        "the hidden turns behind them.",
+        ("outcome",),
+    ),
+    Family(
         "toolrelay_turns_total",
         "counter",
         "Model responses in runs, by finish reason; empty if the upstream gave none.",

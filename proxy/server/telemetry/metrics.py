@@ -306,6 +306,10 @@ class Metrics(Observer):
         label = status if status in _RUN_STATUSES else OTHER
         self._counters["toolrelay_agent_runs_total"].add((agent, label))
 
+    def remembered(self, outcome: str, count: int) -> None:
+        """What became of so many earlier answers or calls that a request of a run sent back."""
+        self._counters["toolrelay_memory_total"].add((outcome,), count)
+
     def limited(self, limit: str) -> None:
         self._counters["toolrelay_rate_limit_hits_total"].add((limit if limit in _LIMITS else OTHER,))
 

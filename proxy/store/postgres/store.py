@@ -80,6 +80,14 @@ class PostgresStore(SqlStore):
     content: the tables of a server do not shrink by the rows that go.
     """
 
+    # A transaction does not see the rows of another that has not ended: they count one after the other.
+    _counting_turn = (
+        (
+            "SELECT pg_advisory_xact_lock(hashtextextended(?::text || current_schema(), 0))",
+            (("toolrelay approvals ",),),
+        ),
+    )
+
     def __init__(
         self,
         url: str,

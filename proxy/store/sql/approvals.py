@@ -8,7 +8,7 @@ import contextlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from proxy.approval_records import (
     TRANSITIONS,
@@ -59,16 +59,36 @@ _USE: Final = (
     f"OR invocation_id = ? THEN '{ApprovalStatus.USED}' END, invocation_id = ? WHERE id = ?"
 )
 _WAITING: Final = f"{_in([ApprovalStatus.PENDING])} AND expires_at > ?"
+_COUNT: Final = (
+    "UPDATE approvals SET status = CASE WHEN (SELECT count(*) FROM approvals WHERE caller = ? AND "
+    f"{_WAITING}) <= ? THEN status END WHERE id = ?"
+)
+"""Refuses the transaction that put the last row, if with it too many wait."""
 
 
 class SqlApprovals(SqlBase):
     """The :class:`~proxy.approval_records.ApprovalLog` part of a SQL store."""
 
-    async def put_approvals(self, approvals: Sequence[Approval]) -> None:
+    _counting_turn: ClassVar[Sequence[Batch]] = ()
+    """What lets one transaction at a time count; empty where the database has but one that writes."""
+
+    async def put_approvals(self, approvals: Sequence[Approval], most: int | None = None) -> bool:
         """See :class:`~proxy.approval_records.ApprovalLog`."""
-        if approvals:
-            made = [self._ring.close(APPROVALS, _row_of(approval)) for approval in approvals]
+        if not approvals:
+            return True
+        made = [self._ring.close(APPROVALS, _row_of(approval)) for approval in approvals]
+        if most is None:
             await self._writer.commit(_PUT, made)
+            return True
+        caller, now = approvals[0].caller, approvals[0].created_at
+        count = (_COUNT, [(rows.clean_name(caller), now, most, approvals[0].id)])
+        try:
+            await self._writer.commit(_PUT, made, also=[*self._counting_turn, count])
+        except RowRefused:
+            if await self.count_waiting(caller, now) + len(approvals) <= most:
+                raise
+            return False
+        return True
 
     async def find_approvals(self, ids: Sequence[str]) -> Sequence[Approval]:
         """See :class:`~proxy.approval_records.ApprovalLog`."""

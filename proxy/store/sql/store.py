@@ -104,6 +104,9 @@ INTERRUPT: Final = tuple(
 
 _PROBE_S: Final = 2.0
 
+_MOST_CONTINUING: Final = 32
+"""The most runs that are named as going on from one: of a conversation there is one or few."""
+
 
 class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlPins, SqlThreads):
     """The part of :class:`~proxy.store.base.Store` that rows and queues are enough for."""
@@ -335,6 +338,13 @@ class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlPins, SqlThreads):
                 f"parent_run = ? AND parent_run <> '' ORDER BY started_at, id LIMIT {rows.MAX_LISTED}",
                 run.id,
             )
+            continuing = await select(
+                db,
+                "runs",
+                rows.RUN_COLUMNS,
+                f"continues = ? AND continues <> '' ORDER BY started_at, id LIMIT {_MOST_CONTINUING}",
+                run.id,
+            )
         return RunDetail(
             run,
             [rows.read_turn(row) for row in turns],
@@ -342,6 +352,7 @@ class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlPins, SqlThreads):
             calls,
             [rows.read_native(row) for row in native_calls],
             [rows.read_run(row) for row in of_agents],
+            [rows.read_run(row) for row in continuing],
         )
 
     async def called_tools(self, run_ids: Sequence[str]) -> Mapping[str, Sequence[CalledTool]]:

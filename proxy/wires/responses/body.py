@@ -16,7 +16,7 @@ import orjson
 
 from proxy.events import ResultImage, ToolCall, ToolDefinition
 from proxy.records import MessageRecord
-from proxy.wires.json.splice import elements, join_array, join_object, members, members_and_elements
+from proxy.wires.json.splice import elements, join_array, join_object, members
 from proxy.wires.responses.items import (
     SERVER_LABEL,
     as_upstream_items,
@@ -69,13 +69,14 @@ class ResponsesBody:
     ) -> None:
         """Raises :class:`~proxy.errors.RequestError` for a compaction of ours that cannot be read."""
         self._signer = signer
-        self._members, items = members_and_elements(raw, "input")
+        self._members = members(raw)
         self._request = request
         self._state: StateHabit = state
         self._chained = False
         given = self._members.get("input", b"[]")
         self._text_input = given if given[:1] == b'"' else None
-        self._input = [orjson.dumps(item) for item in request.items] if items is None else items
+        is_array = given[:1] == b"["
+        self._input = elements(given) if is_array else [orjson.dumps(item) for item in request.items]
         if request.brings_ours:
             self._open_compactions(summaries)
         self._declared = self._members.get("tools")

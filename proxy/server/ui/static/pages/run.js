@@ -148,8 +148,16 @@ function kept({ kept_from_client: list }) {
 }
 
 function memory(value) {
-  if (!value || (Array.isArray(value) && !value.length)) return empty("info", "No hidden turns were restored in this run", "When a client sends a conversation again, toolrelay restores the hidden turns behind its visible answers. This run had none.");
-  return h("div.body", json(value, { open: 3 }));
+  if (!value) return empty("info", "Nothing to put back", "When a client sends a conversation again, toolrelay puts back the hidden turns behind its answers. This request sent no answer back, and no later run continues this one.");
+  const link = (id) => h("a", { href: `/ui/runs/${id}` }, h("code", shortId(id)));
+  const kinds = { answer: "behind an answer", calls: "beside the client’s calls", response: "a response by its id" };
+  const row = (title, middle, words) => h("li.why", h("strong", title), middle, words && h("p.muted", words));
+  return h("ul.memory", [
+    value.continues && row("Continues", link(value.continues)),
+    value.continued_by.map((one) => row("Continued by", h("span.row", link(one.run), statusBadge(one.status)), when(one.started_at))),
+    value.put_back.map((one) => row("Put back from", link(one.run), `${kinds[one.kind] ?? one.kind}, ${bytes(one.bytes)}${one.loosely ? ", after a change in the conversation" : ""}`)),
+    value.outcomes.map((one) => row(one.outcome.replaceAll("_", " "), h("span.badge", { class: one.put_back ? "ok" : one.outcome === "nothing_hidden" ? "" : "warn" }, number(one.count)), one.meaning)),
+  ]);
 }
 
 function about({ run, wire }) {
@@ -198,14 +206,14 @@ async function replay(path) {
       body,
       h("p", found.same ? h("span.badge.ok", icon("check"), "The same as recorded") : h("span.badge.warn", icon("alert"), `${count(found.differences?.length ?? 0, "difference")}`)),
       (found.differences ?? []).map((one) => h("div.col", h("h3", one.where), h("div.diff", h("div.col", h("span.muted.small", "Recorded"), h("pre.code", text(one.was))), h("div.col", h("span.muted.small", "Replayed"), h("pre.code", text(one.is)))))),
-      found.lines?.length > 0 && h("details", h("summary", "All lines"), h("pre.code", found.lines.join("\n"))),
+      found.notes?.length > 0 && h("details", { open: true }, h("summary", "Notes"), h("ul", found.notes.map((one) => h("li.stranger", one)))),
     );
   } catch (error) {
     set(body, note("warn", error.message));
   }
 }
 
-const text = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2));
+const text = (value) => (typeof value === "string" ? value : Array.isArray(value) ? value.join("\n") || "none" : JSON.stringify(value, null, 2));
 
 async function compareWith(run) {
   const body = h("div.col", h("div.skeleton"));
