@@ -221,8 +221,7 @@ async def create_services(
         mcp=mcp,
         agents=agents,
     )
-    await _start(services)
-    return services
+    return await _start(services)
 
 
 def _policy(config: Config, credentials: OpenCredentials | None) -> Policy:
@@ -233,7 +232,7 @@ def _policy(config: Config, credentials: OpenCredentials | None) -> Policy:
     )
 
 
-async def _start(services: Services) -> None:
+async def _start(services: Services) -> Services:
     """Open the record, and serve the tools of MCP servers that are pinned there."""
     registry, mcp = services.registry, services.mcp
     if mcp:
@@ -247,6 +246,7 @@ async def _start(services: Services) -> None:
     except BaseException:  # A start that fails or is cancelled leaves nothing open.
         await services.aclose()
         raise
+    return services
 
 
 def _instruments(config: Config, registry: Registry, endpoints: EndpointTable) -> Instruments:
