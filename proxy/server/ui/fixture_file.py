@@ -5,16 +5,15 @@ import io
 import time
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
 from proxy.http.bodies import REDACTED
 from proxy.records import RunRecord
+from proxy.wires.dialects.table import STREAM_TYPES
 
 __all__ = ["fixture_of"]
-
-_EVENTS: Final = "text/event-stream"
 
 
 def fixture_of(run: RunRecord, wire: str, tape: Mapping[str, Any], shapes: Sequence[bytes]) -> bytes:
@@ -39,7 +38,7 @@ def fixture_of(run: RunRecord, wire: str, tape: Mapping[str, Any], shapes: Seque
         if leg["id"].endswith(".request"):
             files[f"{folder}/request.json"] = clean
             continue
-        streamed = str(leg["content_type"]).startswith(_EVENTS)
+        streamed = str(leg["content_type"]).partition(";")[0].strip() in STREAM_TYPES
         files[f"{folder}/response.{'sse' if streamed else 'json'}"] = clean
         if folder != "client":
             sent_at = min(
