@@ -12,6 +12,7 @@ from proxy.errors import ToolErrorCode
 from proxy.values import value_class
 
 __all__ = [
+    "CitationAdded",
     "Frame",
     "InnerCall",
     "ReasoningDelta",
@@ -202,6 +203,23 @@ class RefusalDelta:
 
 
 @value_class
+class CitationAdded:
+    """A source of the answer's text, told once that text has been told.
+
+    ``start`` and ``end`` bound what it is the source of, in characters of the turn's whole text: all of its
+    :class:`TextDelta` joined.  ``end`` is not greater than ``start`` where the upstream does not say.
+    ``url`` is the address of the source, empty where only the upstream's dialect has a form for it.
+    ``cited`` are words of the source itself.
+    """
+
+    start: int
+    end: int
+    url: str
+    title: str = ""
+    cited: str = field(default="", repr=False)
+
+
+@value_class
 class ToolCallStarted:
     """A call whose name is known for certain.  ``seq`` is its place in the turn, dense from 0."""
 
@@ -254,6 +272,7 @@ TurnEvent = (
     | TextDelta
     | ReasoningDelta
     | RefusalDelta
+    | CitationAdded
     | ToolCallStarted
     | ToolCallDelta
     | ToolCallFinished

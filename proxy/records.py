@@ -63,7 +63,8 @@ class RunRecord:
     in billionths of the currency of the prices, ``None`` where the model has no price.  ``spent`` is the
     setting whose budget the run has used up.  ``unreported`` turns ended without a word of the upstream
     on what they used; the counts of tokens are those of the others.  ``left_out`` are fields of the client's
-    request that an upstream of another dialect was not sent.
+    request that an upstream of another dialect was not sent, and what it said that the client's dialect has
+    no form for (``answer.citations``).
 
     A run of an agent has the name of the ``agent``, and the id of the run that called it as ``parent_run``;
     ``parent_call`` is the id of the execution of its tool there.  All three are empty for any other run.

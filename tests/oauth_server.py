@@ -44,11 +44,12 @@ class OAuthServer:
     server; ``None`` for 404, a number for another status.  With a ``gate`` the token endpoint waits for it;
     whoever has died meanwhile was not heard, unless it ``hears_the_dead``.  ``forms`` are what the token
     endpoint was sent, ``registered`` what was registered, ``seen`` what the MCP server was asked with,
-    ``asked`` all paths.
+    ``asked`` all paths.  ``list_scope`` is the scope that listing the tools needs, empty for none.
     """
 
     expires_in: float | None = 3600
     needs_scope: bool = True
+    list_scope: str = ""
     sends_iss: bool = True
     gives_refresh: bool = True
     grants: str | None = None
@@ -247,8 +248,11 @@ class OAuthServer:
         if "id" not in asked:
             return web.Response(status=202)
         name = asked.get("params", {}).get("name")
-        if name == "write" and self.needs_scope and "write" not in login.scope.split():
-            wanted = 'Bearer error="insufficient_scope", scope="write"'
+        needed = "write" if name == "write" and self.needs_scope else ""
+        if asked["method"] == "tools/list":
+            needed = self.list_scope
+        if needed and needed not in login.scope.split():
+            wanted = f'Bearer error="insufficient_scope", scope="{needed}"'
             return web.json_response({}, status=403, headers={"WWW-Authenticate": wanted})
         return web.json_response({"jsonrpc": "2.0", "id": asked["id"], **_result(asked["method"], name)})
 

@@ -31,6 +31,8 @@ class Heard:
     calls: list[Call] = field(default_factory=list)
     finish: str = ""
     used: tuple[int, int] | None = None
+    sources: list[tuple[str, str]] = field(default_factory=list)
+    """The addresses that the answer cites, each with the text that it is the source of."""
 
 
 def parsed(text: str) -> Any:
@@ -109,7 +111,12 @@ def chat(pieces: Sequence[bytes], *, stream: bool) -> Heard:
         calls,
         FINISHES.get(reason, reason),
         used,
+        _sources(choice.message.content, [one.url_citation for one in choice.message.annotations or ()]),
     )
+
+
+def _sources(text: str, citations: Iterable[Any]) -> list[tuple[str, str]]:
+    return [(one.url, text[one.start_index : one.end_index]) for one in map(_any, citations)]
 
 
 def responses(pieces: Sequence[bytes], *, stream: bool) -> Heard:
@@ -135,7 +142,10 @@ def responses(pieces: Sequence[bytes], *, stream: bool) -> Heard:
     finish = "calls" if calls and reason == "completed" else FINISHES.get(reason, reason)
     used = response.usage and (response.usage.input_tokens, response.usage.output_tokens)
     refusals = [part.refusal for part in parts if part.type == "refusal"]
-    return Heard(response.output_text, "".join(refusals), calls, finish, used)
+    sources = [
+        pair for part in parts if part.type == "output_text" for pair in _sources(part.text, part.annotations)
+    ]
+    return Heard(response.output_text, "".join(refusals), calls, finish, used, sources)
 
 
 def messages(pieces: Sequence[bytes], *, stream: bool) -> Heard:
@@ -153,7 +163,13 @@ def messages(pieces: Sequence[bytes], *, stream: bool) -> Heard:
     read = (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
     reason = message.stop_reason or ""
     used = (usage.input_tokens + read, usage.output_tokens)
-    return Heard("".join(texts), "", calls, FINISHES.get(reason, reason), used)
+    sources = [
+        (citation.url, block.text)
+        for block in message.content
+        if block.type == "text"
+        for citation in block.citations or ()
+    ]
+    return Heard("".join(texts), "", calls, FINISHES.get(reason, reason), used, sources)
 
 
 class _Lines(httpx.SyncByteStream):

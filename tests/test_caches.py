@@ -47,6 +47,7 @@ NO_CACHE: dict[str, str] = {
     "proxy.relay.routing.router.Router": "part of permissions, which count it: 64 names of 100 characters",
     "proxy.relay.run.run.Run": "lives as long as its run",
     "proxy.relay.run.tool_calls._ShownCalls": "lives as long as the calls of one turn",
+    "proxy.server.replaying.frozen.FrozenResults": "the calls of the one run that is replayed",
     "proxy.server.serving.draining.Draining": "requests that are open",
     "proxy.server.serving.json_bodies.JsonBodies": "callers one of whose large bodies is being parsed",
     "proxy.server.websockets.session.WebSockets": "connections that are open, which limits.websockets bounds",

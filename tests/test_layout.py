@@ -99,6 +99,8 @@ COMPOSING = {
     "proxy.server.app",
     "proxy.server.open_record",
     *(module for module in MODULES if module.startswith("proxy.server.compose.")),
+    # A replay composes a server of its own.
+    *(module for module in MODULES if module.startswith("proxy.server.replaying.")),
 }
 """The composition root, the only one of the server to name concrete classes, and the part of it that a
 supervisor needs without the rest."""
@@ -265,6 +267,7 @@ ORDER = {
             "mcp",
             "ui",
             "compose",
+            "replaying",
         ),
         "app",
     ),

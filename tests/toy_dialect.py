@@ -269,6 +269,8 @@ class ToyWriter:
 class ToyEncoder:
     """Frames whose events say all: the writer of this dialect looks at nothing else."""
 
+    left_out: frozenset[str] = frozenset()
+
     def encode(self, frame: Frame) -> list[Frame]:
         return [Frame(b"", {}, frame.events, undecided=frame.undecided)]
 

@@ -460,7 +460,7 @@ def filled(fake: FakeUi) -> FakeUi:
             f"POST runs/{first}/replay": {
                 "object": "ui.replay",
                 "same": False,
-                "lines": ["turn 1"],
+                "notes": ["no longer offered: core__get_weather (policy.deny)"],
                 "differences": [{"where": "turn 2", "was": "7 °C", "is": "8 °C"}],
             },
             f"GET runs/{first}/export": {"run": {"id": first}},

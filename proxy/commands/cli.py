@@ -324,7 +324,7 @@ def tools_allow(
     """Show the current definitions of tools of MCP servers, and allow them."""
     from proxy.commands.mcp import allowing
 
-    if not common.run_async(allowing.allow_tools(common.load(config), pattern, yes=yes, file=file)):
+    if not common.run_async(allowing.allow_tools(common.load_quietly(config), pattern, yes=yes, file=file)):
         raise typer.Exit(1)
 
 

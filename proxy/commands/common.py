@@ -34,6 +34,7 @@ __all__ = [
     "confirmed",
     "console",
     "load",
+    "load_quietly",
     "log_format",
     "run_async",
     "say",
@@ -81,6 +82,16 @@ def start_logging(config: Config, *, worker: int = 0, serves: bool = False) -> N
     configure_logging(
         format=log_format(config), level=config.log.level, secrets=config.secrets(), worker=worker
     )
+
+
+def load_quietly(given: Path | None) -> Config:
+    """The configuration for a command that prints what it finds; standard error gets errors alone.
+
+    Raises :class:`~proxy.errors.ConfigError`.
+    """
+    loaded = load(given)
+    configure_logging(level="error", secrets=loaded.secrets())
+    return loaded
 
 
 def log_format(config: Config) -> LogFormat | None:

@@ -30,6 +30,7 @@ from proxy.server.compose.ui import Edge, WebUi, make_captures, make_sessions, s
 from proxy.server.config.load import Config
 from proxy.server.config.rules import is_loopback
 from proxy.server.peers import Peers
+from proxy.server.replaying.offline import OfflineReplay
 from proxy.server.serving.aiohttp_seam import check_http_parser
 from proxy.server.serving.application import ConnectionBounds, Handler
 from proxy.server.serving.draining import Draining
@@ -98,7 +99,7 @@ async def create_app(
         store=services.store,
         snapshot=snapshot_of_all(services.instruments, peers),
         admin=admin,
-        ui=web_ui.open(edge, given.replay) if web_ui is not None else None,
+        ui=web_ui.open(edge, _replays(services)) if web_ui is not None else None,
     )
     stages = make_endpoint_handlers(services, given, router, draining, _item_key(hash_key), captures)
     pipeline = Pipeline(
@@ -122,6 +123,15 @@ async def create_app(
         handle=access.handle,
         sessions=web_ui.sessions if web_ui is not None else None,
     )
+
+
+def _replays(services: Services) -> OfflineReplay:
+    """Replays runs of the record for the web UI, each with a server of its own."""
+
+    async def make(config: Config, overrides: Overrides) -> App:
+        return await create_app(config, overrides=overrides)
+
+    return OfflineReplay(make, services.config, services.registry)
 
 
 async def _checked_services(

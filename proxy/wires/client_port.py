@@ -270,6 +270,11 @@ class TurnEncoder(Protocol):
     upstream of that dialect.
     """
 
+    @property
+    def left_out(self) -> Collection[str]:
+        """What the upstream said and this dialect has no form for, in words for the record of the run."""
+        ...
+
     def encode(self, frame: Frame) -> list[Frame]:
         """What a frame of a stream says, by its events alone, as frames of the client's dialect.
 

@@ -1,6 +1,6 @@
 """What an upstream of another dialect says, read for a client: its events become frames of the client's."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,6 +51,11 @@ class CrossedReader:
     def text(self) -> str:
         """See :attr:`proxy.wires.upstream_port.TurnReader.text`."""
         return self._reader.text
+
+    @property
+    def left_out(self) -> Collection[str]:
+        """See :attr:`proxy.wires.upstream_port.TranslatingReader.left_out`."""
+        return self._encoder.left_out
 
     def feed(self, chunk: bytes, *, most: int = 0, large: bool = False) -> list[Frame]:
         """See :meth:`proxy.wires.upstream_port.TurnReader.feed`."""

@@ -24,6 +24,7 @@ __all__ = [
     "SuspendedCall",
     "TellingEditor",
     "TranslatedEditor",
+    "TranslatingReader",
     "TurnReader",
     "UpstreamPort",
 ]
@@ -249,6 +250,16 @@ class TurnReader(Protocol):
     @property
     def text(self) -> str:
         """The turn's text so far."""
+        ...
+
+
+@runtime_checkable
+class TranslatingReader(TurnReader, Protocol):
+    """A reader whose upstream speaks another dialect than the client."""
+
+    @property
+    def left_out(self) -> Collection[str]:
+        """What the upstream said so far and the client's dialect has no form for, in words for the record."""
         ...
 
 

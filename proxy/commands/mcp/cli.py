@@ -25,7 +25,7 @@ def mcp_list(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Connect to every server; list its tools and which of them are offered."""
     from proxy.commands.mcp import listing
 
-    if not common.run_async(listing.list_servers(common.load(config), as_json=as_json)):
+    if not common.run_async(listing.list_servers(common.load_quietly(config), as_json=as_json)):
         raise typer.Exit(1)
 
 
@@ -37,7 +37,7 @@ def mcp_test(
     """Connect to one server; print the result, and what the server wrote to standard error."""
     from proxy.commands.mcp import listing
 
-    if not common.run_async(listing.test_server(common.load(config), name)):
+    if not common.run_async(listing.test_server(common.load_quietly(config), name)):
         raise typer.Exit(1)
 
 

@@ -146,13 +146,19 @@ class Journal:
             cost=run.cost,
             spent=run.spent or None,
             unreported=len(run.silent_turns),
-            left_out=tuple(name[:_MOST_NAME] for name in job.upstream.left_out[:_MOST_LEFT_OUT]),
+            left_out=_left_out(job, state),
             agent=_agent(job),
             parent_run="" if nested is None else nested.parent_run,
             parent_call="" if nested is None else nested.parent_call,
             memory=recall.written(),
             continues=recall.continues,
         )
+
+
+def _left_out(job: Job, state: State) -> tuple[str, ...]:
+    """What of the request the upstream was not sent, and what of the answer the client was not given."""
+    asked = (name[:_MOST_NAME] for name in job.upstream.left_out[:_MOST_LEFT_OUT])
+    return (*asked, *state.outcome.left_out)
 
 
 def _agent(job: Job) -> str:

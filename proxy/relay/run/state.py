@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from proxy.approval_records import Approval
@@ -19,7 +19,7 @@ from proxy.tools.contract.redaction import mask_written, redact_written
 from proxy.tools.running.ledger import RunContext
 from proxy.wires.approving.shown import APPROVE
 from proxy.wires.client_port import StreamWriter
-from proxy.wires.upstream_port import TurnReader
+from proxy.wires.upstream_port import TranslatingReader, TurnReader
 
 __all__ = ["Outcome", "Output", "RunClock", "State", "ToolState", "TurnProgress"]
 
@@ -181,10 +181,24 @@ class Outcome:
     the record is given something that the client's next request is looked up in.
     """
 
+    _earlier: set[str] = field(default_factory=set, init=False)
+
     reader: TurnReader | None = None
     turns_told: int = 0
     finish_reason: str | None = None
     to_find: bool = False
+
+    def read_by(self, reader: TurnReader) -> TurnReader:
+        """Note what reads the next turn."""
+        self._earlier.update(self.left_out)
+        self.reader = reader
+        return reader
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        """What the upstream said in any turn and the client's dialect has no form for."""
+        lost = self.reader.left_out if isinstance(self.reader, TranslatingReader) else ()
+        return sorted({*self._earlier, *lost})
 
     def message(self) -> bytes:
         """The assistant message of the turn that was read last."""

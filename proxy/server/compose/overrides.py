@@ -1,6 +1,6 @@
 """What a caller of the composition puts in place of the machine's own."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ from proxy.server.auth.authenticate import (
     Authenticator,
 )
 from proxy.server.serving.tee import Listen
-from proxy.server.ui.runs import Replay
 from proxy.tools.contract.capabilities import Clock, HttpSource
 from proxy.tools.contract.provider import ToolProvider
 from proxy.tools.mcp.pins import PinSource
@@ -35,7 +34,8 @@ class Overrides:
     tools in place of the record's.
     ``approver`` decides about calls that need an approval.
     ``endpoints`` are what is served, ``wires`` dialects beside those that are built in, by their names.
-    ``replay`` runs a recorded run again for the web UI, and ``demo`` is what its pages offer to ask.
+    ``providers`` are all sources of tools, in place of those of the configuration.  ``demo`` is what the
+    pages of the web UI offer to ask.
     """
 
     clock: Clock | None = None
@@ -52,5 +52,5 @@ class Overrides:
     approver: Approver = field(default_factory=NobodyApproves)
     endpoints: EndpointTable = SERVED
     wires: Mapping[str, Wire] = field(default_factory=dict)
-    replay: Replay | None = None
+    providers: Sequence[ToolProvider] | None = None
     demo: Mapping[str, str] | None = None

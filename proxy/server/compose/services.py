@@ -195,14 +195,15 @@ async def create_services(
     shelf = ResultShelf(record=store)
     capabilities, credentials = tool_capabilities(config, clock, given.http, egress, store.vault)
     broker = credentials.broker if credentials is not None else None
-    providers = tool_providers(config, capabilities, clock, shelf, guard)
-    mcp = mcp_provider(config, given, store, credentials, guard)
     policy = _policy(config, credentials)
-    agents = agent_provider(config, given, [*providers, *mcp], policy)
+    own, providers = given.providers is None, given.providers or ()
+    if own:
+        providers = tool_providers(config, capabilities, clock, shelf, guard)
+    mcp = mcp_provider(config, given, store, credentials, guard) if own else ()
+    agents = agent_provider(config, given, [*providers, *mcp], policy) if own else ()
     registry = await load_registry([*providers, *mcp, *agents], given, guard)
     instruments = _instruments(config, registry, given.endpoints)
     instruments.watch_store(store)
-    limiter = _limiter(config, instruments)
     upstreams = open_upstreams(config, given, instruments, guard)
     runner = Runner(
         registry,
@@ -228,7 +229,7 @@ async def create_services(
         runner=runner,
         store=store,
         upstreams=upstreams,
-        limiter=limiter,
+        limiter=_limiter(config, instruments),
         egress=egress,
         credentials=credentials,
         instruments=instruments,

@@ -96,7 +96,7 @@ class WebUi:
         self._demo = demo
         self._playground: Playground | None = None
 
-    def open(self, edge: Edge, replay: Replay | None) -> Ui:
+    def open(self, edge: Edge, replay: Replay) -> Ui:
         """The surface, whose playground is answered once it is told who serves."""
         services, config, store = self._services, self._services.config, self._services.store
         rows = RunRows(store)

@@ -12,7 +12,15 @@ from proxy.server.middleware.page_guard import is_loopback_name, is_own_origin
 from proxy.server.serving.body import read_body
 from proxy.server.serving.request import EdgeRequest
 
-__all__ = ["COOKIE", "SECURE_COOKIE", "check_origin", "cookies_of", "is_secure", "read_object"]
+__all__ = [
+    "COOKIE",
+    "SECURE_COOKIE",
+    "address_of",
+    "check_origin",
+    "cookies_of",
+    "is_secure",
+    "read_object",
+]
 
 COOKIE: Final = "toolrelay_ui"
 SECURE_COOKIE: Final = "__Secure-toolrelay_ui"
@@ -78,6 +86,19 @@ def is_secure(request: EdgeRequest) -> bool:
             code="insecure_sign_in",
         )
     return False
+
+
+def address_of(request: EdgeRequest) -> str:
+    """The address at which the browser of a signed-in user reaches the server, without a path.
+
+    Browsers name no origin when they read.  Behind a proxy that ends TLS the session's cookie tells:
+    browsers send the one with this name over HTTPS only.
+    """
+    named = request.headers.get(hdrs.ORIGIN, "").startswith("https://")
+    lines = request.headers.getall(hdrs.COOKIE, ())
+    pairs = (part.strip() for line in lines for part in line.split(";"))
+    secure = named or any(pair.startswith(f"{SECURE_COOKIE}=") for pair in pairs)
+    return f"{'https' if secure else 'http'}://{request.headers.get(hdrs.HOST, '127.0.0.1:8080')}"
 
 
 def cookies_of(request: EdgeRequest) -> list[str]:

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import structlog
-from aiohttp import hdrs, web
+from aiohttp import web
 
 from proxy.errors import RequestError, ToolRelayError
 from proxy.server.api.admin import RUN_QUERY, Admin, json_answer, parse_query, truth
@@ -14,6 +14,7 @@ from proxy.server.api.json_output import detail_to_json, to_line
 from proxy.server.ui.comparing import comparison
 from proxy.server.ui.copying import copied
 from proxy.server.ui.remedies import Lines, remedy_of
+from proxy.server.ui.requests import address_of
 from proxy.server.ui.run_rows import RunRows
 from proxy.server.ui.static_files import API_PREFIX
 from proxy.server.ui.surface import UiRequest
@@ -22,8 +23,6 @@ from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Policy
 
 __all__ = ["Budget", "OfferFacts", "Replay", "Runs", "Wire"]
-
-_REPLAY_S: Final = 25.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,10 @@ class Replay(Protocol):
     """Replays a recorded run offline: no upstream is called and no tool runs."""
 
     def __call__(self, detail: RunDetail) -> Awaitable[dict[str, Any]]:
-        """The result as JSON values; raises :class:`~proxy.errors.ToolRelayError` if that is not possible."""
+        """The result as JSON values.
+
+        Raises :class:`~proxy.errors.ToolRelayError` if that is not possible, and TimeoutError.
+        """
         ...
 
 
@@ -107,11 +109,11 @@ class Runs:
         budgets: Sequence[Budget],
         *,
         paths: Mapping[str, str],
-        replay: Replay | None,
+        replay: Replay,
         wire: Wire | None = None,
     ) -> None:
-        """``paths`` are where each dialect is served.  Without ``replay`` no run can be replayed; ``wire``
-        gives the captured bytes of a run."""
+        """``paths`` are where each dialect is served.  ``replay`` runs one again, and
+        ``wire`` gives the captured bytes of one."""
         self._admin = admin
         self._rows = rows
         self._offer = offer
@@ -215,9 +217,7 @@ class Runs:
         if form not in ("curl", "python"):
             raise RequestError(400, "as must be curl or python.", param="as")
         self._tell(asked, detail, "copy")
-        scheme = "https" if asked.request.headers.get(hdrs.ORIGIN, "").startswith("https:") else "http"
-        address = f"{scheme}://{asked.request.headers.get(hdrs.HOST, '127.0.0.1:8080')}"
-        return json_answer(copied(detail, form, address, self._paths))
+        return json_answer(copied(detail, form, address_of(asked.request), self._paths))
 
     async def _export(self, asked: UiRequest, detail: RunDetail) -> web.Response:
         content = truth(parse_query(asked.target.query, "content"), "content")
@@ -231,19 +231,18 @@ class Runs:
         )
 
     async def _replayed(self, asked: UiRequest, detail: RunDetail) -> web.Response:
-        if self._replay is None:
-            raise _cannot("this server cannot replay runs; use: toolrelay runs replay ID")
         if self._replaying.locked():
             raise _cannot("another replay is under way; try again in a moment")
         self._tell(asked, detail, "replay")
         async with self._replaying:
             try:
-                async with asyncio.timeout(_REPLAY_S):
-                    said = await self._replay(detail)
+                said = await self._replay(detail)
             except ToolRelayError as error:
                 raise _cannot(str(error)) from None
             except TimeoutError:
-                raise _cannot(f"the replay took longer than {_REPLAY_S:g} s") from None
+                raise _cannot(
+                    "it took too long. To replay it on the server: toolrelay runs replay ID"
+                ) from None
         return json_answer({"object": "ui.replay", "run_id": detail.run.id, **said})
 
     def _tell(self, asked: UiRequest, detail: RunDetail, what: str) -> None:

@@ -14,6 +14,7 @@ __all__ = [
     "blocks_of",
     "blocks_text",
     "called_blocks",
+    "has_ours",
     "is_ours",
     "stop_reason",
     "stop_word",
@@ -100,9 +101,44 @@ def is_ours(block: Mapping[str, Any]) -> bool:
     return block.get("type") == "thinking" and block.get("signature") == OUR_SIGNATURE
 
 
+def has_ours(block: Mapping[str, Any]) -> bool:
+    """Whether a block is ours, or has citations that we have made, which no upstream has the source of."""
+    return is_ours(block) or _cites_ours(block)
+
+
+def _cites_ours(block: Mapping[str, Any]) -> bool:
+    citations = block.get("citations")
+    return isinstance(citations, list) and any(map(_is_our_citation, citations))
+
+
+def _is_our_citation(citation: Any) -> bool:
+    return isinstance(citation, dict) and citation.get("encrypted_index") == OUR_SIGNATURE
+
+
 def without_ours(message: bytes) -> bytes:
     """A message without what tells of server calls; the same bytes where there is nothing of it."""
-    return _without(message, is_ours) if OUR_SIGNATURE.encode() in message else message
+    if OUR_SIGNATURE.encode() not in message:
+        return message
+    return _without_our_citations(_without(message, is_ours))
+
+
+def _without_our_citations(message: bytes) -> bytes:
+    parts = members(message)
+    content = parts.get("content", b"")
+    if content[:1] != b"[":
+        return message
+    blocks = elements(content)
+    kept = [_uncited(raw) for raw in blocks]
+    return message if kept == blocks else join_object({**parts, "content": join_array(kept)})
+
+
+def _uncited(raw: bytes) -> bytes:
+    block = orjson.loads(raw)
+    if not isinstance(block, dict) or not _cites_ours(block):
+        return raw
+    fields = members(raw)
+    kept = [one for one in elements(fields.pop("citations")) if not _is_our_citation(orjson.loads(one))]
+    return join_object({**fields, **({"citations": join_array(kept)} if kept else {})})
 
 
 def without_thoughts(message: bytes) -> bytes:

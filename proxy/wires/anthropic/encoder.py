@@ -17,6 +17,7 @@ import orjson
 
 from proxy.conversation import Message, Refusal, Text, ToolCallPart
 from proxy.events import (
+    CitationAdded,
     Frame,
     ReasoningDelta,
     RefusalDelta,
@@ -32,10 +33,12 @@ from proxy.events import (
     UsageReported,
 )
 from proxy.wires.anthropic.blocks import stop_reason
+from proxy.wires.anthropic.citations import cited_blocks, web_citation
 from proxy.wires.dialects.anthropic import ANTHROPIC, PING
 from proxy.wires.stream.sse import encode_event
 from proxy.wires.turn.arguments import CUT, arguments_object
 from proxy.wires.turn.assembler import is_object
+from proxy.wires.turn.citations import LEFT_OUT
 
 __all__ = ["AnthropicTurnEncoder", "turn_blocks"]
 
@@ -111,7 +114,10 @@ class AnthropicTurnEncoder:
         self._calls: dict[int, _Call] = {}
         self._waiting: list[int] = []
         self._open_call: int | None = None
-        self._later: list[TextDelta | ReasoningDelta | RefusalDelta] = []
+        self._later: list[TextDelta | ReasoningDelta | RefusalDelta | CitationAdded] = []
+        self._early: list[CitationAdded] = []
+        self._is_cited = False
+        self.left_out: set[str] = set()
         self._reason = "stop"
         self._usage: dict[str, Any] = {"input_tokens": 0, "output_tokens": 0}
 
@@ -120,7 +126,7 @@ class AnthropicTurnEncoder:
         if len(frame.events) == 1 and type(only := frame.events[0]) is TextDelta:
             # Nearly every frame is one piece of the text that is open.
             block = self._text
-            if block is not None and block["type"] == "text" and self._open_call is None:
+            if block is not None and self.text_is_open(TextDelta):
                 self._pieces.append(only.text)
                 said = self._delta({"type": "text_delta", "text": only.text})
                 raw = encode_event(orjson.dumps(said), _DELTA)
@@ -145,7 +151,9 @@ class AnthropicTurnEncoder:
     def text_is_open(self, kind: type[TurnEvent]) -> bool:
         """See :meth:`proxy.wires.client_port.TextEncoder.text_is_open`."""
         block, name = self._text, "thinking" if kind is ReasoningDelta else "text"
-        return block is not None and block["type"] == name and self._open_call is None
+        if block is None or self._open_call is not None or self._is_cited:
+            return False
+        return bool(block["type"] == name)
 
     def write_text(self, kind: type[TurnEvent], pieces: Sequence[bytes]) -> bytes:
         """See :meth:`proxy.wires.client_port.TextEncoder.write_text`."""
@@ -186,6 +194,8 @@ class AnthropicTurnEncoder:
         for seq in list(self._calls):
             events += self._closed_call(seq)
         events += self._closed_text()
+        if self._early:
+            self.left_out.add(LEFT_OUT)
         delta = {"stop_reason": self._stop_reason(), "stop_sequence": None}
         events.append({"type": "message_delta", "delta": delta, "usage": self._usage})
         end = self._frame({"type": "message_stop"})
@@ -194,17 +204,22 @@ class AnthropicTurnEncoder:
     def encode_reply(self, frame: Frame) -> Frame:
         """See :meth:`proxy.wires.client_port.TurnEncoder.encode_reply`."""
         told: list[TurnEvent] = []
+        cited = [event for event in frame.events if isinstance(event, CitationAdded) and event.url]
         for event in frame.events:
-            for _ in self._encode(event):
-                pass
+            if not (isinstance(event, CitationAdded) and event.url):
+                for _ in self._encode(event):
+                    pass
             usage = (
                 UsageReported(_in_messages_words(event.usage)) if isinstance(event, UsageReported) else None
             )
             told.append(usage or event)
         self.close()
+        content = cited_blocks(self._content, cited) if cited else self._content
+        if content is None:
+            self.left_out.add(LEFT_OUT)
         message = {
             **self._message(),
-            "content": self._content,
+            "content": self._content if content is None else content,
             "stop_reason": self._stop_reason(),
             "usage": self._usage,
         }
@@ -250,11 +265,17 @@ class AnthropicTurnEncoder:
                 if seq in self._calls and not self._calls[seq].is_told:
                     self._calls[seq].pieces = [finished.arguments]
                 yield from self._closed_call(seq)
-            case TextDelta() | ReasoningDelta() | RefusalDelta() if self._open_call is not None:
+            case CitationAdded(url=""):
+                self.left_out.add(LEFT_OUT)
+            case TextDelta() | ReasoningDelta() | RefusalDelta() | CitationAdded() if (
+                self._open_call is not None
+            ):
                 self._later.append(event)
             case TextDelta(text=text) | ReasoningDelta(text=text) | RefusalDelta(text=text):
                 yield from self._start()
                 yield from self._said(text, thinking=isinstance(event, ReasoningDelta))
+            case CitationAdded():
+                yield from self._cite(event)
 
     def _message(self) -> dict[str, Any]:
         return {
@@ -275,21 +296,40 @@ class AnthropicTurnEncoder:
 
     # Blocks, one after the other.
 
-    def _delta(self, delta: dict[str, str]) -> Event:
+    def _delta(self, delta: dict[str, Any]) -> Event:
         return {"type": "content_block_delta", "index": len(self._content), "delta": delta}
 
     def _said(self, text: str, *, thinking: bool) -> Iterator[Event]:
         kind, name = ("thinking", "thinking") if thinking else ("text", "text")
-        if self._text is None or self._text["type"] != kind:
+        # What is said behind a citation has other sources, or none.
+        goes_on = not self._is_cited or not text.strip()
+        if self._text is None or self._text["type"] != kind or not goes_on:
             yield from self._closed_text()
             self._text = {"type": kind, name: "", **({"signature": ""} if thinking else {})}
             start = dict(self._text)
             yield {"type": "content_block_start", "index": len(self._content), "content_block": start}
         self._pieces.append(text)
         yield self._delta({"type": f"{kind}_delta", name: text})
+        if self._early and not thinking:
+            early, self._early = self._early, []
+            for citation in early:
+                yield from self._cite(citation)
+
+    def _cite(self, citation: CitationAdded) -> Iterator[Event]:
+        """A citation of the block of text that is open; one that comes before any text waits for it."""
+        if self._text is None or self._text["type"] != "text":
+            self._early.append(citation)
+            return
+        said = web_citation(citation)
+        self._is_cited = True
+        listed = self._text.get("citations")
+        if not isinstance(listed, list):
+            listed = self._text["citations"] = []
+        listed.append(said)
+        yield self._delta({"type": "citations_delta", "citation": said})
 
     def _closed_text(self) -> Iterator[Event]:
-        block, self._text = self._text, None
+        block, self._text, self._is_cited = self._text, None, False
         if block is not None:
             yield self._stopped(self._whole(block))
 
@@ -333,7 +373,10 @@ class AnthropicTurnEncoder:
             return
         later, self._later = self._later, []
         for said in later:
-            yield from self._said(said.text, thinking=isinstance(said, ReasoningDelta))
+            if isinstance(said, CitationAdded):
+                yield from self._cite(said)
+            else:
+                yield from self._said(said.text, thinking=isinstance(said, ReasoningDelta))
 
     def _frame(self, event: Event, undecided: int = 0) -> Frame:
         """One event.  The beginning of a call's block tells the run and the writer of the call, too."""

@@ -23,6 +23,7 @@ from proxy.events import (
     UsageReported,
 )
 from proxy.wires.anthropic.blocks import Block, stop_word
+from proxy.wires.anthropic.citations import Citations
 from proxy.wires.anthropic.message import MessageBuilder, assistant_message, native_block, reply_blocks
 from proxy.wires.dialects.anthropic import UNFINISHED, event_type
 from proxy.wires.json.lenient import UNREADABLE_REPLY, loads, may_be_reply, may_hold_call
@@ -59,13 +60,14 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
         self._id = ""
         self._ended = False
         self._last_word = False
+        self._citations = Citations()
 
     @property
     def text(self) -> str:
         return self._message.text if self._reply is None else self._text
 
     def _finish(self) -> list[TurnEvent]:
-        events: list[TurnEvent] = []
+        events: list[TurnEvent] = [*self._citations.end()]
         for number in list(self._given):
             events += self._give(number)
         events += super()._finish()
@@ -89,7 +91,7 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
             content = payload.get("content")
             for index, block in enumerate(content if isinstance(content, list) else ()):
                 if isinstance(block, dict):
-                    events += self._open(index, block)
+                    events += [*self._open(index, block), *self._citations.end()]
             self._text = self._message.text
             events += self._stop_reason(payload)
         events += self._finish()
@@ -139,7 +141,8 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
             block = payload.get("content_block")
             return self._open(index, block) if type(index) is int and isinstance(block, dict) else []
         if kind == "content_block_stop":
-            return self._give(self._numbers[index]) if type(index) is int and index in self._numbers else []
+            given = self._give(self._numbers[index]) if type(index) is int and index in self._numbers else []
+            return [*self._citations.end(), *given]
         if kind == "message_start":
             message = payload.get("message")
             if not isinstance(message, dict):
@@ -190,9 +193,15 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
         if kind == "tool_use" and isinstance(name, str) and name.strip():
             return self._open_call(index, name, block)
         self._message.start(index, block)
+        events: list[TurnEvent] = [*self._citations.begin(block.get("citations"))] if kind == "text" else []
         if kind in ("text", "thinking") and isinstance(text := block.get(kind), str) and text:
-            return [TextDelta(text) if kind == "text" else ReasoningDelta(text)]
-        return []
+            events.append(self._said(text) if kind == "text" else ReasoningDelta(text))
+        return events
+
+    def _said(self, text: str) -> TextDelta:
+        """Text of the answer, in which citations have their places."""
+        self._citations.length += len(text)
+        return TextDelta(text)
 
     def _open_call(self, index: int, name: str, block: Block) -> list[TurnEvent]:
         number = self._numbers[index] = self._count
@@ -221,7 +230,10 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
             text = delta.get(name)
             if not isinstance(text, str) or not text:
                 return []
-            return [TextDelta(text) if name == "text" else ReasoningDelta(text)]
+            return [self._said(text) if name == "text" else ReasoningDelta(text)]
+        if kind == "citations_delta":
+            self._citations.add(delta.get("citation"))
+            return []
         text = delta.get("partial_json")
         number = self._numbers.get(index)
         if kind != "input_json_delta" or number is None or not isinstance(text, str) or not text:

@@ -12,7 +12,7 @@ import orjson
 
 from proxy.errors import ModelMissing, RequestError
 from proxy.values import value_class
-from proxy.wires.anthropic.blocks import Block, blocks_of, blocks_text, called_blocks, is_ours
+from proxy.wires.anthropic.blocks import Block, blocks_of, blocks_text, called_blocks, has_ours
 from proxy.wires.anthropic.mcp_servers import chosen_tools
 from proxy.wires.chosen import NOTHING_CHOSEN, Chosen
 from proxy.wires.client_port import Answer, ReturnedCalls
@@ -283,7 +283,7 @@ def parse_anthropic_request(payload: Mapping[str, Any]) -> AnthropicRequest:
         system=_system(payload.get("system")),
         people=_people(payload.get("metadata")),
         brings_ours=any(
-            is_ours(block)
+            has_ours(block)
             for message in messages
             if message.get("role") == "assistant"
             for block in blocks_of(message.get("content"))

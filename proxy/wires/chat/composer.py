@@ -6,7 +6,7 @@ mark: what openai-python, openai-node and the Vercel AI SDK need.
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -15,9 +15,13 @@ from proxy.wires.chat.chunks import choices_of, labels_of, says_role, shown_indi
 from proxy.wires.chat.message import part_text
 from proxy.wires.stream.sse import encode_event
 from proxy.wires.turn.assembler import mint_call_id
+from proxy.wires.turn.citations import moved
 from proxy.wires.turn.usage import add_usage
 
 __all__ = ["ChatComposer"]
+
+_PARAGRAPH: Final = "\n\n"
+"""What joins the texts of two turns."""
 
 
 class ChatComposer:
@@ -63,6 +67,7 @@ class ChatComposer:
         self._usage_chunk: dict[str, Any] | None = None
         self._usage: dict[str, Any] = {}
         self._turn_usage: Mapping[str, Any] = {}
+        self._before = self._annotated = 0
 
     @property
     def visible(self) -> str:
@@ -251,23 +256,33 @@ class ChatComposer:
         visible = {
             key: value for key, value in delta.items() if key not in ("role", "tool_calls", "function_call")
         }
+        self._join_content(visible)
+        if annotations := visible.get("annotations"):
+            # Where no text of this turn has come yet, it will be a paragraph of its own.
+            before = len(self.visible) + len(_PARAGRAPH) if self._join else self._before
+            visible["annotations"] = moved(annotations, before, self._annotated)
+            self._annotated += len(annotations) if isinstance(annotations, list) else 0
+        return visible
+
+    def _join_content(self, visible: dict[str, Any]) -> None:
+        """Join the text of a delta to the turns before."""
         content = visible.get("content")
         if not content:
-            return visible
+            return
         if type(content) is str:
             visible["content"] = self._joined(content)
         elif type(content) is list and (text := "".join(map(part_text, content))):
             joined = self._joined(text)
             if joined != text:
                 visible["content"] = [{"type": "text", "text": joined.removesuffix(text)}, *content]
-        return visible
 
     def _joined(self, text: str) -> str:
         """Two turns' texts are two paragraphs, unless one of them already says so."""
         if self._join:
-            self._join = False
+            self._join, said = False, len(text)
             if not self._last_text[-1:].isspace() and not text[:1].isspace():
-                text = "\n\n" + text
+                text = _PARAGRAPH + text
+            self._before = len(self.visible) + len(text) - said
         self.note_text(text)
         return text
 

@@ -13,6 +13,7 @@ import orjson
 
 from proxy.conversation import Message, Refusal, Text, ToolCallPart
 from proxy.events import (
+    CitationAdded,
     Frame,
     ReasoningDelta,
     RefusalDelta,
@@ -33,6 +34,7 @@ from proxy.wires.dialects.openai import error_event
 from proxy.wires.stream.sse import END_MARK, KEEP_ALIVE, encode_event
 from proxy.wires.stream.template import split_text
 from proxy.wires.turn.assembler import mint_call_id
+from proxy.wires.turn.citations import LEFT_OUT, annotated
 
 __all__ = ["ChatTurnEncoder", "turn_message"]
 
@@ -61,12 +63,16 @@ class ChatTurnEncoder:
         self._silent: set[int] = set()
         self._usage: Usage | None = None
         self._reason: str | None = None
+        self._said = 0
+        self._sources: list[CitationAdded] = []
+        self.left_out: set[str] = set()
 
     def encode(self, frame: Frame) -> list[Frame]:
         """See :meth:`proxy.wires.client_port.TurnEncoder.encode`."""
         events = frame.events
         if len(events) == 1 and self._opened and (name := _TEXT_FIELDS.get(type(events[0]))):
             # Nearly every frame is one piece of text.
+            self._count(events[0])
             return [self._chunk({name: events[0].text}, None, events, frame.undecided)]  # type: ignore[union-attr]
         frames = [encoded for event in events for encoded in self._encode(event, frame.undecided)]
         is_comment = frame.payload is None and frame.raw and not frame.is_end_mark
@@ -89,12 +95,14 @@ class ChatTurnEncoder:
 
     def tell_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
         """See :meth:`proxy.wires.client_port.TextEncoder.tell_text`."""
+        self._count(event)
         told = self._chunk({_TEXT_FIELDS[type(event)]: event.text}, None, (event,), 0)
         return replace(told, raw=b"", count=count)
 
     def went_out(self, frame: Frame, text: str) -> None:
         """See :meth:`proxy.wires.client_port.ContinuingEncoder.went_out`."""
         payload = frame.payload or {}
+        self._said += len(text)
         self._around.clear()
         for key in ("id", "model", "system_fingerprint"):
             if payload.get(key) and isinstance(payload[key], str):
@@ -115,6 +123,11 @@ class ChatTurnEncoder:
         if self._reason is not None:
             # No sooner: of some calls the arguments are known when the turn is over.
             frames.insert(0, self._chunk({}, _finish_reason(self._reason, called=self._called), (), 0))
+        if self._sources:
+            # All at once, as OpenAI sends them: openai-node keeps those of the last chunk alone, and
+            # openai-python's helper joins no lists whose elements have no index.
+            noted = [{"index": n, **annotated(one, self._said)} for n, one in enumerate(self._sources)]
+            frames.insert(0, self._chunk({"annotations": noted}, None, (), 0))
         return frames
 
     def _encode(self, event: TurnEvent, undecided: int) -> list[Frame]:
@@ -139,6 +152,12 @@ class ChatTurnEncoder:
                 self._reason = reason
                 if self._opened:
                     return [Frame(b"", events=(event,), undecided=undecided)]
+            case CitationAdded(url=""):
+                self.left_out.add(LEFT_OUT)
+                return [Frame(b"", events=(event,), undecided=undecided)]
+            case CitationAdded():
+                self._sources.append(event)
+                return [Frame(b"", events=(event,), undecided=undecided)]
             case TurnFailed(error=error):
                 self._reason = None
                 raw = error_event(
@@ -175,9 +194,15 @@ class ChatTurnEncoder:
                 piece = {"index": seq, **(inner or {"function": {"arguments": arguments}})}
                 return {"tool_calls": [piece]}, ToolCallDelta(seq, arguments)
             case TextDelta(text=text) | ReasoningDelta(text=text) | RefusalDelta(text=text):
+                self._count(event)
                 return {_TEXT_FIELDS[type(event)]: text}, event
             case _:
                 raise TypeError(f"no chunk says {type(event).__name__}")
+
+    def _count(self, event: TurnEvent) -> None:
+        """Count text of the answer, in which citations have their places."""
+        if type(event) is TextDelta:
+            self._said += len(event.text)
 
     def _chunk(
         self, delta: dict[str, Any], reason: str | None, events: tuple[TurnEvent, ...], undecided: int
@@ -210,6 +235,8 @@ class ChatTurnEncoder:
                 case _:
                     pass
             events.append(event)
+        if any(isinstance(event, CitationAdded) and not event.url for event in events):
+            self.left_out.add(LEFT_OUT)
         finish_reason = _finish_reason(reason, called="tool_calls" in message)
         payload["choices"] = [{"index": 0, "message": message, "finish_reason": finish_reason}]
         return Frame(orjson.dumps(payload), payload, tuple(events))
@@ -264,10 +291,13 @@ def _whole_message(events: Sequence[TurnEvent]) -> dict[str, Any]:
     texts: dict[str, list[str]] = {}
     kinds: dict[int, Mapping[str, Any]] = {}
     calls = []
+    sources = []
     for event in events:
         match event:
             case TextDelta(text=text) | ReasoningDelta(text=text) | RefusalDelta(text=text):
                 texts.setdefault(_TEXT_FIELDS[type(event)], []).append(text)
+            case CitationAdded() if event.url:
+                sources.append(event)
             case ToolCallStarted(seq=seq, extra=extra):
                 kinds[seq] = _kind(extra)
             case ToolCallFinished(seq=seq, call=call):
@@ -276,4 +306,7 @@ def _whole_message(events: Sequence[TurnEvent]) -> dict[str, Any]:
                 continue
     message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
     message |= {name: "".join(pieces) for name, pieces in texts.items()}
+    if sources:
+        said = len(message["content"] or "")
+        message["annotations"] = [annotated(source, said) for source in sources]
     return {**message, "tool_calls": calls} if calls else message

@@ -67,7 +67,7 @@ _REQUEST: Final = {
 
 _MESSAGES: Final = {
     "messages[].name": _NAMED,
-    "messages[].annotations": _ECHO,
+    "messages[].annotations": omitted("Citations annotate the text; the text itself is kept."),
     "messages[].id": _ECHO,
     "messages[].audio": refused("It refers to audio that another provider stores."),
     "messages[].reasoning_details": _OTHER_REASONING,

@@ -121,6 +121,7 @@ class _Messages:
             if thought:
                 yield Reasoning(thought, at=message.at(name))
         yield from _contents(message)
+        message.skip("annotations", [], None)
         if refusal := message.text("refusal"):
             yield Refusal(refusal, at=message.at("refusal"))
         for index, call in enumerate(message.elements("tool_calls")):

@@ -29,6 +29,7 @@ from proxy.wires.json.lenient import UNREADABLE_REPLY, loads, may_be_reply, may_
 from proxy.wires.stream.reader import StreamReader
 from proxy.wires.stream.sse import SSEEvent
 from proxy.wires.turn.assembler import Fragment
+from proxy.wires.turn.citations import read_annotations
 from proxy.wires.turn.usage import usage_of, without_null_usage
 from proxy.wires.upstream_port import Mask
 
@@ -175,6 +176,8 @@ class ChatTurnReader(StreamReader[SSEEvent]):
             events.append(TextDelta(content))
         if (refusal := delta.get("refusal")) and type(refusal) is str:
             events.append(RefusalDelta(refusal))
+        if "annotations" in delta:
+            events += read_annotations(delta["annotations"])
         if "tool_calls" in delta or "function_call" in delta:
             for fragment in _fragments(delta, whole):
                 events += self._calls.add(fragment)

@@ -12,6 +12,7 @@ from proxy.events import Frame, ToolCall, ToolCallFinished, ToolCallStarted
 from proxy.wires.chat.message import call_object, part_text
 from proxy.wires.dialects.openai import error_body
 from proxy.wires.turn.assembler import mint_call_id
+from proxy.wires.turn.citations import moved
 from proxy.wires.turn.reply import ReplyWriter
 
 __all__ = ["ChatReplyWriter"]
@@ -29,6 +30,7 @@ class ChatReplyWriter(ReplyWriter):
         self._first: Mapping[str, Any] = {}
         self._texts: list[str] = []
         self._reasoning: dict[str, list[str]] = {}
+        self._annotations: list[Any] = []
 
     @property
     def visible(self) -> str:
@@ -45,12 +47,16 @@ class ChatReplyWriter(ReplyWriter):
             text = "".join(map(part_text, text))
         if isinstance(text, str) and text:
             self._texts.append(text)
+        if isinstance(annotations := message.get("annotations"), list) and annotations:
+            before = len(self.visible) - (len(text) if isinstance(text, str) else 0)
+            self._annotations += moved(annotations, before)
         for key in _REASONING:
             if isinstance(thought := message.get(key), str) and thought:
                 self._reasoning.setdefault(key, []).append(thought)
 
     def _drop_texts(self) -> None:
         self._texts.clear()
+        self._annotations.clear()
 
     def _think(self, text: str) -> None:
         self._reasoning.setdefault("reasoning_content", []).append(text)
@@ -94,6 +100,8 @@ class ChatReplyWriter(ReplyWriter):
         message["role"] = "assistant"
         message["content"] = _paragraphs(self._texts) if self._texts else None
         message |= {key: "".join(parts) for key, parts in self._reasoning.items()}
+        if self._annotations:
+            message["annotations"] = self._annotations
         mine = [call for call in _calls(self._last) if not self._is_hidden(call.name)]
         extras = _extras(self._last)
         if mine and mine[0].legacy:

@@ -11,6 +11,7 @@ import orjson
 
 from proxy.conversation import Message, Refusal, Text, ToolCallPart
 from proxy.events import (
+    CitationAdded,
     Frame,
     ReasoningDelta,
     RefusalDelta,
@@ -29,6 +30,7 @@ from proxy.events import (
 from proxy.wires.dialects.ollama import error_line, escape_line_breaks, line
 from proxy.wires.ollama.lines import LineMaker, last_line, stop_reason
 from proxy.wires.turn.arguments import CUT, arguments_object
+from proxy.wires.turn.citations import LEFT_OUT
 
 __all__ = ["OllamaTurnEncoder", "call_object", "turn_message"]
 
@@ -52,6 +54,7 @@ class OllamaTurnEncoder:
         self._failed = False
         self._calls = 0
         self._usage: Mapping[str, Any] = {}
+        self.left_out: set[str] = set()
 
     def encode(self, frame: Frame) -> list[Frame]:
         """See :meth:`proxy.wires.client_port.TurnEncoder.encode`."""
@@ -139,6 +142,8 @@ class OllamaTurnEncoder:
                 self._reason = reason
             case TurnFailed():
                 self._failed = True
+            case CitationAdded():
+                self.left_out.add(LEFT_OUT)
             case UsageReported(usage=usage):
                 counted = _in_ollama_words(usage)
                 self._usage = counted.native

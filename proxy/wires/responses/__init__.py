@@ -15,8 +15,8 @@ from proxy.wires.dialects.responses import RESPONSES
 from proxy.wires.responses.body import ResponsesBody, masked_item
 from proxy.wires.responses.client_tools import ClientTools
 from proxy.wires.responses.conversation import ResponsesCodec
-from proxy.wires.responses.encoder import ResponsesTurnEncoder, turn_items
-from proxy.wires.responses.items import response_of
+from proxy.wires.responses.encoder import ResponsesTurnEncoder
+from proxy.wires.responses.items import response_of, turn_items
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.own_items.summaries import SealedSummaries
 from proxy.wires.responses.reader import ResponsesTurnReader

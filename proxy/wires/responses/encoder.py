@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
-from proxy.conversation import Message, Refusal, Text, ToolCallPart
 from proxy.events import (
+    CitationAdded,
     Frame,
     ReasoningDelta,
     RefusalDelta,
@@ -33,8 +33,9 @@ from proxy.wires.responses.items import message_item, mint_item_id, reasoning_it
 from proxy.wires.responses.resource import complete_resource
 from proxy.wires.stream.sse import KEEP_ALIVE, encode_event
 from proxy.wires.stream.template import split_text
+from proxy.wires.turn.citations import LEFT_OUT, url_citation
 
-__all__ = ["ResponsesTurnEncoder", "turn_items"]
+__all__ = ["ResponsesTurnEncoder"]
 
 _PARTS: dict[type[TurnEvent], str] = {
     TextDelta: "output_text",
@@ -73,6 +74,7 @@ class _Text:
     item_id: str
     parts: list[dict[str, Any]] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
+    annotations: list[dict[str, Any]] = field(default_factory=list)
     around: tuple[bytes, bytes] | None = None
     """What stands around a piece and its number in an event of the part that is open."""
 
@@ -94,10 +96,13 @@ class ResponsesTurnEncoder:
         self._calls: dict[int, _Call] = {}
         self._waiting: list[int] = []
         self._open_call: int | None = None
-        self._later: list[TextDelta | ReasoningDelta | RefusalDelta] = []
+        self._later: list[TextDelta | ReasoningDelta | RefusalDelta | CitationAdded] = []
+        self._early: list[CitationAdded] = []
+        self._said = self._before = 0
         self._usage: dict[str, Any] | None = None
         self._reason = "stop"
         self._failed = False
+        self.left_out: set[str] = set()
 
     def encode(self, frame: Frame) -> list[Frame]:
         """See :meth:`proxy.wires.client_port.TurnEncoder.encode`."""
@@ -147,6 +152,8 @@ class ResponsesTurnEncoder:
         if current is None:
             raise RuntimeError("no text is open")
         current.pieces.append(event.text)
+        if isinstance(event, TextDelta):
+            self._said += len(event.text)
         said = {**self._delta_event(current, event.text), "sequence_number": self._number - 1}
         return Frame(b"", said, (event,), count=count)
 
@@ -163,6 +170,7 @@ class ResponsesTurnEncoder:
     def went_out(self, frame: Frame, text: str) -> None:
         """See :meth:`proxy.wires.client_port.ContinuingEncoder.went_out`."""
         payload, current = frame.payload or {}, self._text
+        self._said += len(text)
         if text and current is not None:
             current.pieces.append(text)
         if (kind := payload.get("type")) is None:
@@ -182,6 +190,7 @@ class ResponsesTurnEncoder:
             self._output.append(item)
             self._text = None
         elif kind == "response.content_part.added" and isinstance(part, dict) and current is not None:
+            self._before = self._said
             current.parts.append(part)
             current.pieces.clear()
             current.around = None
@@ -205,6 +214,8 @@ class ResponsesTurnEncoder:
         for seq in list(self._calls):
             events += self._closed_call(seq)
         events += self._closed_text(status)
+        if self._early:
+            self.left_out.add(LEFT_OUT)
         response = self._resource(status=status, incomplete_details=details)
         frames = [self._frame(one) for one in (*events, {"type": f"response.{status}", "response": response})]
         last = frames[-1]
@@ -245,11 +256,18 @@ class ResponsesTurnEncoder:
                 if seq in self._calls:
                     self._calls[seq].pieces = [call.arguments]
                 return [*self._closed_call(seq)], event
-            case TextDelta() | ReasoningDelta() | RefusalDelta() if self._open_call is not None:
+            case CitationAdded(url=""):
+                self.left_out.add(LEFT_OUT)
+                return [], event
+            case TextDelta() | ReasoningDelta() | RefusalDelta() | CitationAdded() if (
+                self._open_call is not None
+            ):
                 self._later.append(event)
                 return [], event
             case TextDelta(text=text) | ReasoningDelta(text=text) | RefusalDelta(text=text):
                 return [*self._opened(), *self._text_delta(event, text)], event
+            case CitationAdded():
+                return [*self._opened(), *self._cite(event)], event
 
     def _opened(self) -> Iterator[Event]:
         if not self._number:
@@ -298,10 +316,32 @@ class ResponsesTurnEncoder:
             yield from self._closed_part(current)
             empty = text_part("") if part == "output_text" else {"type": "refusal", "refusal": ""}
             current.parts.append(empty)
+            self._before = self._said
             current.around = None
             yield {"type": "response.content_part.added", **self._place(current), "part": empty}
         current.pieces.append(text)
+        if part == "output_text":
+            self._said += len(text)
         yield self._delta_event(current, text)
+        if self._early and part == "output_text":
+            early, self._early = self._early, []
+            for citation in early:
+                yield from self._cite(citation)
+
+    def _cite(self, citation: CitationAdded) -> Iterator[Event]:
+        """An annotation of the text that is open; one that comes before any text waits for it."""
+        current = self._text
+        if current is None or not current.parts or current.parts[-1]["type"] != "output_text":
+            self._early.append(citation)
+            return
+        said = {"type": "url_citation", **url_citation(citation, self._before, self._said - self._before)}
+        current.annotations.append(said)
+        yield {
+            "type": "response.output_text.annotation.added",
+            **self._place(current),
+            "annotation_index": len(current.annotations) - 1,
+            "annotation": said,
+        }
 
     def _reasoning_delta(self, current: _Text, text: str) -> Iterator[Event]:
         if not current.parts:
@@ -335,7 +375,8 @@ class ResponsesTurnEncoder:
             part = current.parts[-1] = {**part, "refusal": text}
             yield {"type": "response.refusal.done", **place, "refusal": text}
         else:
-            part = current.parts[-1] = text_part(text)
+            part = current.parts[-1] = {**text_part(text), "annotations": current.annotations}
+            current.annotations = []
             yield {"type": "response.output_text.done", **place, "text": text, "logprobs": []}
         yield {"type": "response.content_part.done", **place, "part": part}
 
@@ -413,7 +454,10 @@ class ResponsesTurnEncoder:
             return
         later, self._later = self._later, []
         for said in later:
-            yield from self._text_delta(said, said.text)
+            if isinstance(said, CitationAdded):
+                yield from self._cite(said)
+            else:
+                yield from self._text_delta(said, said.text)
 
     # Bytes.
 
@@ -448,22 +492,3 @@ def _in_responses_words(usage: Usage) -> Usage:
         "total_tokens": usage.all_tokens,
     }
     return replace(usage, total_tokens=usage.all_tokens, native=native)
-
-
-def turn_items(message: Message) -> bytes:
-    """An assistant message as a response that nobody stored; reasoning is only its own model's to read."""
-    items: list[dict[str, Any]] = []
-    texts = [part for part in message.parts if isinstance(part, Text | Refusal)]
-    if texts:
-        content = [
-            text_part(part.text) if isinstance(part, Text) else {"type": "refusal", "refusal": part.text}
-            for part in texts
-        ]
-        item = message_item(mint_item_id("message"), None, status="completed")
-        items.append({**item, "content": content})
-    for part in message.parts:
-        if isinstance(part, ToolCallPart):
-            kind, text = ("custom_tool_call", "input") if part.custom else ("function_call", "arguments")
-            named = {"id": mint_item_id(kind), "type": kind, "call_id": part.call_id, "name": part.name}
-            items.append({**named, text: part.arguments, "status": "completed"})
-    return orjson.dumps({"id": mint_item_id("response"), "store": False, "output": items})

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from proxy.conversation import Message, Refusal, Text, ToolCallPart
 from proxy.wires.chosen import ChosenServer, ServedTool
 from proxy.wires.json.splice import join_object, members
 
@@ -32,6 +33,7 @@ __all__ = [
     "reasoning_item",
     "response_of",
     "text_part",
+    "turn_items",
     "unique_calls",
 ]
 
@@ -276,3 +278,22 @@ def unique_calls(items: Sequence[bytes]) -> list[bytes]:
                 raw = join_object({**members(raw), "call_id": orjson.dumps(renamed[call_id])})
         unique.append(raw)
     return unique
+
+
+def turn_items(message: Message) -> bytes:
+    """An assistant message as a response that nobody stored; reasoning is only its own model's to read."""
+    items: list[dict[str, Any]] = []
+    texts = [part for part in message.parts if isinstance(part, Text | Refusal)]
+    if texts:
+        content = [
+            text_part(part.text) if isinstance(part, Text) else {"type": "refusal", "refusal": part.text}
+            for part in texts
+        ]
+        item = message_item(mint_item_id("message"), None, status="completed")
+        items.append({**item, "content": content})
+    for part in message.parts:
+        if isinstance(part, ToolCallPart):
+            kind, text = ("custom_tool_call", "input") if part.custom else ("function_call", "arguments")
+            named = {"id": mint_item_id(kind), "type": kind, "call_id": part.call_id, "name": part.name}
+            items.append({**named, text: part.arguments, "status": "completed"})
+    return orjson.dumps({"id": mint_item_id("response"), "store": False, "output": items})

@@ -29,6 +29,7 @@ from proxy.wires.responses.items import item_text
 from proxy.wires.stream.reader import StreamReader
 from proxy.wires.stream.sse import SSEEvent
 from proxy.wires.turn.assembler import Fragment, mint_call_id
+from proxy.wires.turn.citations import read_annotations, read_url_citation
 from proxy.wires.turn.usage import read_usage
 from proxy.wires.upstream_port import Mask
 
@@ -135,6 +136,7 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
         self._id = ""
         self._final: Mapping[str, Any] = {}
         self._text: list[str] = []
+        self._length = self._before = 0
         self._size = 0
 
     @property
@@ -154,13 +156,29 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
             output = payload.get("output")
             for position, item in enumerate(output if isinstance(output, list) else ()):
                 if isinstance(item, dict):
-                    events += _said_in(item)
+                    events += self._said_in(item)
                     self._item(position, item, events)
             self._closed(payload, events)
         events += self._finish()
         if self.fault is not None:
             raise self.fault
         return Frame(body, payload, tuple(events))
+
+    def _said_in(self, item: Mapping[str, Any]) -> Iterator[TurnEvent]:
+        """What a whole item says in words, as a stream would have told it."""
+        reasoning = item.get("type") == "reasoning"
+        for name in ("summary", "content"):
+            parts = item.get(name)
+            for part in parts if isinstance(parts, list) else ():
+                said = part if isinstance(part, dict) else {}
+                text, refusal = said.get("text"), said.get("refusal")
+                if isinstance(text, str) and text:
+                    yield ReasoningDelta(text) if reasoning else TextDelta(text)
+                    if not reasoning:
+                        yield from read_annotations(said.get("annotations"), self._length)
+                        self._length += len(text)
+                elif isinstance(refusal, str) and refusal:
+                    yield RefusalDelta(refusal)
 
     def message(self) -> bytes:
         """The turn as the next request needs it: its id, whether it was stored, its items."""
@@ -254,6 +272,10 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
         elif kind == "error" or payload.get("error"):
             nested = payload.get("error")
             events.append(TurnFailed(nested if isinstance(nested, dict) else payload))
+        elif kind == "response.content_part.added":
+            self._before = self._length
+        elif kind == "response.output_text.annotation.added":
+            events.append(read_url_citation(payload.get("annotation"), self._before))
 
     def _delta(self, kind: str, payload: dict[str, Any], events: list[TurnEvent]) -> None:
         delta = payload.get("delta")
@@ -262,6 +284,7 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
         self._keep(len(delta))
         if kind == "response.output_text.delta":
             self._text.append(delta)
+            self._length += len(delta)
             events.append(TextDelta(delta))
         elif kind == "response.function_call_arguments.delta":
             key = self._keys.of(payload)
@@ -393,20 +416,6 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
             events.append(TurnFinished(_REASONS.get(str(reason), "length")))
         else:
             events.append(TurnFinished("tool_calls" if self._call_keys else "stop"))
-
-
-def _said_in(item: Mapping[str, Any]) -> Iterator[TurnEvent]:
-    """What a whole item says in words, as a stream would have told it."""
-    reasoning = item.get("type") == "reasoning"
-    for name in ("summary", "content"):
-        parts = item.get(name)
-        for part in parts if isinstance(parts, list) else ():
-            said = part if isinstance(part, dict) else {}
-            text, refusal = said.get("text"), said.get("refusal")
-            if isinstance(text, str) and text:
-                yield ReasoningDelta(text) if reasoning else TextDelta(text)
-            elif isinstance(refusal, str) and refusal:
-                yield RefusalDelta(refusal)
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -172,6 +172,28 @@ def test_a_logout_says_what_it_cannot_do(here: Here, tmp_path: Path, server: OAu
     assert "does not support revoking tokens" in done.stdout
 
 
+@pytest.mark.usefixtures("browser")
+def test_a_scope_that_a_server_asks_for_is_named(here: Here, tmp_path: Path, server: OAuthServer) -> None:
+    """``mcp list`` and ``mcp test`` say which scope is missing, and how to get it; with it all is well."""
+    server.list_scope = "catalog"
+    configure(tmp_path, server)
+    assert here("credentials", "login", "issues").returncode == 0
+    command = "toolrelay credentials login issues --scope catalog"
+    for asked in (("mcp", "list"), ("mcp", "test", "issues")):
+        done = here(*asked)
+        assert done.returncode == 1
+        assert "the server asks for the scope catalog" in done.stderr
+        assert command in done.stderr
+        assert "s3cret" not in done.stdout + done.stderr
+    # Its output is JSON alone: what the log says of this goes elsewhere.
+    (shown,) = [json.loads(line) for line in here("mcp", "list", "--json").stdout.splitlines()]
+    assert shown["state"] == "unauthorized"
+    assert here(*command.split()[1:]).returncode == 0
+    done = here("mcp", "list")
+    assert done.returncode == 0, done.stderr
+    assert "mcp__issues__read: new" in done.stdout
+
+
 def test_the_address_can_be_pasted(tmp_path: Path, server: OAuthServer) -> None:
     """Over SSH: nothing listens here; what is no answer is refused, and asked for again."""
     configure(tmp_path, server)

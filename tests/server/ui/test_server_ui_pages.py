@@ -11,8 +11,6 @@ from structlog.testing import capture_logs
 from ui_rig import ADMIN, CLIENT, QUESTION, Browser, ui_proxy
 
 from proxy.records import MessageRecord
-from proxy.server.app import Overrides
-from proxy.store.base import RunDetail
 
 
 async def asked(browser: Browser) -> str:
@@ -147,23 +145,61 @@ async def test_an_export_is_a_line_of_the_command() -> None:
         assert "messages" not in answer.json
 
 
-async def test_a_replay_is_made_by_whoever_can() -> None:
-    """A server that cannot says so; one that can is asked with the run."""
-    async with ui_proxy() as (browser, _):
+async def test_a_run_is_replayed_offline() -> None:
+    """The same words and results make the same run; nothing is asked, and the record has no further run."""
+    async with ui_proxy(store={"content": "all"}) as (browser, upstream):
+        await browser.sign_in()
+        run_id = await asked(browser)
+        with capture_logs() as logs:
+            answer = await browser.send("POST", f"runs/{run_id}/replay", {})
+        assert answer.json == {
+            "object": "ui.replay",
+            "run_id": run_id,
+            "same": True,
+            "notes": [],
+            "differences": [],
+        }
+        assert [line["run_id"] for line in logs if line["event"] == "content_read"] == [run_id]
+        assert len(upstream.requests) == 2
+        assert [row["id"] for row in (await browser.get("runs")).json["data"]] == [run_id]
+        assert (await browser.get(f"runs/{run_id}/replay")).status == 405
+
+
+async def test_a_replay_shows_what_the_present_tools_change() -> None:
+    """A tool that is not loaded any more is named, and what the run does without it."""
+    async with ui_proxy(store={"content": "all"}) as (browser, _):
+        await browser.sign_in()
+        run_id = await asked(browser)
+        registry = browser.proxy.services.registry
+        now = registry.current
+        kept = [spec for spec in now.tools() if spec.name != "core__get_current_time"]
+        registry.replace([(spec, now.provider(spec.name)) for spec in kept])
+        said = (await browser.send("POST", f"runs/{run_id}/replay", {})).json
+        assert said["same"] is False
+        assert "core__get_current_time" in said["notes"][0]
+        assert "tools_offered" in [one["where"] for one in said["differences"]]
+
+
+async def test_a_replay_that_cannot_be_made_says_what_the_record_lacks() -> None:
+    """Without content there is nothing to replay."""
+    async with ui_proxy(store={"content": "none"}) as (browser, _):
         await browser.sign_in()
         run_id = await asked(browser)
         answer = await browser.send("POST", f"runs/{run_id}/replay", {})
         assert (answer.status, answer.error["code"]) == (409, "cannot_replay")
+        assert "store.content" in answer.error["message"]
 
-    async def replay(detail: RunDetail) -> dict[str, Any]:
-        return {"same": True, "turns": len(detail.turns)}
 
-    async with ui_proxy(Overrides(replay=replay)) as (browser, _):
+async def test_what_is_copied_has_the_address_of_the_page() -> None:
+    """Behind a proxy that ends TLS the session's cookie has another name, and the address https."""
+    async with ui_proxy() as (browser, _):
         await browser.sign_in()
         run_id = await asked(browser)
-        answer = await browser.send("POST", f"runs/{run_id}/replay", {})
-        assert answer.json == {"object": "ui.replay", "run_id": run_id, "same": True, "turns": 2}
-        assert (await browser.get(f"runs/{run_id}/replay")).status == 405
+        plain = (await browser.get(f"runs/{run_id}/copy")).json["text"]
+        assert f"curl -N http://127.0.0.1:{browser.proxy.port}/v1/chat/completions" in plain
+        browser.cookie = f"__Secure-{browser.cookie}"
+        secure = (await browser.get(f"runs/{run_id}/copy")).json["text"]
+        assert f"curl -N https://127.0.0.1:{browser.proxy.port}/v1/chat/completions" in secure
 
 
 async def test_tools_say_why_they_are_offered_and_how_they_did() -> None:

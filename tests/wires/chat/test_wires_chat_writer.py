@@ -400,6 +400,27 @@ def test_an_empty_piece_is_no_paragraph() -> None:
     assert relay(call_turn("srv_time", text="a"), silent).read().text == "a"
 
 
+def test_citations_of_several_turns_keep_their_places() -> None:
+    """Their indices count in all that the client was told, and their numbers go on."""
+
+    def noted(turn: int) -> dict[str, Any]:
+        said = {"url": "https://example.com", "title": "", "start_index": 1, "end_index": 3}
+        return chunk({"annotations": [{"index": 0, "type": "url_citation", "url_citation": said}]}, turn=turn)
+
+    call = fragment(0, "id1.0", "srv_time")
+    first = encoded(
+        chunk({"role": "assistant", "content": "one"}), chunk(call), noted(1), chunk(finish="tool_calls")
+    )
+    second = encoded(chunk({"content": "two"}, turn=2), noted(2), chunk(finish="stop", turn=2))
+    relayed = relay(first, second)
+    text = relayed.read().text
+    deltas = [choice["delta"] for one in relayed.chunks() for choice in one["choices"]]
+    found = [one for delta in deltas for one in delta.get("annotations", ())]
+    places = [(one["url_citation"]["start_index"], one["url_citation"]["end_index"]) for one in found]
+    assert [text[start:end] for start, end in places] == ["ne", "wo"]
+    assert [one["index"] for one in found] == [0, 1]
+
+
 def test_text_in_parts_is_a_paragraph() -> None:
     """Content as a list of parts goes out as a list, set off from the turn before."""
     parts = [{"type": "text", "text": "b"}]

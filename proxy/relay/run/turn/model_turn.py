@@ -7,7 +7,7 @@ from proxy.errors import Unreadable, UpstreamError, WireError
 from proxy.http.headers import Headers
 from proxy.in_thread import LARGE_EVENT_BYTES, in_thread
 from proxy.relay.base import OnBroken, RunSettings, ignore_broken
-from proxy.relay.headers import is_encoded, of_any_dialect, returned
+from proxy.relay.headers import LEFT_OUT, is_encoded, of_any_dialect, returned
 from proxy.relay.memory.refusals import RefusalCache
 from proxy.relay.passthrough import pump
 from proxy.relay.routing.fallback import BufferedResponse
@@ -76,7 +76,7 @@ class ModelTurns:
         may_relay = is_first and not job.upstream.crossed
         if is_first:
             state.output.head = _answer_head(job, response)
-        reader = state.outcome.reader = self._reader(job, state)
+        reader = state.outcome.read_by(self._reader(job, state))
         if is_encoded(response.headers):
             if not may_relay or state.tools.offer:
                 # Nobody here can tell whether a server's call hides in it (rule W5).
@@ -120,6 +120,9 @@ class ModelTurns:
             return await self._relay(job, state, BufferedResponse(response, body))
         state.run.saw_end_mark()
         state.output.writer.write(frame)
+        if lost := state.outcome.left_out:
+            # The head of a stream is gone by then.
+            state.output.client.set_header(LEFT_OUT, ", ".join([*job.upstream.left_out, *lost]))
         return True
 
     def _reader(self, job: Job, state: State) -> TurnReader:

@@ -130,6 +130,7 @@ class Connection:
         while True:
             began = loop.time()
             reason = self.history.cause = "the connection was closed"
+            unauthorized = False
             try:
                 await self._serve()
             # The boundary to the SDK and to a stranger's server: either may raise anything.
@@ -139,6 +140,7 @@ class Connection:
                     raise
                 reason = _words(error)
                 self.history.cause = _cause(error)
+                unauthorized = _is_unauthorized(error)
             finally:
                 self._session = None
                 self._usable.clear()
@@ -146,7 +148,8 @@ class Connection:
                 wait_s = _FIRST_WAIT_S
             self.history.last_error = self._with_stderr(reason)
             refusal = self._refusal
-            if refusal is not None and not refusal.lacks_scope:
+            # A scope that one of the calls lacked is no reason for the end of a connection.
+            if refusal is not None and (unauthorized or not refusal.lacks_scope):
                 self.history.last_error = str(refusal)
                 self._tell(Status("unauthorized", str(refusal), listing=self.status.listing))
             else:
@@ -363,6 +366,13 @@ class _Watching:
 def _is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def _is_unauthorized(error: BaseException) -> bool:
+    """Whether what the connection itself asked for was not authorized."""
+    while isinstance(error, BaseExceptionGroup) and error.exceptions:
+        error = error.exceptions[0]
+    return isinstance(error, MCPError) and error.code == UNAUTHORIZED
 
 
 def _cause(error: BaseException) -> str:

@@ -110,7 +110,7 @@ class Service:
             )
             written = orjson.dumps(result)
             if len(written) > MAX_BODY:
-                raise CallFailed("error", f"the result is larger than {MAX_BODY} bytes")
+                raise CallFailed("error", f"the tool ran, but its result is larger than {MAX_BODY} bytes")
             if not channel.send("result", written, id=number):
                 # A worker that takes nothing any more must not wait for this.
                 channel.close()

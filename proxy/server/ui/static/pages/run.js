@@ -206,14 +206,14 @@ async function replay(path) {
       body,
       h("p", found.same ? h("span.badge.ok", icon("check"), "The same as recorded") : h("span.badge.warn", icon("alert"), `${count(found.differences?.length ?? 0, "difference")}`)),
       (found.differences ?? []).map((one) => h("div.col", h("h3", one.where), h("div.diff", h("div.col", h("span.muted.small", "Recorded"), h("pre.code", text(one.was))), h("div.col", h("span.muted.small", "Replayed"), h("pre.code", text(one.is)))))),
-      found.lines?.length > 0 && h("details", h("summary", "All lines"), h("pre.code", found.lines.join("\n"))),
+      found.notes?.length > 0 && h("details", { open: true }, h("summary", "Notes"), h("ul", found.notes.map((one) => h("li.stranger", one)))),
     );
   } catch (error) {
     set(body, note("warn", error.message));
   }
 }
 
-const text = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2));
+const text = (value) => (typeof value === "string" ? value : Array.isArray(value) ? value.join("\n") || "none" : JSON.stringify(value, null, 2));
 
 async function compareWith(run) {
   const body = h("div.col", h("div.skeleton"));

@@ -17,13 +17,21 @@ from proxy.http.headers import Headers
 from proxy.records import MessageRecord, TurnRecord
 from proxy.relay.run.parallel_tool_use import expand, is_wrapper
 from proxy.store.base import RunDetail
+from proxy.tools.access.catalog import Catalog
 from proxy.tools.contract.provider import CallContext, ToolProvider
 from proxy.tools.contract.redaction import MASK, redact_arguments
 from proxy.tools.contract.spec import Redaction, ToolSpec
 from proxy.upstreams.base import PulledResponse, Upstream, UpstreamRequest, UpstreamResponse
 from proxy.wires.dialects.chat import CHAT
 
-__all__ = ["FrozenProvider", "FrozenResults", "FrozenUpstream", "RecordedRun", "take_apart"]
+__all__ = [
+    "FrozenProvider",
+    "FrozenResults",
+    "FrozenUpstream",
+    "LoadedTools",
+    "RecordedRun",
+    "take_apart",
+]
 
 
 _STATUSES = frozenset(str(status) for status in range(300, 600))
@@ -251,6 +259,33 @@ class FrozenProvider:
     async def aclose(self) -> None:
         """Close the real source."""
         await self._origin.aclose()
+
+
+class LoadedTools:
+    """The tools of a provider as a running server has loaded them: they are described, and never run."""
+
+    def __init__(self, name: str, specs: Sequence[ToolSpec]) -> None:
+        self.name = name
+        self._specs = specs
+
+    @classmethod
+    def of(cls, catalog: Catalog) -> "list[ToolProvider]":
+        """Those of a whole catalog, by their providers."""
+        found: dict[str, list[ToolSpec]] = {}
+        for spec in catalog.tools():
+            found.setdefault(catalog.provider(spec.name).name, []).append(spec)
+        return [cls(name, specs) for name, specs in found.items()]
+
+    async def list_tools(self) -> Sequence[ToolSpec]:
+        """The tools."""
+        return self._specs
+
+    async def call_tool(self, spec: ToolSpec, arguments: Any, context: CallContext) -> Any:
+        """Refuse: raises ToolFailure."""
+        raise ToolFailure("this tool is only described here")
+
+    async def aclose(self) -> None:
+        """Nothing to close: the server that loaded the tools closes them."""
 
 
 def _checking(spec: ToolSpec) -> Any:

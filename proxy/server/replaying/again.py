@@ -1,0 +1,332 @@
+"""A recorded run once more, with every tool result as it was, and what differs then.
+
+Offline the model's own words come from the record, and what is tried is the configuration: policy, schemas,
+budgets.  Against another upstream the client's recorded request is sent there.  Both go through the server as
+``serve`` makes it, with a record in memory; no tool runs.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import aiohttp
+import orjson
+from aiohttp import web
+
+from proxy.errors import ConfigError
+from proxy.server.api.json_output import to_line
+from proxy.server.compose.overrides import Overrides
+from proxy.server.compose.services import Services
+from proxy.server.config.load import Config
+from proxy.server.config.settings import (
+    AuthConfig,
+    LimitsConfig,
+    ServerConfig,
+    StoreConfig,
+    TelemetryConfig,
+    UpstreamConfig,
+)
+from proxy.server.config.ui import UiConfig
+from proxy.server.replaying.frozen import (
+    FrozenProvider,
+    FrozenResults,
+    FrozenUpstream,
+    LoadedTools,
+    RecordedRun,
+    take_apart,
+)
+from proxy.server.serving.application import Application
+from proxy.server.serving.runner import EdgeRunner
+from proxy.store.base import RunDetail, RunFilter
+from proxy.tools.access.catalog import Catalog
+from proxy.upstreams.base import Upstream
+
+__all__ = ["App", "MakeApp", "Replayed", "Report", "replay_again"]
+
+_GRACE_S: Final = 30.0
+"""Seconds past the budget of a run in which its answer must have come."""
+
+_DRAIN_S: Final = 1.0
+"""Seconds that the server of a replay waits for effects at its end: no tool runs, so there are none."""
+
+
+class App(Application, Protocol):
+    """A server that can be asked what it is made of."""
+
+    @property
+    def services(self) -> Services: ...
+
+
+MakeApp = Callable[[Config, Overrides], Awaitable[App]]
+"""Makes a server from a configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """What came of the second run; ``refused`` is the status of an answer that no run was made for."""
+
+    detail: RunDetail | None
+    said: RecordedRun | None
+    unmatched: Sequence[str]
+    withheld: Mapping[str, str]
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What came of a replay.
+
+    ``status`` is that of the second run, ``None`` where there was none.  ``missing`` is what of the replay is
+    not as it was, because the record does not have it; ``withheld`` are tools that are not offered any more,
+    with the rule; ``unmatched`` tools whose calls have no recorded result.
+    """
+
+    report: "Report"
+    status: str | None
+    missing: Sequence[str]
+    withheld: Mapping[str, str]
+    unmatched: Sequence[str]
+
+    def notes(self) -> list[str]:
+        """What a person should know before they trust the comparison."""
+        return [
+            *(f"not in the store: {words}" for words in self.missing),
+            *(f"no longer offered: {name} ({rule})" for name, rule in self.withheld.items()),
+            *(
+                f"no recorded result matches a call of {tool}; the model was told so"
+                for tool in self.unmatched
+            ),
+        ]
+
+
+async def replay_again(
+    make_app: MakeApp,
+    config: Config,
+    detail: RunDetail,
+    *,
+    online: bool = False,
+    model: str | None = None,
+    tools: Catalog | None = None,
+) -> Replayed:
+    """Run a recorded run again, with the server that ``make_app`` makes, and compare.
+
+    With ``online`` the configuration's default upstream is asked, as ``model`` if one is named; without
+    it the record answers for the model.  ``tools`` are those to describe to it, in place of those that the
+    configuration has loaded anew.  Raises ConfigError where the record has too little.
+    """
+    recorded = take_apart(detail)
+    missing = _missing(detail, recorded, online=online)
+    if detail.run.status == "running":
+        raise ConfigError("ID", "this run has not ended yet", "Wait until it has ended")
+    if (recorded.request is None) if online else bool(recorded.unknown or not detail.turns):
+        raise ConfigError(
+            "ID", f"the store has too little of this run to replay it: {'; '.join(missing)}", _remedy(online)
+        )
+    attempt = await _run_again(make_app, config, detail, recorded, online=online, model=model, tools=tools)
+    return Replayed(
+        report=_compare(detail, recorded, attempt),
+        status=attempt.detail.run.status if attempt.detail is not None else None,
+        missing=missing,
+        withheld=attempt.withheld,
+        unmatched=attempt.unmatched,
+    )
+
+
+def _remedy(online: bool) -> str:
+    keep = 'store.content = "all" keeps the requests of later runs'
+    return keep if online else f'store.content = "tools" keeps runs with tool calls; {keep}'
+
+
+def _missing(detail: RunDetail, recorded: RecordedRun, *, online: bool) -> list[str]:
+    """What of this replay is not as it was, because the record does not have it."""
+    found = [f"what the model said in turn {number} ({why})" for number, why in recorded.unknown.items()]
+    if not detail.turns:
+        found.append("any turn of the model")
+    if online and recorded.request is None:
+        found.append('the client\'s request (kept only by store.content = "all", up to 4 MiB)')
+    if online and recorded.request is not None and orjson.loads(recorded.request).get("previous_response_id"):
+        found.append("the response that the request continues")
+    if recorded.masked:
+        found.append("private tool arguments (they are masked; a tool's schema may refuse the mask)")
+    return found
+
+
+# --- the second run --------------------------------------------------------------------------------
+
+
+async def _run_again(
+    make_app: MakeApp,
+    config: Config,
+    detail: RunDetail,
+    recorded: RecordedRun,
+    *,
+    online: bool,
+    model: str | None,
+    tools: Catalog | None,
+) -> _Attempt:
+    results = FrozenResults(recorded.calls)
+    # Nothing of a replay is counted, limited, traced, or shown to anybody but to whoever asked for it.
+    again = config.model_copy(
+        update={
+            "server": ServerConfig(port=0, drain_s=_DRAIN_S),
+            "store": StoreConfig(url="memory:", content="all"),
+            "auth": AuthConfig(mode="open"),
+            "limits": LimitsConfig(),
+            "telemetry": TelemetryConfig(metrics=False),
+            "ui": UiConfig(enabled=False),
+            "keys": {},
+            "upstreams": _upstreams(config, detail, online=online),
+        }
+    )
+
+    def frozen(origin: Upstream) -> Upstream:
+        return FrozenUpstream(origin, detail.run.model, detail.turns, recorded)
+
+    overrides = Overrides(
+        wrap_upstream=None if online else frozen,
+        wrap_provider=lambda provider: FrozenProvider(provider, results),
+        connect=False,
+        providers=None if tools is None else LoadedTools.of(tools),
+    )
+    app = await make_app(again, overrides)
+    services = app.services
+    selection = services.catalog.select(services.policy)
+    available = {spec.name for spec in selection.offered}
+    withheld = {
+        name: selection.withheld.get(name, "no tool of this name is loaded")
+        for name in detail.run.offered
+        if name not in available
+    }
+    offered = ",".join(name for name in detail.run.offered if name in available) or "none"
+
+    async def ask(address: str) -> str:
+        if online and recorded.request is not None:
+            path = services.paths.get(detail.run.wire, "")
+            body = _request(recorded.request, model)
+        else:
+            path, body = services.paths["chat"], _placeholder(detail, recorded)
+        return await _post(f"{address}{path}", body, offered, again.tools.request_timeout_s + _GRACE_S)
+
+    refused = await _served(app, ask)
+    return await _outcome(services, results, withheld, refused)
+
+
+async def _outcome(
+    services: Services, results: FrozenResults, withheld: Mapping[str, str], refused: str
+) -> _Attempt:
+    """Read the second run from its record, which is in memory and outlives the server's end."""
+    runs = await services.store.list_runs(RunFilter(limit=1))
+    detail = await services.store.get_run(runs[0].id) if runs else None
+    said = take_apart(detail) if detail is not None else None
+    return _Attempt(detail, said, list(results.unmatched), withheld, "" if detail is not None else refused)
+
+
+def _upstreams(config: Config, detail: RunDetail, *, online: bool) -> dict[str, UpstreamConfig]:
+    """The one upstream that is asked, whatever models it is said to serve."""
+    if online:
+        name = config.default_upstream
+        return {name: config.upstreams[name].model_copy(update={"models": ("*",)})}
+    # The address is never used: what the record says takes its place.
+    return {
+        detail.run.upstream or "record": UpstreamConfig(
+            base_url="http://record.invalid/v1", api_key=None, retries=0
+        )
+    }
+
+
+def _request(recorded: bytes, model: str | None) -> bytes:
+    """The client's request as it was, for another model where one is named."""
+    return recorded if model is None else orjson.dumps({**orjson.loads(recorded), "model": model})
+
+
+def _placeholder(detail: RunDetail, recorded: RecordedRun) -> bytes:
+    """A request in the place of the client's: nobody reads it but the frozen upstream, which does not.
+
+    It declares the client's tools that the model called, so that their calls go to the client again.
+    """
+    messages = [{"role": "user", "content": "(replay)"}]
+    asked = {"model": detail.run.model or "recorded", "messages": messages}
+    tools = [
+        {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
+        for name in recorded.client_tools
+        if name not in detail.run.offered
+    ]
+    return orjson.dumps({**asked, "tools": tools} if tools else asked)
+
+
+async def _served(app: App, ask: Callable[[str], Any]) -> str:
+    """Serve on a free loopback port while ``ask`` runs with the address."""
+    runner = EdgeRunner(app)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = runner.addresses[0][1]
+        return str(await ask(f"http://127.0.0.1:{port}"))
+    finally:
+        await runner.cleanup()
+
+
+async def _post(url: str, body: bytes, offered: str, timeout_s: float) -> str:
+    """Send the request and read its answer to the end; empty for a success, else what came instead."""
+    headers = {
+        "Content-Type": "application/json",
+        "x-toolrelay-tools": offered,
+        "x-toolrelay-history": "off",
+    }
+    timeout = aiohttp.ClientTimeout(total=timeout_s)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.post(url, data=body, headers=headers) as response,
+        ):
+            said = await response.read()
+    except (TimeoutError, aiohttp.ClientError) as error:
+        return f"no whole answer ({type(error).__name__})"
+    return "" if response.status < 400 else f"{response.status} {said[:500].decode('utf-8', 'replace')}"
+
+
+# --- the difference --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What can be compared, as (name, before, now); each value is plain JSON."""
+
+    lines: Sequence[tuple[str, Any, Any]]
+
+    @property
+    def differs(self) -> bool:
+        """Whether anything is not as it was."""
+        return any(before != now for _, before, now in self.lines)
+
+    def json(self) -> dict[str, Any]:
+        """Both sides by their names, and the names of what differs."""
+        return {
+            "recorded": {name: before for name, before, _ in self.lines},
+            "replayed": {name: now for name, _, now in self.lines},
+            "differences": [name for name, before, now in self.lines if before != now],
+        }
+
+
+def _compare(detail: RunDetail, recorded: RecordedRun, attempt: _Attempt) -> Report:
+    now, run = attempt.detail, attempt.detail.run if attempt.detail else None
+    lines: list[tuple[str, Any, Any]] = [
+        ("status", detail.run.status, run.status if run else attempt.refused or "no run"),
+        ("finish", detail.run.finish_reason, run.finish_reason if run else None),
+        ("error", detail.run.error_code, run.error_code if run else None),
+        ("turns", detail.run.turns, run.turns if run else 0),
+        ("tools_offered", list(detail.run.offered), list(run.offered) if run else []),
+        ("tools_called", _called(detail), _called(now) if now else []),
+    ]
+    if recorded.text is not None:
+        lines.append(("text", recorded.text, attempt.said.text if attempt.said else None))
+    return Report(lines)
+
+
+def _called(detail: RunDetail) -> list[str]:
+    """Each call with its redacted arguments and what came of it."""
+    return [
+        f"turn {row.turn}: {row.tool} {to_line(row.arguments_redacted)} -> {row.error_code or row.status}"
+        for row in detail.invocations
+    ]

@@ -1,0 +1,45 @@
+"""Replays for the web UI: offline, with the tools that the server has loaded, and not on its event loop."""
+
+import asyncio
+from typing import Any, Final
+
+from proxy.errors import ConfigError, ToolRelayError
+from proxy.server.config.load import Config
+from proxy.server.replaying.again import MakeApp, replay_again
+from proxy.store.base import RunDetail
+from proxy.tools.access.catalog import Registry
+
+__all__ = ["OfflineReplay"]
+
+_LONGEST_S: Final = 20.0
+
+
+class OfflineReplay:
+    """Runs a recorded run again.  No model is asked, no tool runs, and the server's record is not written."""
+
+    def __init__(self, make_app: MakeApp, config: Config, registry: Registry) -> None:
+        """``make_app`` makes the server of a replay; ``registry`` has the tools that are served now."""
+        self._make_app = make_app
+        self._config = config
+        self._registry = registry
+
+    async def __call__(self, detail: RunDetail) -> dict[str, Any]:
+        """What differs, as JSON values; raises :class:`~proxy.errors.ToolRelayError`, TimeoutError."""
+        # A thread with an event loop of its own: the requests of others do not wait for the replay.
+        return await asyncio.to_thread(lambda: asyncio.run(self._replayed(detail)))
+
+    async def _replayed(self, detail: RunDetail) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(_LONGEST_S):
+                done = await replay_again(self._make_app, self._config, detail, tools=self._registry.current)
+        except ConfigError as error:
+            raise ToolRelayError(". ".join(part for part in (error.problem, error.remedy) if part)) from None
+        return {
+            "same": not done.report.differs,
+            "notes": done.notes(),
+            "differences": [
+                {"where": name, "was": before, "is": now}
+                for name, before, now in done.report.lines
+                if before != now
+            ],
+        }

@@ -1,0 +1,141 @@
+"""Answers of ten megabytes and more: they fail their own call, and nothing beside it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from chat_script import content, finish, role, stream
+from mcp_proxy import FINE, ask, mcp_proxy, obedient, said
+from mcp_rig import Hosted, hosted
+from mcp_script import calls_of, scripted, tool_definition
+from raw_upstream import RawRequest, Step
+from waiting import LATE_S, until
+
+from proxy.errors import ToolFailure
+from proxy.tools.mcp.results import read_result
+from proxy.tools.mcp.servers import Server
+
+TEN_MB = 10_000_000
+TOO_MUCH = 17 << 20
+"""More than is read of one message."""
+
+TOOLS = [tool_definition("large"), tool_definition("endless"), tool_definition("a")]
+
+
+def large(size: int) -> Mapping[str, Any]:
+    """A result with so much text."""
+    return {"result": {"content": [{"type": "text", "text": "x" * size}]}}
+
+
+@asynccontextmanager
+async def over_http() -> AsyncIterator[Server]:
+    """A server of 2025-11-25 that answers in JSON."""
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        asked = await request.json()
+        if "id" not in asked:
+            return web.Response(status=202)
+        match asked["method"], asked.get("params", {}).get("name"):
+            case "initialize", _:
+                info = {"name": "scripted", "version": "1"}
+                made = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
+                told: Mapping[str, Any] = {"result": made}
+            case "tools/list", _:
+                told = {"result": {"tools": TOOLS}}
+            case "tools/call", "large":
+                told = large(TEN_MB)
+            case "tools/call", "endless":
+                told = large(TOO_MUCH)
+            case "tools/call", _:
+                told = FINE
+            case _:
+                told = {"error": {"code": -32601, "message": "not known"}}
+        return web.json_response({"jsonrpc": "2.0", "id": asked["id"], **told})
+
+    app = web.Application()
+    app.router.add_post("/mcp", serve)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield Server("toy", url=f"http://127.0.0.1:{runner.addresses[0][1]}/mcp")
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def over_stdio(folder: Path) -> AsyncIterator[Server]:
+    """The same over standard input and output."""
+    answers = {"large": large(TEN_MB), "endless": large(TOO_MUCH), "a": FINE}
+    yield scripted(folder, TOOLS, answers)
+
+
+async def call(host: Hosted, server: str, tool: str) -> str:
+    """What a tool says."""
+    digest = (await host.definitions(server))[tool].digest
+    return read_result(await host.client.call(server, tool, digest, {}, LATE_S)).text
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+async def test_a_large_answer_fails_its_own_call_alone(tmp_path: Path, transport: str) -> None:
+    """The call is told why, and that it ran; other calls, of this server and of another, go on meanwhile."""
+    other = scripted(tmp_path, [tool_definition("a")], {"a": FINE}, name="other")
+    made = over_http() if transport == "http" else over_stdio(tmp_path)
+    async with made as toy, hosted(toy, other, networks=("127.0.0.0/8",)) as host:
+        await host.becomes("toy", "ready")
+        await host.becomes("other", "ready")
+        asking = asyncio.create_task(call(host, "toy", "large"))
+        beside = [await call(host, "other", "a") for _ in range(20)]
+        assert beside == ["fine"] * 20
+        with pytest.raises(ToolFailure, match="the tool ran, but its result is larger than 8388608 bytes"):
+            await asking
+        assert await call(host, "toy", "a") == "fine"
+        # The connection was not lost by it.
+        assert host.client.statuses["toy"].reconnects == 0
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+async def test_an_answer_past_the_bound_costs_its_connection(tmp_path: Path, transport: str) -> None:
+    """Nobody knows what the rest of it would have said; the server is connected anew."""
+    other = scripted(tmp_path, [tool_definition("a")], {"a": FINE}, name="other")
+    made = over_http() if transport == "http" else over_stdio(tmp_path)
+    async with made as toy, hosted(toy, other, networks=("127.0.0.0/8",)) as host:
+        await host.becomes("toy", "ready")
+        await host.becomes("other", "ready")
+        with pytest.raises(ToolFailure, match="may have taken effect"):
+            await call(host, "toy", "endless")
+        assert await call(host, "other", "a") == "fine"
+        assert host.client.statuses["other"].reconnects == 0
+        await host.becomes("toy", "ready")
+        assert await call(host, "toy", "a") == "fine"
+
+
+async def test_streams_beside_a_large_answer(tmp_path: Path) -> None:
+    """The model reads why its call has no result; a stream that uses no tool ends as it would have."""
+    middle = asyncio.Event()
+
+    def model(request: RawRequest) -> list[Step]:
+        """A stream with a pause for who asks for one, else the obedient model."""
+        if json.loads(request.body).get("stream"):
+            first, *rest = stream(role(), content("before"), content("after"), finish())
+            return [first, *rest[:2], middle, *rest[2:]]
+        return obedient(request)
+
+    server = scripted(tmp_path, TOOLS, {"large": large(TEN_MB), "a": FINE})
+    async with mcp_proxy(server, model=model) as (proxy, _, _):
+        body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "go on"}]}
+        streaming = asyncio.create_task(proxy.ask(body))
+        answer = said(await proxy.ask(ask("mcp__toy__large")))
+        assert "its result is larger than 8388608 bytes" in answer
+        await until(lambda: calls_of(tmp_path) == ["large"])
+        middle.set()
+        streamed = await streaming
+        assert streamed.status == 200
+        assert b"before" in streamed.body
+        assert b"after" in streamed.body
+        assert streamed.body.rstrip().endswith(b"data: [DONE]")
