@@ -261,6 +261,7 @@ ORDER = {
             "middleware",
             "websockets",
             "detached",
+            "approval_webhook",
             "admin_approvals",
             "memory_output",
             "api",

@@ -26,29 +26,44 @@ _MOST_NAMED = 20
 
 @value_class
 class Choice:
-    """The tools that a request chose: their ids, and how the client sees the servers that they belong to."""
+    """The tools that a request chose: their ids, and how the client sees the servers that they belong to.
+
+    ``asked`` are the ids of those whose calls the client wants to approve.
+    """
 
     ids: frozenset[str]
     shown: ShownTools
+    asked: frozenset[str] = frozenset()
 
 
-def choose(chosen: Chosen, available: Iterable[ToolSpec]) -> Choice:
+def choose(chosen: Chosen, available: Iterable[ToolSpec], *, asks: bool = False) -> Choice:
     """Find what a request chooses among the tools that are ``available`` to it.
 
-    Raises :class:`~proxy.errors.RequestError` for a server or tool that is not available, and for an approval
-    that the client asks for.  The message names the field and the values that are accepted.  A denied tool
+    ``asks`` says whether calls can wait for an approval.  Raises :class:`~proxy.errors.RequestError` for a
+    server or tool that is not available, and for an approval that the client wants where none can be given.
+    The message names the field and the values that are accepted.  A denied tool
     gets the same message as one that does not exist.
     """
     specs = tuple(available)
     groups = _groups(specs)
     servers = [_shown(server, groups, specs) for server in chosen.servers]
+    asked = frozenset(
+        [
+            tool.id
+            for server, shown in zip(chosen.servers, servers, strict=True)
+            for tool in shown.tools
+            if server.approval.asks(tool.name, tool.reads)
+        ]
+    )
+    if asked and not asks:
+        raise _cannot_ask(chosen.servers, servers)
     ids = {tool.id for server in servers for tool in server.tools}
     known = {spec.name for spec in specs}
     for tool in chosen.tools:
         if tool.name not in known:
             raise _unknown(f"{tool.at}.type", tool.name, "tool", [f"{SERVER_URL}:{name}" for name in known])
         ids.add(tool.name)
-    return Choice(frozenset(ids), ShownTools(tuple(servers), counts=True))
+    return Choice(frozenset(ids), ShownTools(tuple(servers), counts=True), asked)
 
 
 def _groups(specs: Sequence[ToolSpec]) -> Mapping[str, Sequence[ServedTool]]:
@@ -86,16 +101,23 @@ def _shown(
         for tool in tools
         if tool.name not in server.left_out and server.allowed.fits(tool.name, tool.reads)
     ]
-    for tool in chosen:
-        if server.approval.asks(tool.name, tool.reads):
-            param = server.approval_at
-            raise RequestError(
-                400,
-                f"{param} asks for an approval of {tool.name[:64]!r}, which this field cannot request. "
-                'Write "never"; calls that need an approval by policy still wait for one.',
-                param=param,
-            )
     return ShownServer(server.label, tuple(chosen))
+
+
+def _cannot_ask(servers: Sequence[ChosenServer], shown: Sequence[ShownServer]) -> RequestError:
+    """The error for the first approval that the client wants."""
+    param, name = next(
+        (server.approval_at, tool.name)
+        for server, one in zip(servers, shown, strict=True)
+        for tool in one.tools
+        if server.approval.asks(tool.name, tool.reads)
+    )
+    return RequestError(
+        400,
+        f"{param} asks for an approval of {name[:64]!r}, but no call can wait for one here: approvals are "
+        'switched off, or this server keeps no content. Write "never".',
+        param=param,
+    )
 
 
 def _unknown(param: str, name: str, kind: str, known: Iterable[str]) -> RequestError:

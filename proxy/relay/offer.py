@@ -24,6 +24,7 @@ __all__ = [
     "OfferRules",
     "Offers",
     "Wanted",
+    "asking_too",
     "decide",
     "guard",
     "guarded_names",
@@ -85,8 +86,9 @@ class Offer:
     ``withheld`` maps the tools that were left out to why.  ``fingerprint`` is a digest of the offered tools,
     their schemas too: it changes when a model would see something else.  ``guarded`` are names, of
     ``added`` and ``replaced``, that a model is not shown for what it has read; a call of one is still
-    ours to refuse.  ``shown`` is what the client sees of the tools that it chose in its body.  ``declared``
-    is every name that the model is offered.  Most requests share an offer, which is equal to itself alone.
+    ours to refuse.  ``shown`` is what the client sees of the tools that it chose in its body, and ``asked``
+    are the ids of those whose calls it wants to approve.  ``declared`` is every name that the model is
+    offered.  Most requests share an offer, which is equal to itself alone.
     """
 
     added: tuple[ToolDefinition, ...] = ()
@@ -98,6 +100,7 @@ class Offer:
     fingerprint: str = ""
     guarded: frozenset[str] = frozenset()
     shown: ShownTools = NOTHING_SHOWN
+    asked: frozenset[str] = frozenset()
     declared: frozenset[str] = field(init=False, repr=False, compare=False)
     _tool_ids: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
@@ -139,7 +142,7 @@ def decide(
     """
     available = {spec.name: spec for spec in selection.offered}
     withheld = dict(selection.withheld)
-    wanted, shown = _with_body(request, selection, wanted)
+    wanted, shown, asked = _with_body(request, selection, wanted)
     named = frozenset(request.declared)
     nothing = Offer(client_names=named, withheld=withheld, open_names=request.open_names, shown=shown)
     if wanted is not None and not wanted.every and not wanted.names:
@@ -182,17 +185,19 @@ def decide(
         open_names=request.open_names,
         fingerprint=_fingerprint({**{spec.name: spec for spec in added}, **replaced}),
         shown=shown.renamed({spec.name: name for name, spec in replaced.items()}),
+        asked=asked,
     )
 
 
 def _with_body(
     request: ClientRequest, selection: Selection, wanted: Wanted | None
-) -> tuple[Wanted | None, ShownTools]:
-    """What a request chose with its header and in its body, and what its client sees of the latter."""
+) -> tuple[Wanted | None, ShownTools, frozenset[str]]:
+    """What a request chose with its header and in its body, what its client sees of the latter, and the ids
+    of the tools whose calls it wants to approve."""
     if not request.chosen:
-        return wanted, NOTHING_SHOWN
-    choice = choose(request.chosen, selection.offered)
-    return _joined(choice, wanted), choice.shown
+        return wanted, NOTHING_SHOWN, frozenset()
+    choice = choose(request.chosen, selection.offered, asks=selection.asks)
+    return _joined(choice, wanted), choice.shown, choice.asked
 
 
 def _joined(choice: Choice, wanted: Wanted | None) -> Wanted:
@@ -232,6 +237,19 @@ def offered_only(policy: Policy, offer: Offer, asking: Sequence[str]) -> Policy:
         settings=("this request", "this request", "this request"),
     )
     return policy.intersect(offered)
+
+
+def asking_too(policy: Policy, selection: Selection, asked: frozenset[str]) -> tuple[Policy, Selection]:
+    """A policy and what it says of a catalog, where calls of the tools ``asked`` need an approval too."""
+    wish = Policy(
+        allow=("*",),
+        approve=tuple(sorted(asked)),
+        max_argument_bytes=policy.max_argument_bytes,
+        max_result_bytes=policy.max_result_bytes,
+        max_image_bytes=policy.max_image_bytes,
+        settings=("this request", "require_approval of this request", "this request"),
+    )
+    return policy.intersect(wish), replace(selection, asking=selection.asking | asked)
 
 
 class Offers:

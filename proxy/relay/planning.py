@@ -22,7 +22,7 @@ from proxy.relay.memory.outcomes import MemoryOutcome
 from proxy.relay.memory.references import item_not_found
 from proxy.relay.memory.run_memory import RunMemory
 from proxy.relay.metering import price_of
-from proxy.relay.offer import Offer, OfferRules, Offers, Wanted, guard, is_reserved
+from proxy.relay.offer import Offer, OfferRules, Offers, Wanted, asking_too, guard, is_reserved
 from proxy.relay.ports import port_of, text_call_rules
 from proxy.relay.routing.fallback import Candidates
 from proxy.relay.routing.prices import Prices
@@ -334,6 +334,8 @@ class Planner:
             permissions.selections[upstream],
             draft.offer,
         )
+        if offer.asked:
+            policy, selection = asking_too(policy, selection, offer.asked)
         ledger = self._ledger(planning, draft)
         untrusted = restored.untrusted
         if not untrusted and selection.guards:

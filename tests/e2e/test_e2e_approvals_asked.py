@@ -1,7 +1,9 @@
 """Clients are asked for approvals within the conversation, and answer there."""
 
+import asyncio
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -160,8 +162,9 @@ async def test_what_is_wrong_is_refused_and_nothing_is_decided(tmp_path: Path) -
     """Changed arguments, yes and no at once, an unknown approval and another caller's."""
     WATCH.reset()
     keys = {name: {"secret": Secret(f"env:{name}", f"sk-{name}")} for name in ("one", "two")}
+    first, last = turns_of("chat", stream=False)
     async with (
-        RawUpstream(*turns_of("chat", stream=False)) as upstream,
+        RawUpstream(first, last, last) as upstream,
         running(config_of(upstream.url, tmp_path, keys=keys)) as proxy,
     ):
         base = f"http://127.0.0.1:{proxy.port}/v1"
@@ -183,6 +186,13 @@ async def test_what_is_wrong_is_refused_and_nothing_is_decided(tmp_path: Path) -
         unknown = json.loads(json.dumps(conversation).replace(call.id, "call_appr_" + "0" * 32))
         with pytest.raises(NotFoundError, match="There is no approval"):
             await chat(one, [*unknown, {**yes, "tool_call_id": "call_appr_" + "0" * 32}])
+        many = [{**yes, "tool_call_id": f"call_appr_{at:032x}"} for at in range(65)]
+        with pytest.raises(BadRequestError, match="at most 64"):
+            await chat(one, [*conversation, *many])
+        # What was answered before a model spoke again is not decided anew, whatever it says.
+        gone = [*unknown, {**yes, "tool_call_id": "call_appr_" + "0" * 32}]
+        gone += [{"role": "assistant", "content": "Bought."}, {"role": "user", "content": "Thanks."}]
+        await chat(one, gone)
         assert (await row_of(proxy)).status == "pending"
         assert WATCH.started == []
         await chat(one, [*conversation, yes])
@@ -407,3 +417,93 @@ async def test_openai_agents(streamed: bool, approve: bool, tmp_path: Path) -> N
         assert asked == [("buy", {"what": "milk"})]
         assert WATCH.finished.count("buy") == approve
         assert (b"We have milk." in upstream.requests[-1].body) is not approve
+
+
+@pytest.mark.parametrize(
+    ("required", "asks"),
+    [
+        ({}, {"echo", "buy"}),
+        ({"require_approval": "always"}, {"echo", "buy"}),
+        ({"require_approval": {"never": {"tool_names": ["echo"]}}}, {"buy"}),
+        ({"require_approval": {"never": {"read_only": True}}}, {"buy"}),
+        ({"require_approval": "never"}, set()),
+    ],
+    ids=["missing", "always", "names", "readers", "never"],
+)
+async def test_a_request_can_demand_approvals(required: Any, asks: set[str], tmp_path: Path) -> None:
+    """``require_approval`` adds to a policy that asks for none; an approved call runs once."""
+    WATCH.reset()
+    shop = {**{key: value for key, value in SHOP.items() if key != "require_approval"}, **required}
+    async with (
+        RawUpstream(*turns_of("responses", stream=False, more=True)) as upstream,
+        running(config_of(upstream.url, tmp_path, policy={"approve": ()})) as proxy,
+        client_of(proxy) as client,
+    ):
+        first = await respond(client, False, input="Buy milk.", tools=[shop])
+        asked = [item for item in first.output if item.type == "mcp_approval_request"]
+        assert {item.name for item in asked} == asks
+        assert ("buy" in WATCH.finished) is ("buy" not in asks)
+        if asks:
+            answers = [
+                {"type": "mcp_approval_response", "approval_request_id": item.id, "approve": True}
+                for item in asked
+            ]
+            last = await respond(client, False, input=answers, previous_response_id=first.id, tools=[shop])
+            assert last.output_text == "Bought."
+        assert WATCH.finished.count("buy") == 1
+        log: Any = proxy.services.store
+        rows = await log.list_approvals(ApprovalFilter())
+        assert {row.status for row in rows} == ({"used"} if asks else set())
+        assert all("require_approval" in row.rule for row in rows)
+
+
+async def test_approvals_cannot_be_demanded_where_there_are_none(tmp_path: Path) -> None:
+    """The request is refused, instead of running the call unasked."""
+    shop = {**SHOP, "require_approval": "always"}
+    async with (
+        RawUpstream() as upstream,
+        running(
+            config_of(upstream.url, tmp_path, policy={"approve": ()}, approvals={"enabled": False})
+        ) as proxy,
+        client_of(proxy) as client,
+    ):
+        with pytest.raises(BadRequestError, match="no call can wait") as refused:
+            await respond(client, False, input="Buy milk.", tools=[shop])
+        assert refused.value.param == "tools[0].require_approval"
+
+
+async def test_a_demanded_approval_that_cannot_be_shown_refuses_the_call(tmp_path: Path) -> None:
+    """A request for JSON has no place for a question: nothing runs unasked."""
+    WATCH.reset()
+    shop = {**SHOP, "require_approval": "always"}
+    async with (
+        RawUpstream(*turns_of("responses", stream=False)) as upstream,
+        running(config_of(upstream.url, tmp_path, policy={"approve": ()})) as proxy,
+        client_of(proxy) as client,
+    ):
+        await respond(
+            client, False, input="Buy milk.", tools=[shop], text={"format": {"type": "json_object"}}
+        )
+        assert b"approval_required" in upstream.requests[-1].body
+        assert WATCH.started == []
+
+
+@pytest.mark.parametrize("answer", ["true", "false", "yes"])
+async def test_the_loop_of_the_page(answer: str, tmp_path: Path) -> None:
+    """The shell loop of docs/approvals.md asks, answers and prints what the model says."""
+    require("jq", shutil.which("jq") is not None, "jq is not installed")
+    WATCH.reset()
+    page = (Path(__file__).parents[2] / "docs" / "approvals.md").read_text("utf-8")
+    (loop,) = [part for part in page.split("```") if part.startswith("bash") and "while true" in part]
+    async with (
+        RawUpstream(*turns_of("chat", stream=False)) as upstream,
+        running(config_of(upstream.url, tmp_path)) as proxy,
+    ):
+        script = loop.removeprefix("bash").replace("127.0.0.1:8080", f"127.0.0.1:{proxy.port}")
+        process = await asyncio.create_subprocess_exec(
+            "bash", "-c", script, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
+        out, _ = await process.communicate(f"{answer}\n".encode())
+        assert f"{BUY} with".encode() in out
+        assert out.splitlines()[-1] == b"Bought."
+        assert WATCH.finished == (["buy"] if answer == "true" else [])

@@ -132,6 +132,10 @@ def test_an_approval_that_cannot_be_given_is_refused(said: Any) -> None:
     # Only for what would be offered.
     if isinstance(said, dict):
         assert choice(entry(require_approval=said, allowed_tools=["read"])).ids == {READ}
+    # Where calls can wait, the client is asked about those that it names.
+    asked = choose(read_chosen([entry(require_approval=said)]), TOOLS, asks=True).asked
+    assert asked
+    assert (READ in asked) is not isinstance(said, dict)
 
 
 # ---------------------------------------------------------------- with the header, in an offer

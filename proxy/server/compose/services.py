@@ -6,12 +6,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from proxy import __version__
-from proxy.approval_records import ApprovalLog
 from proxy.errors import ConfigError, Guard
 from proxy.relay.approvals.approvals import Approvals
-from proxy.relay.approvals.rules import ApprovalRules
 from proxy.relay.routing.router import Router
+from proxy.server.approval_webhook import ApprovalWebhook
 from proxy.server.captures import Captures
+from proxy.server.compose.approvals import make_approvals, make_webhook
 from proxy.server.compose.credentials import OpenCredentials
 from proxy.server.compose.overrides import Overrides
 from proxy.server.compose.tools import (
@@ -72,6 +72,7 @@ class Services:
     credentials: OpenCredentials | None
     instruments: Instruments
     approvals: Approvals
+    webhook: ApprovalWebhook | None = None
     mcp: Sequence[McpProvider] = ()
     agents: Sequence[AgentProvider] = ()
     detached: list[Callable[[float], Awaitable[None]]] = field(default_factory=list)
@@ -137,7 +138,7 @@ class Services:
         await self.registry.aclose()
         for upstream in self.upstreams.values():
             await upstream.aclose()
-        for outgoing in (self.egress, self.credentials):
+        for outgoing in (self.egress, self.credentials, self.webhook):
             if outgoing is not None:
                 await outgoing.aclose()
         await self.limiter.aclose()
@@ -159,24 +160,6 @@ def completion_wires(item_key: bytes | None = None) -> dict[str, Wire]:
     """What reads requests without server tools, by the names that endpoints have for it; ``item_key`` is that
     of :func:`built_in_wires`."""
     return {"ollama_generate": OllamaCompletionWire(), "responses_compact": ResponsesCompactionWire(item_key)}
-
-
-def make_approvals(config: Config, runner: Runner, store: Store) -> Approvals:
-    """What asks people about calls; nobody is asked where the record keeps no content to be run later."""
-    settings = config.approvals
-    keeps = isinstance(store, ApprovalLog) and config.store.content != "none"
-    return Approvals(
-        store if keeps and isinstance(store, ApprovalLog) else None,
-        runner,
-        ApprovalRules(
-            enabled=settings.enabled,
-            expires_s=settings.expires_s,
-            by=settings.by,
-            admin_only=settings.admin_only,
-            edit=settings.edit,
-            url=settings.public_url,
-        ),
-    )
 
 
 async def create_services(
@@ -233,12 +216,12 @@ async def create_services(
         egress=egress,
         credentials=credentials,
         instruments=instruments,
-        approvals=make_approvals(config, runner, store),
+        approvals=make_approvals(config, runner, store, webhook := make_webhook(config)),
+        webhook=webhook,
         mcp=mcp,
         agents=agents,
     )
-    await _start(services)
-    return services
+    return await _start(services)
 
 
 def _policy(config: Config, credentials: OpenCredentials | None) -> Policy:
@@ -249,7 +232,7 @@ def _policy(config: Config, credentials: OpenCredentials | None) -> Policy:
     )
 
 
-async def _start(services: Services) -> None:
+async def _start(services: Services) -> Services:
     """Open the record, and serve the tools of MCP servers that are pinned there."""
     registry, mcp = services.registry, services.mcp
     if mcp:
@@ -263,6 +246,7 @@ async def _start(services: Services) -> None:
     except BaseException:  # A start that fails or is cancelled leaves nothing open.
         await services.aclose()
         raise
+    return services
 
 
 def _instruments(config: Config, registry: Registry, endpoints: EndpointTable) -> Instruments:

@@ -10,10 +10,10 @@ from pydantic_core import PydanticCustomError
 from proxy.errors import ConfigError
 from proxy.server.config.addresses import check_storage_url
 from proxy.server.config.agents import find_agent_conflicts
-from proxy.server.config.credentials import find_credential_conflicts
+from proxy.server.config.credentials import CredentialConfig, find_credential_conflicts
 from proxy.server.config.mcp import find_mcp_conflicts, resolve_mcp, resolve_mcp_paths
 from proxy.server.config.secret import Secret
-from proxy.server.config.settings import DEFAULT_KEY, Config, KeyConfig, UpstreamConfig
+from proxy.server.config.settings import DEFAULT_KEY, ApprovalsConfig, Config, KeyConfig, UpstreamConfig
 
 __all__ = ["find_conflicts", "is_loopback", "resolve_paths", "resolve_secrets"]
 
@@ -39,6 +39,7 @@ def find_conflicts(config: Config) -> Iterator[ConfigError]:
         )
     if config.server.workers > 1:
         yield from _not_shared(config)
+    yield from _wrong_webhook(config)
     yield from find_mcp_conflicts(config.mcp)
     serves = {name: upstream.models for name, upstream in config.upstreams.items()}
     yield from find_agent_conflicts(config.agents, serves)
@@ -75,6 +76,22 @@ def find_conflicts(config: Config) -> Iterator[ConfigError]:
                 f"{upstream.base_url} is this proxy's own address (server.host and server.port)",
                 "Write the model server's address, or choose another --port",
             )
+
+
+def _wrong_webhook(config: Config) -> Iterator[ConfigError]:
+    approvals = config.approvals
+    if approvals.webhook and approvals.webhook_secret is None:
+        yield ConfigError(
+            "approvals.webhook",
+            "nothing signs its messages",
+            'Write approvals.webhook_secret = "env:WEBHOOK_SECRET"',
+        )
+    if approvals.webhook and not approvals.webhook.startswith("https://") and not approvals.webhook_networks:
+        yield ConfigError(
+            "approvals.webhook",
+            "must start with https://",
+            "Use https, or name the service's private network in approvals.webhook_networks",
+        )
 
 
 def _not_shared(config: Config) -> Iterator[ConfigError]:
@@ -197,16 +214,7 @@ def resolve_secrets(
             if resolved is not None:
                 headers[header] = resolved
         upstreams[name] = upstream.model_copy(update={"api_key": key, "headers": headers})
-    credentials = {}
-    for name, connection in config.credentials.items():
-        secrets = {
-            key: resolve(f"credentials.{name}.{key}", value)
-            for key, value in connection
-            if isinstance(value, Secret)
-        }
-        # One that lacks a secret is none: a tool then says so instead of calling with half of it.
-        if None not in secrets.values():
-            credentials[name] = connection.model_copy(update=secrets)
+    credentials = _resolved_credentials(config, resolve)
     faults += _weak_keys(keys := _resolved_keys(config, resolve), upstreams)
     store = config.store
     try:
@@ -224,10 +232,43 @@ def resolve_secrets(
         # A command that needs no secrets counts nothing either.
         limits = limits.model_copy(update={"storage": storage or "memory://"})
     mcp = resolve_mcp(config.mcp, resolve)
+    approvals = _resolved_webhook(config.approvals, resolve)
     if faults:
         return None, faults
-    plain = {"mcp": mcp, "upstreams": upstreams, "credentials": credentials, "keys": keys}
+    plain = {
+        "mcp": mcp,
+        "upstreams": upstreams,
+        "credentials": credentials,
+        "keys": keys,
+        "approvals": approvals,
+    }
     return config.model_copy(update={**plain, "store": store, "limits": limits}), []
+
+
+def _resolved_credentials(
+    config: Config, resolve: Callable[[str, Secret], Secret | None]
+) -> dict[str, CredentialConfig]:
+    """Connections with their secrets."""
+    found = {}
+    for name, connection in config.credentials.items():
+        secrets = {
+            key: resolve(f"credentials.{name}.{key}", value)
+            for key, value in connection
+            if isinstance(value, Secret)
+        }
+        # One that lacks a secret is none: a tool then says so instead of calling with half of it.
+        if None not in secrets.values():
+            found[name] = connection.model_copy(update=secrets)
+    return found
+
+
+def _resolved_webhook(
+    approvals: ApprovalsConfig, resolve: Callable[[str, Secret], Secret | None]
+) -> ApprovalsConfig:
+    if approvals.webhook_secret is None:
+        return approvals
+    secret = resolve("approvals.webhook_secret", approvals.webhook_secret)
+    return approvals.model_copy(update={"webhook_secret": secret})
 
 
 def _wrong_storage(config: Config, storage: Secret) -> Iterator[ConfigError]:

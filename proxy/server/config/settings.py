@@ -67,6 +67,7 @@ from proxy.server.config.ui import UiConfig
 __all__ = [
     "DEFAULT_BASE_URL",
     "DEFAULT_KEY",
+    "ApprovalsConfig",
     "AuthConfig",
     "Config",
     "CredentialConfig",
@@ -488,6 +489,21 @@ class ApprovalsConfig(Section):
         default="",
         description="URL of a page where people decide; the client is told it. Empty: no URL.",
     )
+    webhook: Annotated[str, AfterValidator(check_collector_url)] = Field(
+        default="",
+        description="URL that gets a signed POST for each call that starts to wait. Empty: none.",
+    )
+    webhook_secret: OptionalSecret = Field(
+        default=None, description="What signs these messages, as env:NAME or file:/path."
+    )
+    webhook_arguments: bool = Field(
+        default=False, description="Send the call's arguments, without the tool's private fields, too."
+    )
+    webhook_networks: Annotated[Strings, AfterValidator(check_networks)] = Field(
+        default=(),
+        description="Address ranges in which the webhook may be, in addition to public addresses "
+        "(10.0.0.0/8); with one, plain http:// is allowed too.",
+    )
 
 
 class SealKeys(TypedDict):
@@ -778,6 +794,7 @@ class Config(Section):
         storage = self.limits.storage
         found: list[Secret | None] = [self.store.seal_key, *self.store.old_seal_keys]
         found += [key.secret for key in self.keys.values()]
+        found.append(self.approvals.webhook_secret)
         found += secrets_of(self.mcp)
         found += [storage] if isinstance(storage, Secret) else []
         for upstream in self.upstreams.values():

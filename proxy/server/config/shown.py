@@ -12,7 +12,7 @@ from proxy.server.config.secret import Secret
 __all__ = ["shown_address", "shown_settings"]
 
 _HIDDEN: Final = "…"
-_OF_STRANGERS: Final = frozenset({"args", "env", "headers"})
+_OF_STRANGERS: Final = frozenset({"args", "env", "headers", "webhook"})
 """Settings whose texts may hold a secret that was not written as one."""
 
 

@@ -282,6 +282,19 @@ class EgressClient:
         except TimeoutError:
             raise HttpFailure("the service took too long to answer", transient=True) from None
 
+    async def notify(self, url: str, body: bytes, headers: Mapping[str, str]) -> int:
+        """Send JSON whose answer nobody reads; its status.  No redirect is followed.
+
+        No tool has this.
+        """
+        sent = {**headers, "Content-Type": "application/json"}
+        request = _Request("POST", _address(url, None), sent, body, repeatable=False, unread=True)
+        try:
+            async with asyncio.timeout(self._timeout_s or self._pool.timeout_s):
+                return (await self._follow(request, None)).status
+        except TimeoutError:
+            raise HttpFailure("the service took too long to answer", transient=True) from None
+
     async def get_text(self, url: str) -> TextPage:
         """A page; raises :class:`HttpFailure` for one that is not text, and for all else that fails.
 

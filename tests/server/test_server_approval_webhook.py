@@ -1,0 +1,214 @@
+"""The webhook of approvals: signed, bounded, tried again, checked where it goes, never in the way."""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from approvals_rig import BUY, config_of, say, turns_of
+from openai import AsyncOpenAI
+from probe_tools import WATCH
+from raw_upstream import RawUpstream
+from running_proxy import running
+from store_records import approval
+from structlog.testing import capture_logs
+from waiting import until
+
+from proxy.errors import ConfigError
+from proxy.server.approval_webhook import MOST_QUEUED, ApprovalWebhook
+from proxy.server.config.load import Config
+from proxy.server.config.rules import find_conflicts
+from proxy.server.config.secret import Secret
+from proxy.tools.access.egress import EgressPool
+from proxy.tools.access.hosts import host_entry
+
+SECRET = "whsec_" + base64.b64encode(b"a secret of thirty-two bytes now").decode()
+
+
+class Service:
+    """Somebody's service; ``statuses`` are its next answers, 204 once they are used up."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.got: list[tuple[dict[str, str], bytes]] = []
+        self.statuses: list[int] = []
+        self.stands: asyncio.Event = asyncio.Event()
+        self.stands.set()
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.got.append(
+            ({name.lower(): value for name, value in request.headers.items()}, await request.read())
+        )
+        await self.stands.wait()
+        status = self.statuses.pop(0) if self.statuses else 204
+        return web.Response(status=status, headers={"Location": self.url + "elsewhere"})
+
+
+@asynccontextmanager
+async def service() -> AsyncIterator[Service]:
+    made = Service()
+    app = web.Application()
+    app.router.add_post("/{path:.*}", made.answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook/"
+    try:
+        yield made
+    finally:
+        made.stands.set()
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def hooked(url: str, *, open_to: tuple[str, ...] = ("127.0.0.0/8",), **more: Any) -> AsyncIterator[Any]:
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    pool = EgressPool(allowed_networks=open_to, schemes=("http", "https"), retries=0)
+    hook = ApprovalWebhook(url, SECRET, pool, host_entry(url), sleep=sleep, **{"now": lambda: 1.0, **more})
+    try:
+        yield hook, waited
+    finally:
+        await hook.aclose()
+
+
+def facts(id: str = "appr_1", **changes: Any) -> dict[str, Any]:
+    return {"approval": approval(id, **{"expires_at": 100.0, "created_at": 1.0, **changes})}
+
+
+def check_signature(headers: dict[str, str], body: bytes) -> None:
+    """As the libraries of Standard Webhooks do it."""
+    said = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+    key = base64.b64decode(SECRET.removeprefix("whsec_"))
+    wanted = base64.b64encode(hmac.new(key, said, hashlib.sha256).digest()).decode()
+    assert headers["webhook-signature"] == f"v1,{wanted}"
+
+
+def has(log: list[Any], event: str) -> Callable[[], bool]:
+    return lambda: any(line["event"] == event for line in log)
+
+
+async def test_a_call_that_waits_is_told_while_its_run_goes_on(tmp_path: Path) -> None:
+    """The service gets the id, the tool and who asks, signed, without arguments; the client does not wait."""
+    WATCH.reset()
+    async with service() as told, RawUpstream(*turns_of("chat", stream=False)) as upstream:
+        told.stands.clear()
+        settings = {
+            "webhook": told.url,
+            "webhook_secret": Secret("env:HOOK", SECRET),
+            "webhook_networks": ("127.0.0.0/8",),
+            "public_url": "https://proxy.example.com/ui/approvals",
+        }
+        async with running(config_of(upstream.url, tmp_path, approvals=settings)) as proxy:
+            client = AsyncOpenAI(base_url=f"http://127.0.0.1:{proxy.port}/v1", api_key="x", max_retries=0)
+            async with client:
+                text = await say(client, "chat", [{"role": "user", "content": "Buy milk."}], stream=False)
+            await until(lambda: bool(told.got))
+            headers, body = told.got[0]
+            check_signature(headers, body)
+            said = json.loads(body)
+            assert said["type"] == "approval.requested"
+            assert said["data"]["id"] in text
+            assert (said["data"]["tool"], said["data"]["status"]) == (BUY, "pending")
+            assert said["data"]["url"] == settings["public_url"]
+            assert b"milk" not in body
+            assert "arguments" not in said["data"]
+            assert "authorization" not in headers
+            assert "cookie" not in headers
+            assert SECRET.encode() not in body
+        assert WATCH.started == []
+
+
+async def test_arguments_go_along_only_where_the_operator_says_so() -> None:
+    """Those that people see, without the tool's private fields."""
+    shown = facts(arguments='{"pin":1,"what":"tea"}', arguments_shown={"what": "tea"})
+    async with service() as told, hooked(told.url, arguments=True) as (hook, _):
+        hook.told("approval_requested", shown)
+        hook.told("approval_decided", shown)
+        await until(lambda: bool(told.got))
+        assert json.loads(told.got[0][1])["data"]["arguments"] == {"what": "tea"}
+        assert b"pin" not in told.got[0][1]
+    assert len(told.got) == 1
+
+
+async def test_a_message_that_was_not_taken_is_sent_again() -> None:
+    """With the same id and a growing wait; a redirect is not followed; eight tries are the most."""
+    async with service() as told, hooked(told.url) as (hook, waited):
+        told.statuses = [500, 404, 307, 204]
+        with capture_logs() as log:
+            hook.told("approval_requested", facts())
+            await until(has(log, "approval_webhook_sent"))
+        assert waited == [1.0, 2.0, 4.0]
+        assert len({headers["webhook-id"] for headers, _ in told.got}) == 1
+        assert len({body for _, body in told.got}) == 1
+        for headers, body in told.got:
+            check_signature(headers, body)
+        told.got.clear()
+        told.statuses = [503] * 8
+        with capture_logs() as log:
+            hook.told("approval_requested", facts("appr_2"))
+            hook.told("approval_requested", facts("appr_3"))
+            await until(has(log, "approval_webhook_sent"))
+        failed = [line for line in log if line["event"] == "approval_webhook_failed"]
+        assert [(line["approval_id"], line["reason"]) for line in failed] == [
+            ("appr_2", "the service answered 503")
+        ]
+        assert max(waited) == 60.0
+        assert len(told.got) == 9
+
+
+async def test_what_has_expired_is_not_told() -> None:
+    """Nobody could decide about it any more."""
+    async with service() as told, hooked(told.url, now=lambda: 200.0) as (hook, _):
+        with capture_logs() as log:
+            hook.told("approval_requested", facts())
+            await until(has(log, "approval_webhook_failed"))
+        assert told.got == []
+
+
+async def test_an_address_inside_is_not_called() -> None:
+    """Unless the operator opened its network; the log names the setting."""
+    async with service() as told, hooked(told.url, open_to=()) as (hook, _):
+        with capture_logs() as log:
+            hook.told("approval_requested", facts())
+            await until(has(log, "approval_webhook_failed"))
+        assert "approvals.webhook_networks" in log[-1]["reason"]
+        assert told.got == []
+
+
+async def test_the_queue_is_bounded() -> None:
+    """What finds no room is not sent, and the log says so; nobody waits."""
+    async with service() as told:
+        told.stands.clear()
+        async with hooked(told.url) as (hook, _):
+            with capture_logs() as log:
+                for number in range(MOST_QUEUED + 5):
+                    hook.told("approval_requested", facts(f"appr_{number}"))
+                dropped = [line for line in log if line["event"] == "approval_webhook_dropped"]
+            assert len(dropped) == 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"webhook": "https://a.example/"}, "nothing signs"),
+        ({"webhook": "http://a.example/", "webhook_secret": Secret("env:HOOK", SECRET)}, "https://"),
+    ],
+)
+def test_a_webhook_that_is_not_safe_is_no_configuration(settings: dict[str, Any], problem: str) -> None:
+    """Without a secret, or over plain http to the world, the server does not start."""
+    upstream = {"default": {"base_url": "http://127.0.0.1:9"}}
+    config = Config.model_validate({"upstreams": upstream, "approvals": settings})
+    faults: list[ConfigError] = list(find_conflicts(config))
+    assert [problem in fault.problem for fault in faults] == [True]
