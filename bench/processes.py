@@ -31,7 +31,7 @@ class Process:
         self._child = child
 
     def pids(self, without: str = "") -> list[int]:
-        """The process and its descendants; one with ``without`` in its command line is left out with its own."""
+        """The process and its descendants, without those whose command line has ``without`` in it."""
         found, waiting = [], [self._child.pid]
         while waiting:
             pid = waiting.pop()
