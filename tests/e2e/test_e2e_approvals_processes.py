@@ -13,6 +13,7 @@ import chat_script
 import pytest
 from approvals_rig import ID, say
 from openai import AsyncOpenAI
+from process_tree import kill_tree
 from proxy_process import ProxyProcess, serving, write_config
 from raw_upstream import RawUpstream
 from waiting import PATIENCE_S
@@ -63,6 +64,12 @@ def client_of(proxy: ProxyProcess) -> AsyncOpenAI:
     return AsyncOpenAI(base_url=f"http://127.0.0.1:{proxy.port}/v1", api_key="x", max_retries=0)
 
 
+async def killed(proxy: ProxyProcess) -> None:
+    """Kill the supervisor and its workers, so that none of them can end what it does."""
+    kill_tree(proxy.process.pid)
+    await proxy.ended()
+
+
 async def test_an_approval_outlives_a_server_that_is_killed(tmp_path: Path) -> None:
     """Killed while a call waits, and again while it runs: it is decided beside the server, and runs once."""
     async with RawUpstream(*turns()) as upstream:
@@ -70,8 +77,7 @@ async def test_an_approval_outlives_a_server_that_is_killed(tmp_path: Path) -> N
         conversation: list[Any] = [{"role": "user", "content": "Act."}]
         async with serving(tmp_path, env=ENV) as proxy, client_of(proxy) as client:
             (approval_id,) = ID.findall(await say(client, "chat", conversation, stream=False))[:1]
-            proxy.signal(signal.SIGKILL)
-            await proxy.ended()
+            await killed(proxy)
         status, out, _ = await told(tmp_path, "approve", approval_id)
         assert (status, out) == (0, f"{approval_id} is approved: {ACT}\n")
         conversation.append({"role": "user", "content": "Go on."})
@@ -80,8 +86,7 @@ async def test_an_approval_outlives_a_server_that_is_killed(tmp_path: Path) -> N
             await proxy.appears("started")
             worker = proxy.rows("SELECT status FROM approvals")
             assert worker == [("used",)]
-            proxy.signal(signal.SIGKILL)
-            await proxy.ended()
+            await killed(proxy)
             with pytest.raises(Exception):  # noqa: B017, PT011
                 await going
         (tmp_path / "started").unlink()
