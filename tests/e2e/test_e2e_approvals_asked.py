@@ -162,8 +162,9 @@ async def test_what_is_wrong_is_refused_and_nothing_is_decided(tmp_path: Path) -
     """Changed arguments, yes and no at once, an unknown approval and another caller's."""
     WATCH.reset()
     keys = {name: {"secret": Secret(f"env:{name}", f"sk-{name}")} for name in ("one", "two")}
+    first, last = turns_of("chat", stream=False)
     async with (
-        RawUpstream(*turns_of("chat", stream=False)) as upstream,
+        RawUpstream(first, last, last) as upstream,
         running(config_of(upstream.url, tmp_path, keys=keys)) as proxy,
     ):
         base = f"http://127.0.0.1:{proxy.port}/v1"
@@ -185,6 +186,13 @@ async def test_what_is_wrong_is_refused_and_nothing_is_decided(tmp_path: Path) -
         unknown = json.loads(json.dumps(conversation).replace(call.id, "call_appr_" + "0" * 32))
         with pytest.raises(NotFoundError, match="There is no approval"):
             await chat(one, [*unknown, {**yes, "tool_call_id": "call_appr_" + "0" * 32}])
+        many = [{**yes, "tool_call_id": f"call_appr_{at:032x}"} for at in range(65)]
+        with pytest.raises(BadRequestError, match="at most 64"):
+            await chat(one, [*conversation, *many])
+        # What was answered before a model spoke again is not decided anew, whatever it says.
+        gone = [*unknown, {**yes, "tool_call_id": "call_appr_" + "0" * 32}]
+        gone += [{"role": "assistant", "content": "Bought."}, {"role": "user", "content": "Thanks."}]
+        await chat(one, gone)
         assert (await row_of(proxy)).status == "pending"
         assert WATCH.started == []
         await chat(one, [*conversation, yes])

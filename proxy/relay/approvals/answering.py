@@ -1,6 +1,7 @@
 """Takes the decisions that a client makes within its conversation."""
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from proxy.approval_records import Approval, ApprovalStatus
 from proxy.errors import RequestError
@@ -10,28 +11,27 @@ from proxy.wires.approving.shown import Answered, Heard, Shown
 
 __all__ = ["take_answers"]
 
+_MOST_ANSWERS: Final = 64
+"""The most approvals that one request answers; each is looked up."""
+
 
 async def take_answers(decisions: Decisions, heard: Heard, decider: Decider) -> None:
     """Record what a client answers; all is checked before the first decision is recorded.
 
-    A client sends its conversation again and again, and with it answers that were taken before.  So an answer
-    about a call that has been decided changes nothing: the first decision counts.
+    A client sends its conversation again and again, and with it answers that were taken before.  So only
+    answers behind the last thing that a model said are taken, and an answer about a call that has been
+    decided changes nothing: the first decision counts.
 
-    Raises :class:`~proxy.errors.RequestError`: 400 for contradicting answers and for a question that was
-    changed, 403 if ``decider`` may not decide, and 404 for an unknown approval; and
+    Raises :class:`~proxy.errors.RequestError`: 400 for too many answers, for contradicting ones and for a
+    question that was changed, 403 if ``decider`` may not decide, and 404 for an unknown approval; and
     :class:`~proxy.errors.StoreError`.
     """
-    answers = _one_each(heard.answered)
+    answers = _one_each([one for one in heard.answered if one.is_new])
     shown = {one.approval_id: one for one in heard.shown}
     open_ones: list[tuple[Answered, Approval]] = []
     for answer in answers.values():
-        try:
-            approval = await decisions.find(answer.approval_id, decider)
-        except RequestError:
-            if answer.is_new:
-                raise
-            continue  # The record keeps approvals for a time, clients keep their conversations.
-        if answer.is_new and (question := shown.get(answer.approval_id)) is not None:
+        approval = await decisions.find(answer.approval_id, decider)
+        if (question := shown.get(answer.approval_id)) is not None:
             _check_unchanged(question, approval)
         if approval.status is ApprovalStatus.PENDING:
             decider.check(approval, decisions.rules)
@@ -60,6 +60,12 @@ def _one_each(answered: Sequence[Answered]) -> Mapping[str, Answered]:
                 param=answer.at,
                 code="approval_changed",
             )
+    if len(found) > _MOST_ANSWERS:
+        raise RequestError(
+            400,
+            f"The request answers {len(found)} approvals. Answer at most {_MOST_ANSWERS} in one request.",
+            param=answered[-1].at,
+        )
     return found
 
 

@@ -1,5 +1,7 @@
 """The record of a run, kept as it goes.  Nothing here waits for a store."""
 
+from collections.abc import Sequence
+
 from proxy.records import MessageRecord, RunRecord, RunStatus, TurnRecord
 from proxy.relay.base import RunEvents
 from proxy.relay.memory.outcomes import Recall
@@ -93,16 +95,14 @@ class Journal:
         """Close the run.  Its messages are kept where tools took part, since nobody else remembers
         them, and where the request is kept, but not where the client asked that nothing be (rules
         R2 and R3)."""
-        run_id, run, reader = job.identity.run_id, state.run, state.outcome.reader
+        run = state.run
         if state.outcome.turns_told < run.turn.number:
             # Its client left, or the run was ended, in the middle of a turn.
             self.turn_ended(job, state, error)
         record = self._run(job, state, status, error)
-        if (run.turns_hidden or job.recording.request) and job.client.request.keeps:
-            rows = list(job.upstream.editor.records(run_id, state.tools.mask))
-            if reader is not None and (text := reader.text):
-                rows.append(MessageRecord(run_id, run.turn.number, len(rows), "assistant", content=text))
-            self._store.put_messages(rows)
+        is_kept = run.turns_hidden or run.hidden_calls or job.recording.request
+        if is_kept and job.client.request.keeps:
+            self._store.put_messages(_messages(job, state, status))
         self._store.put_run(record)
         memory = {} if record.memory is None else {"memory": record.memory["counts"]}
         self._watch(
@@ -164,6 +164,23 @@ def _left_out(job: Job, state: State) -> tuple[str, ...]:
 def _agent(job: Job) -> str:
     """The name of the agent whose run this is, empty for any other run."""
     return "" if job.client.ask.nested is None else job.client.ask.nested.agent
+
+
+def _messages(job: Job, state: State, status: RunStatus) -> Sequence[MessageRecord]:
+    """The model's messages with the results of its calls, as the run leaves them."""
+    run_id, run, reader = job.identity.run_id, state.run, state.outcome.reader
+    editor = job.upstream.editor
+    ends_in_calls = bool(run.turn.calls) and status in ("suspended", "completed")
+    if reader is not None and ends_in_calls:
+        # The run is over, so its last message goes to nobody but the record: with the calls that the client
+        # is to answer, those that a spent budget refused, and the results that are there.
+        results = state.turn.results
+        there = [results[call.call_id] for call in run.turn.calls if call.call_id in results]
+        editor.append_turn(reader.message(), there)
+    rows = list(editor.records(run_id, state.tools.mask))
+    if reader is not None and not ends_in_calls and (text := reader.text):
+        rows.append(MessageRecord(run_id, run.turn.number, len(rows), "assistant", content=text))
+    return rows
 
 
 def _recall(job: Job) -> Recall:

@@ -101,7 +101,14 @@ class WebUi:
         services, config, store = self._services, self._services.config, self._services.store
         rows = RunRows(store)
         offer = OfferFacts(services.registry, services.policy, _lines(config))
-        capturing = Capturing(self._captures, edge.peers, store, config.keys)
+        capturing = Capturing(
+            self._captures,
+            edge.peers,
+            store,
+            config.keys,
+            wires={one.upstream.name: tuple(one.wires) for one in edge.router.served},
+            secrets=config.secrets(),
+        )
         runs = Runs(
             edge.admin,
             rows,

@@ -204,7 +204,7 @@ async def _run_again(
             path = services.paths.get(detail.run.wire, "")
             body = _request(recorded.request, model)
         else:
-            path, body = services.paths["chat"], _placeholder(detail)
+            path, body = services.paths["chat"], _placeholder(detail, recorded)
         return await _post(f"{address}{path}", body, offered, again.tools.request_timeout_s + _GRACE_S)
 
     refused = await _served(app, ask)
@@ -239,10 +239,19 @@ def _request(recorded: bytes, model: str | None) -> bytes:
     return recorded if model is None else orjson.dumps({**orjson.loads(recorded), "model": model})
 
 
-def _placeholder(detail: RunDetail) -> bytes:
-    """A request in the place of the client's: nobody reads it but the frozen upstream, which does not."""
+def _placeholder(detail: RunDetail, recorded: RecordedRun) -> bytes:
+    """A request in the place of the client's: nobody reads it but the frozen upstream, which does not.
+
+    It declares the client's tools that the model called, so that their calls go to the client again.
+    """
     messages = [{"role": "user", "content": "(replay)"}]
-    return orjson.dumps({"model": detail.run.model or "recorded", "messages": messages})
+    asked = {"model": detail.run.model or "recorded", "messages": messages}
+    tools = [
+        {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
+        for name in recorded.client_tools
+        if name not in detail.run.offered
+    ]
+    return orjson.dumps({**asked, "tools": tools} if tools else asked)
 
 
 async def _served(app: App, ask: Callable[[str], Any]) -> str:

@@ -53,7 +53,8 @@ class RecordedRun:
     ``request`` is the client's body, ``None`` where it was not kept.  ``replies`` are the model's
     messages as Chat has them, by turn; ``failed`` are the turns that ended in an error, with its
     code, ``unknown`` those whose message is not on record, each with the reason.  ``text`` is the
-    last word, ``masked`` says that private arguments are.
+    last word, ``masked`` says that private arguments are.  ``client_tools`` are the names of the client's own
+    tools that the model called.
     """
 
     request: bytes | None
@@ -63,6 +64,7 @@ class RecordedRun:
     unknown: Mapping[int, str]
     text: str | None
     masked: bool
+    client_tools: Sequence[str] = ()
 
 
 def take_apart(detail: RunDetail) -> RecordedRun:
@@ -82,10 +84,6 @@ def take_apart(detail: RunDetail) -> RecordedRun:
             unknown[turn.number] = "the client left before the turn ended"
         elif error is not None:
             failed[turn.number] = error
-        elif (
-            len(message.get("tool_calls", ())) < turn.tool_calls and detail.run.status == "suspended" and last
-        ):
-            unknown[turn.number] = "the store lacks calls that the client was to answer"
         elif lacking or not (said or _keeps_answers(detail)):
             unknown[turn.number] = "store.content did not keep it, or store.keep_days has passed"
         else:
@@ -100,7 +98,20 @@ def take_apart(detail: RunDetail) -> RecordedRun:
         unknown=unknown,
         text=None if final is None else final["content"] or "",
         masked=any(MASK in call.arguments for call in calls),
+        client_tools=_client_tools(detail, replies),
     )
+
+
+def _client_tools(detail: RunDetail, replies: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """The names that the model called without a row of a call: these calls went to the client."""
+    ran = {(row.turn, row.call_id) for row in detail.invocations}
+    found = [
+        str(call["function"].get("name"))
+        for turn, reply in replies.items()
+        for call in reply.get("tool_calls", ())
+        if (turn, str(call.get("id"))) not in ran and not is_wrapper(str(call["function"].get("name")))
+    ]
+    return list(dict.fromkeys(found))
 
 
 def _keeps_answers(detail: RunDetail) -> bool:

@@ -3,17 +3,20 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Container
+from collections.abc import Collection, Container, Iterable, Mapping
 from typing import Any, Final
 
 from aiohttp import web
 
 from proxy.errors import RequestError
+from proxy.http.bodies import shapes_of_secrets
+from proxy.records import RunRecord
 from proxy.server.api.admin import json_answer, page, parse_query
 from proxy.server.auth.key_names import recorded_caller
 from proxy.server.captures import CAPTURES, MOST_RUNS, MOST_S, Captures, Order
 from proxy.server.peers import Peers
 from proxy.server.ui.aligning import aligned
+from proxy.server.ui.fixture_file import fixture_of
 from proxy.server.ui.requests import read_object
 from proxy.server.ui.surface import UiRequest
 from proxy.store.base import Store
@@ -27,7 +30,19 @@ _LONGEST_KEY: Final = 80
 class Capturing:
     """Answers ``/ui/api/capture``.  ``declared`` are the names of the keys in the configuration."""
 
-    def __init__(self, captures: Captures, peers: Peers, store: Store, declared: Container[str]) -> None:
+    def __init__(
+        self,
+        captures: Captures,
+        peers: Peers,
+        store: Store,
+        declared: Container[str],
+        *,
+        wires: Mapping[str, Collection[str]],
+        secrets: Iterable[str] = (),
+    ) -> None:
+        """``wires`` are the dialects of each upstream; ``secrets`` are taken out of fixtures."""
+        self._wires = wires
+        self._shapes = shapes_of_secrets(secrets)
         self._captures = captures
         self._peers = peers
         self._store = store
@@ -72,6 +87,22 @@ class Capturing:
             "alignment": spans,
         }
 
+    async def fixture(self, run: RunRecord) -> bytes:
+        """What was captured of a run, as a ZIP archive of a fixture.
+
+        Raises StoreError, and :class:`~proxy.errors.RequestError` (409) where that is not possible.
+        """
+        tape = await self._captures.find(run.id)
+        if tape is None:
+            raise _no_fixture(
+                "its bytes were not captured, or have expired. Capture the next run on its Wire page"
+            )
+        if tape["truncated"]:
+            raise _no_fixture("it is larger than what is captured of a run (1 MiB)")
+        spoken = self._wires.get(run.upstream or "", ())
+        wire = run.wire if run.wire in spoken or not spoken else min(spoken)
+        return await asyncio.to_thread(fixture_of, run, wire, tape, self._shapes)
+
     async def summary(self, run_id: str) -> dict[str, Any]:
         """Whether anything was captured of a run, and how many bytes."""
         said = await self._captures.find(run_id)
@@ -106,3 +137,7 @@ class Capturing:
         # The other processes of this port read the order now; each counts its own runs.
         await self._peers.ask_all(CAPTURES)
         return {"object": "ui.capture", **order.as_json(name or None)}
+
+
+def _no_fixture(why: str) -> RequestError:
+    return RequestError(409, f"The run cannot be saved as a fixture: {why}.", code="cannot_save_fixture")

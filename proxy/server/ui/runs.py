@@ -9,6 +9,7 @@ import structlog
 from aiohttp import web
 
 from proxy.errors import RequestError, ToolRelayError
+from proxy.records import RunRecord
 from proxy.server.api.admin import RUN_QUERY, Admin, json_answer, parse_query, truth
 from proxy.server.api.json_output import detail_to_json, to_line
 from proxy.server.ui.comparing import comparison
@@ -51,6 +52,13 @@ class Wire(Protocol):
 
     async def wire(self, run_id: str) -> dict[str, Any]:
         """Everything; raises StoreError."""
+        ...
+
+    async def fixture(self, run: RunRecord) -> bytes:
+        """It as a ZIP archive of a fixture.
+
+        Raises StoreError, and :class:`~proxy.errors.RequestError` (409) where that is not possible.
+        """
         ...
 
     async def summary(self, run_id: str) -> dict[str, Any]:
@@ -142,6 +150,15 @@ class Runs:
             return await self._copy(asked, await self._found(run_id))
         if what == "export":
             return await self._export(asked, await self._found(run_id))
+        if what == "fixture" and self._wire is not None:
+            parse_query(asked.target.query)
+            detail = await self._found(run_id)
+            self._tell(asked, detail, "fixture")
+            return web.Response(
+                body=await self._wire.fixture(detail.run),
+                content_type="application/zip",
+                headers={"Content-Disposition": f'attachment; filename="{detail.run.id}.zip"'},
+            )
         if what == "wire" and self._wire is not None:
             parse_query(asked.target.query)
             detail = await self._found(run_id)

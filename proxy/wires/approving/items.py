@@ -34,11 +34,13 @@ def read_items(items: list[Item], raws: list[bytes]) -> tuple[list[bytes], list[
     last = max([at for at, item in enumerate(items) if is_model_item(item)], default=-1)
     left: list[bytes] = []
     shown: list[Shown] = []
+    seen: set[str] = set()
     answered: list[Answered] = []
     for place, (item, raw) in enumerate(zip(items, raws, strict=True)):
         at, kind = f"input[{place}]", item.get("type")
         if (question := _question(item, at)) is not None:
-            if question.approval_id not in [one.approval_id for one in shown]:
+            if question.approval_id not in seen:
+                seen.add(question.approval_id)
                 text = mention(question.approval_id)
                 said = {"type": "output_text", "text": text, "annotations": []}
                 left.append(orjson.dumps({"type": "message", "role": "assistant", "content": [said]}))

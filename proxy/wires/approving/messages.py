@@ -155,12 +155,16 @@ def read_anthropic(
                 fails = block.get("is_error") is True
                 reading.answer(approval_id, place, path, block.get("content"), fails=fails)
         if mentions := list(filter(None, mentions)):
-            texts = [block for block in kept if isinstance(block, dict) and block.get("type") == "text"]
+            texts = [block for block in kept if _is_text(block)]
             text = {"type": "text", "text": _with_mentions(texts, mentions)}
-            kept = [*(block for block in kept if block not in texts), text]
+            kept = [*(block for block in kept if not _is_text(block)), text]
         if kept:
             reading.left.append(orjson.dumps({**message, "content": kept}))
     return reading.left, reading.shown, reading.answered
+
+
+def _is_text(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("type") == "text"
 
 
 def _block_id(block: Any) -> str:

@@ -44,13 +44,16 @@ def recorded(
     path: str = "/v1/chat/completions",
     content: str = "all",
     seal: bool = True,
+    tools: Any = None,
+    wires: Sequence[str] = (),
 ) -> str:
     """Serve one request over a record in ``folder``; the run's id."""
 
     async def serve() -> str:
         store = {"url": f"sqlite:///{folder / 'toolrelay.db'}", "content": content, "seal": seal}
         async with RawUpstream(*scripts) as scripted:
-            config = make_config(scripted.url, modules=("probe_tools",), store=store)
+            served: dict[str, Any] = {"base_url": scripted.url, **({"wires": wires} if wires else {})}
+            config = make_config(served, modules=("probe_tools",), store=store, tools=tools)
             async with running(config) as proxy:
                 answer = await proxy.ask(ask or ASK, path=path)
                 return answer.header("x-toolrelay-run") or ""
@@ -211,16 +214,6 @@ def test_what_is_missing_is_said(tmp_path: Path, here: Any, keep: str) -> None:
         assert "what the model said in turn 1" in offline.stderr
 
 
-def test_a_turn_that_waits_for_its_client_is_missing(tmp_path: Path, here: Any) -> None:
-    """Calls that went to the client are no messages of the run, and that is said."""
-    turn = called(("call_1", TIME, '{"timezone":"UTC"}'), ("call_2", "mine", "{}"))
-    run_id = recorded(tmp_path, turn, ask={**ASK, "tools": [CLIENT_TOOL]})
-    done = here("runs", "replay", run_id)
-    assert done.returncode == 1
-    assert "in turn 1 (" in done.stderr
-    assert "client was to answer" in done.stderr
-
-
 def test_against_another_upstream(tmp_path: Path, here: Any) -> None:
     """The client's request goes there with the same tools offered; results come from the record."""
     ask = {**ASK, "temperature": 0.5}
@@ -354,3 +347,65 @@ def test_a_replay_spends_no_credentials(tmp_path: Path, here: Any) -> None:
     assert said["replayed"]["tools_called"] == ["turn 1: desk__order {} -> success"]
     assert said["same"], said
     assert asked == []
+
+
+MIXED = called(("call_1", TIME, '{"timezone":"UTC"}'), ("call_2", "mine", '{"a":1}'))
+MIXED_ASK = {**ASK, "tools": [CLIENT_TOOL]}
+
+
+@pytest.mark.parametrize("kept", ["tools", "all"])
+def test_offline_a_suspended_run_comes_out_the_same(tmp_path: Path, here: Any, kept: str) -> None:
+    """The client's call goes to the client again, beside the recorded result of the hidden one."""
+    run_id = recorded(tmp_path, MIXED, ask=MIXED_ASK, content=kept)
+    said = replayed(here, run_id)
+    assert said["same"], said
+    assert (said["replayed"]["status"], said["replayed"]["finish"]) == ("suspended", "tool_calls")
+    assert said["replayed"]["tools_called"] == [f'turn 1: {TIME} {{"timezone": "UTC"}} -> success']
+    assert said["unmatched"] == []
+
+
+def test_offline_a_run_that_ends_in_the_clients_calls_comes_out_the_same(tmp_path: Path, here: Any) -> None:
+    """A turn of client calls alone is on record with its calls, too."""
+    run_id = recorded(tmp_path, called(("call_2", "mine", '{"a":1}')), ask=MIXED_ASK)
+    said = replayed(here, run_id)
+    assert said["same"], said
+    assert said["replayed"]["finish"] == "tool_calls"
+
+
+def test_offline_a_run_that_spent_its_budget_comes_out_the_same(tmp_path: Path, here: Any) -> None:
+    """The call that came too late is on record, refused, and is refused again for the same budget."""
+    late = called(("call_3", ECHO, '{"text":"again"}'))
+    run_id = recorded(tmp_path, TURN, late, tools={"max_turns": 2})
+    said = replayed(here, run_id, env={"TOOLRELAY_TOOLS__MAX_TURNS": "2"})
+    assert said["same"], said
+    assert said["replayed"]["tools_called"][-1].endswith("-> budget_exhausted")
+    more = replayed(here, run_id, env={"TOOLRELAY_TOOLS__MAX_TURNS": "3"})
+    assert not more["same"]
+    assert "tools_called" in more["differences"]
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
+def test_offline_a_suspended_run_of_another_dialect_comes_out_the_same(
+    tmp_path: Path, here: Any, path: str
+) -> None:
+    """The upstream speaks Chat; what the client speaks does not matter for the record."""
+    function = {"name": "mine", "parameters": {"type": "object"}}
+    asks: dict[str, dict[str, Any]] = {
+        "/v1/responses": {
+            "model": "m",
+            "stream": True,
+            "input": "hi",
+            "tools": [{"type": "function", **function}],
+        },
+        "/v1/messages": {
+            "model": "m",
+            "max_tokens": 99,
+            "stream": True,
+            "messages": ASK["messages"],
+            "tools": [{"name": "mine", "input_schema": {"type": "object"}}],
+        },
+    }
+    run_id = recorded(tmp_path, MIXED, ask=asks[path], path=path, wires=("chat",))
+    said = replayed(here, run_id)
+    assert (said["recorded"]["status"], said["recorded"]["finish"]) == ("suspended", "tool_calls")
+    assert said["same"], said

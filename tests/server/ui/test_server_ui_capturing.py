@@ -1,6 +1,8 @@
 """Capturing bytes: only where an administrator asked, in bounds, sealed, and aligned afterwards."""
 
 import base64
+import io
+import zipfile
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +20,7 @@ from proxy.server import captures as taping
 from proxy.server.captures import CAPTURES, Captures, Order
 from proxy.server.peers import Peers
 from proxy.server.ui.aligning import aligned
+from proxy.upstreams.recorded.fixtures import load_exchanges
 
 
 async def asked(browser: Browser, secret: str = CLIENT, **more: Any) -> tuple[str, bytes]:
@@ -74,6 +77,31 @@ async def test_both_sides_of_a_run_are_captured_and_aligned() -> None:
         (listed,) = (await browser.get("capture")).json["data"]
         assert (listed["runs_left"], listed["by"]) == (0, "boss")
         assert listed["bytes"] > 0
+
+
+async def test_a_captured_run_is_a_fixture_that_can_be_replayed(tmp_path: Path) -> None:
+    """The archive has both sides byte for byte, and an upstream that replays it answers the same."""
+    async with ui_proxy() as (browser, upstream):
+        await browser.sign_in()
+        early, _ = await asked(browser)
+        refused = await browser.get(f"runs/{early}/fixture")
+        assert (refused.status, refused.error["code"]) == (409, "cannot_save_fixture")
+    async with ui_proxy() as (browser, upstream):
+        await browser.sign_in()
+        await browser.send("POST", "capture", {"runs": 1, "minutes": 5})
+        run_id, answer = await asked(browser)
+        saved = await browser.get(f"runs/{run_id}/fixture")
+        assert (saved.status, saved.header("content-type")) == (200, "application/zip")
+        sent = [request.body for request in upstream.requests]
+    with zipfile.ZipFile(io.BytesIO(saved.body)) as archive:
+        archive.extractall(tmp_path)
+    folder = tmp_path / run_id
+    assert (folder / "client/response.sse").read_bytes() == answer
+    assert [(folder / f"turn-{n}/request.json").read_bytes() for n in (1, 2)] == sent
+    first, second = load_exchanges([tmp_path])
+    assert (first.status, first.number, second.number) == (200, 1, 2)
+    assert b"core__get_current_time" in (first.sse or b"")
+    assert sum(size for _, size in second.chunks) == len(second.sse or b"")
 
 
 async def test_a_capture_is_for_one_key_and_can_be_ended() -> None:

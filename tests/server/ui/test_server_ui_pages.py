@@ -7,6 +7,7 @@ import pytest
 from client_keys import bearer, declared
 from listed_runs import fill, run
 from running_proxy import SERVER_KEY
+from store_postgres import need_postgres, new_schema
 from structlog.testing import capture_logs
 from ui_rig import ADMIN, CLIENT, QUESTION, Browser, ui_proxy
 
@@ -188,6 +189,29 @@ async def test_a_replay_that_cannot_be_made_says_what_the_record_lacks() -> None
         answer = await browser.send("POST", f"runs/{run_id}/replay", {})
         assert (answer.status, answer.error["code"]) == (409, "cannot_replay")
         assert "store.content" in answer.error["message"]
+
+
+async def test_every_page_reads_a_record_in_postgresql() -> None:
+    """Runs, comparison, usage, keys, tools, health, captured bytes and replay do not depend on the store."""
+    need_postgres()
+    async with new_schema() as url, ui_proxy(store={"url": url, "content": "all"}) as (browser, _):
+        await browser.sign_in()
+        run_id = await asked(browser)
+        (row,) = (await browser.get("runs")).json["data"]
+        assert (row["id"], row["calls"][0]["tool"]) == (run_id, "core__get_current_time")
+        assert row["caller_name"] == "webui"
+        shown = (await browser.get(f"runs/{run_id}?content=true")).json
+        assert (len(shown["turns"]), shown["messages"][0]["role"]) == (2, "request")
+        assert (await browser.get(f"compare?a={run_id}&b={run_id}")).json["fields"] == []
+        (used,) = (await browser.get("usage?by=key")).json["data"]
+        assert (used["key_name"], used["runs"]) == ("webui", 1)
+        calls = {tool["id"]: tool["used"] for tool in (await browser.get("tools")).json["data"]}
+        assert calls["core__get_current_time"]["calls"] == 1
+        assert (await browser.get("health")).json["record"]["kind"] == "postgresql"
+        assert (await browser.get(f"runs/{run_id}/wire")).json["captured"] is False
+        assert (await browser.send("POST", f"runs/{run_id}/replay", {})).json["same"] is True
+        for path in ("keys", "mcp", "upstreams", "settings", "capture"):
+            assert (await browser.get(path)).status == 200
 
 
 async def test_what_is_copied_has_the_address_of_the_page() -> None:

@@ -55,7 +55,8 @@ export async function show({ params, session, signal }) {
       ["Copy as curl", "copy", () => copyAs(path, "curl")],
       ["Copy as Python", "copy", () => copyAs(path, "python")],
       ["Compare with…", "compare", () => compareWith(run)],
-      ["Save as fixture", "down", () => download(path)],
+      ["Save as fixture", "down", () => saveFixture(path)],
+      ["Save as JSON", "down", () => download(path)],
       ["Copy the run’s address", "copy", () => copy(location.href, "Address")],
     ]),
   ];
@@ -183,18 +184,31 @@ async function copyAs(path, as) {
   }
 }
 
-async function download(path) {
+async function saveFixture(path) {
   try {
-    const value = await api(`${path}/export`);
-    const url = URL.createObjectURL(new Blob([JSON.stringify(value, null, 2)], { type: "application/json" }));
-    const link = h("a", { href: url, download: `${path.split("/").at(-1)}.json` });
-    document.body.append(link);
-    link.click();
-    link.remove();
-    setTimeout(() => URL.revokeObjectURL(url), 10_000);
+    const response = await fetch(`/ui/api/${path}/fixture`, { credentials: "same-origin" });
+    if (!response.ok) throw new Error((await response.json().catch(() => null))?.error?.message ?? `The server answered ${response.status}.`);
+    save(await response.blob(), `${path.split("/").at(-1)}.zip`);
   } catch (error) {
     toast(error.message);
   }
+}
+
+async function download(path) {
+  try {
+    save(new Blob([JSON.stringify(await api(`${path}/export`), null, 2)], { type: "application/json" }), `${path.split("/").at(-1)}.json`);
+  } catch (error) {
+    toast(error.message);
+  }
+}
+
+function save(blob, name) {
+  const url = URL.createObjectURL(blob);
+  const link = h("a", { href: url, download: name });
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
 async function replay(path) {
