@@ -86,4 +86,7 @@ def _decide(ids: list[str], config: ConfigOption, *, approve: bool, reason: str)
 
 
 def _config(config: ConfigOption) -> Config:
-    return common.load(config, need_secrets=False)
+    """The configuration, with the log on standard error: decisions and reading are logged here, too."""
+    loaded = common.load(config, need_secrets=False)
+    common.start_logging(loaded)
+    return loaded

@@ -93,6 +93,8 @@ class Capturing:
         Raises StoreError, and :class:`~proxy.errors.RequestError` (409) where that is not possible.
         """
         tape = await self._captures.find(run.id)
+        if tape is None and self._captures.refused is not None:
+            raise _no_fixture(f"it needs captured bytes, and {self._captures.refused}")
         if tape is None:
             raise _no_fixture(
                 "its bytes were not captured, or have expired. Capture the next run on its Wire page"

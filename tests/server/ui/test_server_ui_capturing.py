@@ -86,6 +86,12 @@ async def test_a_captured_run_is_a_fixture_that_can_be_replayed(tmp_path: Path) 
         early, _ = await asked(browser)
         refused = await browser.get(f"runs/{early}/fixture")
         assert (refused.status, refused.error["code"]) == (409, "cannot_save_fixture")
+        assert "Capture the next run" in refused.error["message"]
+    async with ui_proxy(ui={"capture": "off"}) as (browser, _):
+        await browser.sign_in()
+        run_id, _ = await asked(browser)
+        refused = await browser.get(f"runs/{run_id}/fixture")
+        assert 'ui.capture = "off"' in refused.error["message"]
     async with ui_proxy() as (browser, upstream):
         await browser.sign_in()
         await browser.send("POST", "capture", {"runs": 1, "minutes": 5})

@@ -1,0 +1,130 @@
+"""Approvals of a server that is killed, and the commands that decide beside it."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import chat_script
+import pytest
+from approvals_rig import ID, say
+from openai import AsyncOpenAI
+from process_tree import kill_tree
+from proxy_process import ProxyProcess, serving, write_config
+from raw_upstream import RawUpstream
+from waiting import PATIENCE_S
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+ACT = "effect__act"
+ENV = {"TOOLRELAY_POLICY__APPROVE": '["effect__act"]'}
+
+
+def turns() -> list[Any]:
+    """A model that acts, and says so as often as it is asked."""
+    return [chat_script.reply(None, ("call_a", ACT, "{}")), *[chat_script.reply("Done.")] * 3]
+
+
+@asynccontextmanager
+async def command(folder: Path, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A command beside the server, on the same record; killed at the end if it still runs."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("TOOLRELAY_")}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "proxy",
+        "approvals",
+        *arguments,
+        cwd=folder,
+        env={**clean, **ENV},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def told(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    """The status, output and errors of a command."""
+    async with asyncio.timeout(PATIENCE_S), command(folder, *arguments) as process:
+        out, err = await process.communicate()
+        assert process.returncode is not None
+        return process.returncode, out.decode(), err.decode()
+
+
+def client_of(proxy: ProxyProcess) -> AsyncOpenAI:
+    return AsyncOpenAI(base_url=f"http://127.0.0.1:{proxy.port}/v1", api_key="x", max_retries=0)
+
+
+async def killed(proxy: ProxyProcess) -> None:
+    """Kill the supervisor and its workers, so that none of them can end what it does."""
+    kill_tree(proxy.process.pid)
+    await proxy.ended()
+
+
+async def test_an_approval_outlives_a_server_that_is_killed(tmp_path: Path) -> None:
+    """Killed while a call waits, and again while it runs: it is decided beside the server, and runs once."""
+    async with RawUpstream(*turns()) as upstream:
+        write_config(tmp_path, upstream.url, allow=(ACT,))
+        conversation: list[Any] = [{"role": "user", "content": "Act."}]
+        async with serving(tmp_path, env=ENV) as proxy, client_of(proxy) as client:
+            (approval_id,) = ID.findall(await say(client, "chat", conversation, stream=False))[:1]
+            await killed(proxy)
+        status, out, _ = await told(tmp_path, "approve", approval_id)
+        assert (status, out) == (0, f"{approval_id} is approved: {ACT}\n")
+        conversation.append({"role": "user", "content": "Go on."})
+        async with serving(tmp_path, env=ENV) as proxy, client_of(proxy) as client:
+            going = asyncio.create_task(say(client, "chat", list(conversation), stream=False))
+            await proxy.appears("started")
+            worker = proxy.rows("SELECT status FROM approvals")
+            assert worker == [("used",)]
+            await killed(proxy)
+            with pytest.raises(Exception):  # noqa: B017, PT011
+                await going
+        (tmp_path / "started").unlink()
+        (tmp_path / "go").touch()
+        async with serving(tmp_path, env=ENV) as proxy, client_of(proxy) as client:
+            assert await say(client, "chat", conversation, stream=False) == "Done."
+            assert not (tmp_path / "started").exists()
+            assert b"nobody knows" in upstream.requests[-1].body
+        status, _, err = await told(tmp_path, "deny", approval_id)
+        assert status == 1
+        assert "already used" in err
+
+
+async def test_the_commands_watch_show_and_deny(tmp_path: Path) -> None:
+    """A call is printed when it begins to wait, shown with a line in the log, and denied with a reason."""
+    async with RawUpstream(*turns()) as upstream:
+        write_config(tmp_path, upstream.url, allow=(ACT,))
+        conversation: list[Any] = [{"role": "user", "content": "Act."}]
+        async with (
+            serving(tmp_path, env=ENV) as proxy,
+            client_of(proxy) as client,
+            command(tmp_path, "watch") as watching,
+        ):
+            (approval_id,) = ID.findall(await say(client, "chat", conversation, stream=False))[:1]
+            assert watching.stdout is not None
+            async with asyncio.timeout(PATIENCE_S):
+                line = (await watching.stdout.readline()).decode()
+            assert line.startswith(f"{approval_id} {ACT} {{}} (for open, until ")
+            watching.send_signal(signal.SIGINT)
+            async with asyncio.timeout(PATIENCE_S):
+                assert await watching.wait() == 130
+            status, out, err = await told(tmp_path, "show", approval_id)
+            assert status == 0
+            assert '"arguments": {}' in out
+            assert "approval_read" in err
+            status, out, _ = await told(tmp_path, "deny", approval_id, "--reason", "Not now.")
+            assert (status, out) == (0, f"{approval_id} is denied: {ACT}\n")
+            conversation.append({"role": "user", "content": "Well?"})
+            assert await say(client, "chat", conversation, stream=False) == "Done."
+            assert b"Not now." in upstream.requests[-1].body
+            assert not (tmp_path / "started").exists()
