@@ -1,14 +1,17 @@
 """A server over streamable HTTP: reached only where it may be, and no further."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx2
 import pytest
+from aiohttp import web
 from mcp_http import real_server
 from mcp_rig import no_token
-from waiting import LATE_S, PATIENCE_S
+from mcp_script import tool_definition
+from waiting import LATE_S, PATIENCE_S, until
 
 from proxy.tools.mcp.host.connection import CallFailed, Connection
 from proxy.tools.mcp.host.http import CheckedTransport
@@ -94,3 +97,111 @@ async def test_an_answer_without_an_end_is_cut() -> None:
     async with httpx2.AsyncClient(transport=CheckedTransport(LOOPBACK, inner=inner)) as client:
         with pytest.raises(httpx2.ReadError, match="longer than"):
             await client.get("http://127.0.0.1:1/mcp")
+
+
+Handler = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any] | web.StreamResponse]]
+
+
+@asynccontextmanager
+async def scripted(answer: Handler) -> AsyncIterator[tuple[Server, list[str]]]:
+    """A server of 2025-11-25 that answers lists and calls by ``answer``, and the paths it was asked at."""
+    paths: list[str] = []
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        paths.append(request.path)
+        asked = await request.json()
+        if "id" not in asked:
+            return web.Response(status=202)
+        told: Mapping[str, Any] | web.StreamResponse
+        if asked["method"] == "initialize":
+            info = {"name": "scripted", "version": "1"}
+            made = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
+            told = {"result": made}
+        elif asked["method"].startswith("tools/"):
+            told = await answer(asked)
+        else:
+            told = {"error": {"code": -32601, "message": "not known"}}
+        if isinstance(told, web.StreamResponse):
+            return told
+        return web.json_response({"jsonrpc": "2.0", "id": asked["id"], **told})
+
+    app = web.Application()
+    app.router.add_post("/{path}", serve)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield Server("toy", url=f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"), paths
+    finally:
+        await runner.cleanup()
+
+
+async def call(connection: Connection, tool: str) -> Mapping[str, Any]:
+    """The result of a call."""
+    live = connection.definition(tool)
+    assert live is not None
+    return await connection.call(tool, {}, digest=live.digest, timeout_s=LATE_S)
+
+
+async def test_an_empty_cursor_is_one() -> None:
+    """The list ends only where no cursor comes."""
+
+    async def answer(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+        if "cursor" not in asked.get("params", {}):
+            return {"result": {"tools": [tool_definition("a")], "nextCursor": ""}}
+        return {"result": {"tools": [tool_definition("b")]}}
+
+    async with scripted(answer) as (server, _), connected(server) as connection:
+        assert connection.definition("a") is not None
+        assert connection.definition("b") is not None
+
+
+async def test_pages_without_an_end_end() -> None:
+    """After a hundred; what came until then is used."""
+    pages: list[Any] = []
+
+    async def answer(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+        pages.append(asked)
+        return {"result": {"tools": [tool_definition("a")] if len(pages) == 1 else [], "nextCursor": "x"}}
+
+    async with scripted(answer) as (server, _), connected(server) as connection:
+        assert connection.definition("a") is not None
+        assert len(pages) == 100
+
+
+async def test_a_server_has_so_many_calls_open() -> None:
+    """The 33rd is refused at once; the others come to their end."""
+    go_on, waiting = asyncio.Event(), []
+
+    async def answer(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+        if asked["method"] == "tools/list":
+            return {"result": {"tools": [tool_definition("a")]}}
+        waiting.append(asked)
+        await go_on.wait()
+        return {"result": {"content": []}}
+
+    async with scripted(answer) as (server, _), connected(server) as connection:
+        calls = [asyncio.create_task(call(connection, "a")) for _ in range(32)]
+        await until(lambda: len(waiting) == 32)
+        with pytest.raises(CallFailed) as caught:
+            await call(connection, "a")
+        assert caught.value.kind == "busy"
+        go_on.set()
+        assert await asyncio.gather(*calls) == [{"content": []}] * 32
+    assert len(waiting) == 32
+
+
+async def test_a_redirect_to_another_origin_is_not_followed() -> None:
+    """The request fails, and nothing arrives where it pointed."""
+
+    async def fine(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"result": {"tools": [tool_definition("a")]}}
+
+    async with scripted(fine) as (other, reached):
+
+        async def answer(asked: Mapping[str, Any]) -> web.StreamResponse:
+            return web.Response(status=307, headers={"Location": other.url})
+
+        async with scripted(answer) as (server, _), connected(server) as connection:
+            assert connection.status.state != "ready"
+    assert reached == []
