@@ -84,8 +84,12 @@ def toolrelay_config(
     limits: bool = True,
     text_calls: str = "off",
     wires: Sequence[str] = _WIRES,
+    more: str = "",
 ) -> Path:
-    """A configuration with every check on, and limits that are counted and never reached."""
+    """A configuration with every check on, and limits that are counted and never reached.
+
+    ``more`` is TOML that stands behind it.
+    """
     allow = '"bench_tools__*"' if tools else ""
     text = _TOOLRELAY.format(
         port=port,
@@ -97,7 +101,7 @@ def toolrelay_config(
         wires=", ".join(f'"{wire}"' for wire in wires),
     )
     path = folder / f"toolrelay-{port}.toml"
-    path.write_text(text + (_LIMITS if limits else _NO_LIMITS))
+    path.write_text(text + (_LIMITS if limits else _NO_LIMITS) + more)
     return path
 
 
@@ -113,6 +117,7 @@ def toolrelay(
     workers: int | None = None,
     text_calls: str = "off",
     wires: Sequence[str] = _WIRES,
+    more: str = "",
 ) -> Iterator[Process]:
     """A proxy as ``serve`` starts it; its log goes to a file.
 
@@ -129,6 +134,7 @@ def toolrelay(
         limits=workers is None,
         text_calls=text_calls,
         wires=wires,
+        more=more,
     )
     command = python("-m", "proxy", "serve", "--config", str(config), "--workers", str(workers or 1))
     log = folder / f"{name.replace(' ', '-')}.log"

@@ -30,29 +30,34 @@ class Process:
         self.port = port
         self._child = child
 
-    def pids(self) -> list[int]:
-        """The process and its descendants."""
+    def pids(self, without: str = "") -> list[int]:
+        """The process and its descendants, without those whose command line has ``without`` in it."""
         found, waiting = [], [self._child.pid]
         while waiting:
             pid = waiting.pop()
+            if without and without in _command_line(pid):
+                continue
             found.append(pid)
             with contextlib.suppress(OSError):
                 for task in Path(f"/proc/{pid}/task").iterdir():
                     waiting += map(int, (task / "children").read_text().split())
         return found
 
-    def cpu_s(self) -> float:
-        """CPU seconds so far of every thread that lives; nanoseconds where the kernel counts them."""
+    def cpu_s(self, without: str = "") -> float:
+        """CPU seconds so far of every thread that lives; nanoseconds where the kernel counts them.
+
+        ``without`` is that of :meth:`pids`.
+        """
         total = 0
-        for pid in self.pids():
+        for pid in self.pids(without):
             for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
                 with contextlib.suppress(OSError):
                     total += int(task.read_text().split()[0])
-        return total / 1e9 if total else self._ticks() / os.sysconf("SC_CLK_TCK")
+        return total / 1e9 if total else self._ticks(without) / os.sysconf("SC_CLK_TCK")
 
-    def _ticks(self) -> int:
+    def _ticks(self, without: str) -> int:
         ticks = 0
-        for pid in self.pids():
+        for pid in self.pids(without):
             with contextlib.suppress(OSError):
                 fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
                 ticks += int(fields[11]) + int(fields[12])
@@ -76,6 +81,13 @@ class Process:
         except subprocess.TimeoutExpired:
             self._child.kill()
             self._child.wait()
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 @contextlib.contextmanager

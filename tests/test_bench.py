@@ -1,7 +1,9 @@
 """The bench: what it reads and what it shows.  Its figures are nobody's test."""
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 from child_server import reserved_port
 from closed_port import closed_port
 
-from bench import soak
+from bench import mcp_servers, soak
 from bench.capacity import DELAY_MS, FULL, PAUSE_MS, Step, Window, climb, hold, load_of
 from bench.contestants import toolrelay_config
 from bench.load import Load, request_bytes
@@ -267,3 +269,30 @@ def test_the_long_soak_is_the_suites_own(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (soak.main([]), soak.main(["12000"])) == (3, 3)
     assert [streams for _, streams in ran] == ["10000", "12000"]
     assert all((ROOT / command[-1]).exists() for command, _ in ran)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_chats_beside_mcp_servers_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    """Both proxies answer every request while a server comes and goes, and each row has a ratio."""
+    assert mcp_servers.main(["--quick"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")][2:]
+    assert [row.split("|")[1].strip() for row in rows] == ["request", "stream of one chunk", "chunk, paced"]
+
+
+def test_a_process_is_counted_without_another(tmp_path: Path) -> None:
+    """One that has a word in its command line is left out, and whatever it started."""
+    program = tmp_path / "serving.py"
+    with reserved_port() as port:
+        program.write_text(
+            "import subprocess\nfrom http.server import BaseHTTPRequestHandler, HTTPServer\n"
+            "subprocess.Popen(['sh', '-c', 'sleep 60; true', 'odd-one-out'])\n"
+            f"HTTPServer(('127.0.0.1', {port}), BaseHTTPRequestHandler).serve_forever()\n"
+        )
+        with started("p", port, python(str(program)), tmp_path / "log", core=None) as process:
+            everybody = process.pids()
+            assert len(process.pids("odd-one-out")) == 1 < len(everybody)
+            assert process.pids("serving.py") == []
+        for pid in everybody:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
