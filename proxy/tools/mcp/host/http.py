@@ -4,8 +4,8 @@ A request to a server with a connection gets the header that a worker gives for 
 :mod:`proxy.tools.mcp.host.authorization`.
 
 The address of every request is looked up and checked here, and the connection is made to the address that
-was checked, so that a name which changes its address meanwhile leads nowhere.  Redirects are not followed,
-proxies of the environment are not used, and an answer has a bound.
+was checked, so that a name which changes its address meanwhile leads nowhere.  No redirect leads to another
+origin, proxies of the environment are not used, and an answer has a bound.
 """
 
 import asyncio
