@@ -58,6 +58,8 @@ class _KeptStream:
         self._pieces: list[bytes] = []
         self._size = 0
         self.client: ClientStream | None = None
+        self._catching_up: ClientStream | None = None
+        """The newest client, while it gets what was sent before it came."""
         self.cut_off = False
         self.lost = False
         self.ended = self.broken = False
@@ -65,6 +67,11 @@ class _KeptStream:
     @property
     def started(self) -> bool:
         return self._head is not None
+
+    @property
+    def alone(self) -> bool:
+        """Whether no client takes the stream."""
+        return self.client is None and self._catching_up is None
 
     def blank_out(self, secrets: Secrets | None) -> None:
         self._secrets = secrets
@@ -145,11 +152,30 @@ class _KeptStream:
             raise ConnectionResetError("the client has gone, and the run was too long to be resumed")
 
     async def replay(self, client: ClientStream) -> None:
-        """Send a client everything so far, and the rest as it comes.  Raises ``ConnectionError``."""
-        if (before := self.client) is not None:
-            # A run has one client at a time; the connection of the old one may be dead.
-            self.client = None
-            before.abort()
+        """Send a client everything so far, and the rest as it comes.
+
+        A run has one client at a time, the newest: the connection of the one before may be dead, and is cut.
+        Raises ``ConnectionError`` if the client leaves, if a newer one comes, and if the run becomes too long
+        to be resumed.
+        """
+        for before in (self.client, self._catching_up):
+            if before is not None:
+                before.abort()
+        self.client, self._catching_up = None, client
+        try:
+            await self._catch_up(client)
+        finally:
+            if self._catching_up is client:
+                self._catching_up = None
+        if self.broken:
+            client.abort()
+        elif self.ended:
+            client.finish()
+        else:
+            client.flush()
+            self.client = client
+
+    async def _catch_up(self, client: ClientStream) -> None:
         client.blank_out(self._secrets)
         for name, value in self._told.items():
             client.set_header(name, value)
@@ -159,15 +185,15 @@ class _KeptStream:
         while place < len(self._pieces):
             wait = client.push(self._pieces[place])
             place += 1
-            if wait is not None:
-                await wait
-        if self.broken:
-            client.abort()
-        elif self.ended:
-            client.finish()
-        else:
-            client.flush()
-            self.client = client
+            if wait is None:
+                continue
+            await wait
+            if self._catching_up is not client:
+                raise ConnectionResetError("another connection has resumed the run")
+            if self.lost:
+                # What is missing cannot be sent any more.  A stream with a gap would look whole.
+                client.abort()
+                raise ConnectionResetError("the run was too long to be resumed")
 
 
 @dataclass(eq=False, slots=True)
@@ -274,7 +300,7 @@ class ResumableRuns:
 
     def _leave(self, run_id: str, run: _Run) -> None:
         """Let a run without a client end after ``keep_s`` seconds, unless one comes back."""
-        if run.task.done() or run.stream.client is not None:
+        if run.task.done() or not run.stream.alone:
             return
         if run.stream.lost:
             run.task.cancel()

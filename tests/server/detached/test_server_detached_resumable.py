@@ -1,5 +1,6 @@
 """A dropped stream is resumed: the run goes on without its client, who gets all of it again."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +15,10 @@ from raw_upstream import RawUpstream
 from running_proxy import Answer, Proxy, make_config, running
 from waiting import LATE_S, until
 
+from proxy.http.headers import Headers
+from proxy.relay.base import ClientStream
 from proxy.server.detached import resumable
+from proxy.server.detached.resumable import ResumableRuns
 
 SLOW, BUY = "probe_tools__slow", "probe_tools__slow_buy"
 ON = {"x-toolrelay-resume": "on"}
@@ -194,3 +198,125 @@ async def test_what_is_kept_for_a_resumed_stream_is_bounded(
     assert text_of(payloads_of(answer.body)) == "Let me see.\n\nIt is done."
     assert again.status == 404
     assert json.loads(again.body)["error"]["code"] == "run_not_resumable"
+
+
+class SlowClient:
+    """A connection that takes one piece for each step of its reader."""
+
+    cut_off = False
+    started = True
+
+    def __init__(self) -> None:
+        self.got: list[bytes] = []
+        self.ended = ""
+        self._steps = asyncio.Semaphore(0)
+
+    def blank_out(self, secrets: object) -> None: ...
+
+    def set_header(self, name: str, value: str) -> None: ...
+
+    def start(self, status: int, headers: Headers) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def push(self, data: bytes, last: bool = False) -> Any:
+        if self.ended:
+            raise ConnectionResetError("closed")
+        self.got.append(data)
+        return self._taken()
+
+    async def _taken(self) -> None:
+        await self._steps.acquire()
+        if self.ended == "aborted":
+            raise ConnectionResetError("closed")
+
+    async def write(self, data: bytes) -> None:
+        await self.push(data)
+
+    def before_finish(self) -> None:
+        return None
+
+    def finish(self) -> None:
+        self.ended = "finished"
+
+    def abort(self) -> None:
+        self.ended = "aborted"
+        self.read()
+
+    def read(self, steps: int = 99) -> None:
+        """Take so many pieces more."""
+        for _ in range(steps):
+            self._steps.release()
+
+
+async def turns() -> None:
+    """Let every task go on as far as it can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+class KeptRun:
+    """A run that has sent three pieces, whose client has left, and that goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.runs = ResumableRuns(LATE_S)
+        self.more, self.last = asyncio.Event(), b"d"
+
+    async def _work(self, stream: ClientStream) -> None:
+        stream.start(200, ())
+        for piece in (b"a", b"b", b"c"):
+            await stream.write(piece)
+        await self.more.wait()
+        await stream.write(self.last)
+        stream.finish()
+
+    async def left(self) -> None:
+        """Serve the first client until it leaves."""
+        first = SlowClient()
+        first.read()
+        serving = asyncio.create_task(self.runs.serve("r", "me", b"", first, self._work))
+        await turns()
+        serving.cancel()
+        await asyncio.wait({serving})
+
+    def resumed(self) -> tuple[SlowClient, asyncio.Task[None]]:
+        """A client that comes back."""
+        client = SlowClient()
+        return client, asyncio.create_task(self.runs.resume("r", "me", b"", client))
+
+
+async def test_the_newest_of_two_clients_that_come_back_at_once_gets_the_stream() -> None:
+    """The other one's connection is cut, and the run does not end because that one has left."""
+    kept = KeptRun()
+    await kept.left()
+    older, losing = kept.resumed()
+    await turns()
+    newer, winning = kept.resumed()
+    await turns()
+    assert older.ended == "aborted"
+    newer.read()
+    await turns()
+    assert isinstance(losing.exception(), ConnectionResetError)
+    assert kept.runs._runs["r"].timer is None, "the run would end, though it has a client"
+    kept.more.set()
+    await asyncio.wait_for(winning, LATE_S)
+    assert (b"".join(newer.got), newer.ended) == (b"abcd", "finished")
+    assert older.got == [b"a"]
+    await kept.runs.drain(1)
+
+
+async def test_no_client_gets_a_stream_with_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that becomes too long while its client catches up: the connection is cut."""
+    monkeypatch.setattr(resumable, "_MAX_BYTES", 10)
+    kept = KeptRun()
+    kept.last = b"d" * 11
+    await kept.left()
+    client, resuming = kept.resumed()
+    await turns()
+    kept.more.set()
+    await turns()
+    client.read()
+    await asyncio.wait({resuming}, timeout=LATE_S)
+    assert isinstance(resuming.exception(), ConnectionResetError)
+    assert (client.got, client.ended) == ([b"a"], "aborted")
+    await kept.runs.drain(1)
