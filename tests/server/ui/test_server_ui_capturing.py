@@ -2,6 +2,7 @@
 
 import base64
 import io
+import re
 import zipfile
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +22,9 @@ from proxy.server.captures import CAPTURES, Captures, Order
 from proxy.server.peers import Peers
 from proxy.server.ui.aligning import aligned
 from proxy.upstreams.recorded.fixtures import load_exchanges
+
+_MINTED = re.compile(rb"chatcmpl-\w+")
+"""The id that each composed stream gets."""
 
 
 async def asked(browser: Browser, secret: str = CLIENT, **more: Any) -> tuple[str, bytes]:
@@ -108,6 +112,11 @@ async def test_a_captured_run_is_a_fixture_that_can_be_replayed(tmp_path: Path) 
     assert (first.status, first.number, second.number) == (200, 1, 2)
     assert b"core__get_current_time" in (first.sse or b"")
     assert sum(size for _, size in second.chunks) == len(second.sse or b"")
+    upstream = {"base_url": f"replay:{tmp_path}", "wires": ("chat",)}
+    async with running(make_config(upstream, allow=("core__*",))) as proxy:
+        replayed = await proxy.ask(QUESTION)
+    assert replayed.status == 200
+    assert _MINTED.sub(b"", replayed.body) == _MINTED.sub(b"", answer)
 
 
 async def test_a_capture_is_for_one_key_and_can_be_ended() -> None:
