@@ -5,19 +5,15 @@ as it was connected.  No tool of them is offered.  Counted is the CPU of the pro
 one that talks to MCP servers, and the servers, are not theirs.
 """
 
-import argparse
 import contextlib
 import json
-import statistics
 import sys
-import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from bench.contestants import INSTRUMENT_CORE, PROXY_CORE, toolrelay
-from bench.load import Load
-from bench.measure import run_load
-from bench.processes import Process, free_port, python, started
+from bench.contestants import PROXY_CORE, toolrelay
+from bench.pairs import Pair, compare
 
 __all__ = ["main"]
 
@@ -26,7 +22,6 @@ _HOST = "mcp.host.program"
 """In the command line of the process that talks to MCP servers."""
 
 _SETTLE_S = 4.0
-_CHUNKS = 100
 _PROGRAM = """
 import json, sys, threading, os
 if sys.argv[1:] == ["flaps"]:
@@ -59,58 +54,29 @@ def configured(folder: Path) -> str:
     return text
 
 
-def rows(process: Process, core: int | None, factor: float) -> dict[str, float]:
-    """CPU of one round, in microseconds for each request, stream and paced chunk."""
-
-    def cost(load: Load) -> float:
-        before = process.cpu_s(_HOST)
-        result = run_load(load, core)
-        if result.failed:
-            raise RuntimeError(f"{process.name}: {result.failed} of {result.done} {load.kind} failed")
-        return (process.cpu_s(_HOST) - before) / result.done * 1e6
-
-    stream = cost(Load(process.port, "burst", requests=round(1200 * factor)))
-    paced = cost(Load(process.port, "paced", _CHUNKS, 10, connections=50, requests=50))
-    return {
-        "request": cost(Load(process.port, requests=round(3000 * factor))),
-        "stream of one chunk": stream,
-        "chunk, paced": (paced - stream) / _CHUNKS,
-    }
+@contextlib.contextmanager
+def proxies(folder: Path, upstream: int) -> Iterator[Pair]:
+    """A proxy without servers, and one with five."""
+    with (
+        toolrelay("no server", folder, upstream, tools=False, core=PROXY_CORE) as without,
+        toolrelay(
+            "five servers", folder, upstream, tools=False, core=PROXY_CORE, more=configured(folder)
+        ) as beside,
+    ):
+        time.sleep(_SETTLE_S)
+        yield without, beside
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="python -m bench.mcp_servers", description="MCP servers, unused.")
-    parser.add_argument("--rounds", type=int, default=7, help="rounds of every row (7)")
-    parser.add_argument("--quick", action="store_true", help="one round of little: a look, no figures")
-    given = parser.parse_args(arguments)
-    factor, count = (0.1, 1) if given.quick else (1.0, given.rounds)
-    found: dict[str, dict[str, list[float]]] = {}
-    with tempfile.TemporaryDirectory(prefix="toolrelay-bench-") as name, contextlib.ExitStack() as stack:
-        folder, port = Path(name), free_port()
-        command = python("-m", "bench.mock", str(port))
-        stack.enter_context(started("mock", port, command, folder / "mock.log", core=INSTRUMENT_CORE))
-        both = [
-            stack.enter_context(toolrelay(label, folder, port, tools=False, core=PROXY_CORE, more=more))
-            for label, more in (("no server", ""), ("five servers", configured(folder)))
-        ]
-        time.sleep(_SETTLE_S)
-        for process in both:
-            rows(process, INSTRUMENT_CORE, 0.1)  # What is paid once is not counted.
-        for number in range(count):
-            for process in both if number % 2 == 0 else reversed(both):
-                for row, value in rows(process, INSTRUMENT_CORE, factor).items():
-                    found.setdefault(row, {}).setdefault(process.name, []).append(value)
-    print("| CPU, µs | no server | five servers, one of them flapping | ratio of the rounds |")
-    print("|---|---|---|---|")
-    for row, values in found.items():
-        without, beside = values["no server"], values["five servers"]
-        ratios = [much / little for little, much in zip(without, beside, strict=True)]
-        print(
-            f"| {row} | {statistics.median(without):.1f} | {statistics.median(beside):.1f} "
-            f"| {statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f}) |"
-        )
-    return 0
+    return compare(
+        "bench.mcp_servers",
+        "MCP servers, unused.",
+        ("no server", "five servers, one of them flapping"),
+        proxies,
+        arguments,
+        uncounted=_HOST,
+    )
 
 
 if __name__ == "__main__":

@@ -112,8 +112,8 @@ async def test_a_captured_run_is_a_fixture_that_can_be_replayed(tmp_path: Path) 
     assert (first.status, first.number, second.number) == (200, 1, 2)
     assert b"core__get_current_time" in (first.sse or b"")
     assert sum(size for _, size in second.chunks) == len(second.sse or b"")
-    upstream = {"base_url": f"replay:{tmp_path}", "wires": ("chat",)}
-    async with running(make_config(upstream, allow=("core__*",))) as proxy:
+    recorded = {"base_url": f"replay:{tmp_path}", "wires": ("chat",)}
+    async with running(make_config(recorded, allow=("core__*",))) as proxy:
         replayed = await proxy.ask(QUESTION)
     assert replayed.status == 200
     assert _MINTED.sub(b"", replayed.body) == _MINTED.sub(b"", answer)

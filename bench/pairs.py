@@ -1,0 +1,79 @@
+"""Two proxies side by side that differ in one thing: what their streams cost, as ratios of one run."""
+
+import argparse
+import contextlib
+import statistics
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.contestants import INSTRUMENT_CORE
+from bench.load import Load
+from bench.measure import run_load
+from bench.processes import Process, free_port, python, started
+
+__all__ = ["Pair", "compare"]
+
+_CHUNKS = 100
+Pair = tuple[Process, Process]
+
+
+def _rows(process: Process, core: int | None, factor: float, uncounted: str) -> dict[str, float]:
+    """CPU of one round, in microseconds for each request, stream and paced chunk."""
+
+    def cost(load: Load) -> float:
+        before = process.cpu_s(uncounted)
+        result = run_load(load, core)
+        if result.failed:
+            raise RuntimeError(f"{process.name}: {result.failed} of {result.done} {load.kind} failed")
+        return (process.cpu_s(uncounted) - before) / result.done * 1e6
+
+    stream = cost(Load(process.port, "burst", requests=round(1200 * factor)))
+    paced = cost(Load(process.port, "paced", _CHUNKS, 10, connections=50, requests=50))
+    return {
+        "request": cost(Load(process.port, requests=round(3000 * factor))),
+        "stream of one chunk": stream,
+        "chunk, paced": (paced - stream) / _CHUNKS,
+    }
+
+
+def compare(
+    module: str,
+    about: str,
+    titles: tuple[str, str],
+    proxies: Callable[[Path, int], contextlib.AbstractContextManager[Pair]],
+    arguments: list[str] | None,
+    *,
+    uncounted: str = "",
+) -> int:
+    """Measure the proxies in turns and print the table; the exit status.
+
+    ``proxies`` takes a folder and the port of the upstream.  ``uncounted`` is a word in the command lines of
+    processes whose CPU does not count.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
+    parser.add_argument("--rounds", type=int, default=7, help="rounds of every row (7)")
+    parser.add_argument("--quick", action="store_true", help="one round of little: a look, no figures")
+    given = parser.parse_args(arguments)
+    factor, count = (0.1, 1) if given.quick else (1.0, given.rounds)
+    found: dict[str, tuple[list[float], list[float]]] = {}
+    with tempfile.TemporaryDirectory(prefix="toolrelay-bench-") as name, contextlib.ExitStack() as stack:
+        folder, port = Path(name), free_port()
+        command = python("-m", "bench.mock", str(port))
+        stack.enter_context(started("mock", port, command, folder / "mock.log", core=INSTRUMENT_CORE))
+        both = stack.enter_context(proxies(folder, port))
+        for process in both:
+            _rows(process, INSTRUMENT_CORE, 0.1, uncounted)  # What is paid once is not counted.
+        for number in range(count):
+            for which in (0, 1) if number % 2 == 0 else (1, 0):
+                for row, value in _rows(both[which], INSTRUMENT_CORE, factor, uncounted).items():
+                    found.setdefault(row, ([], []))[which].append(value)
+    print(f"| CPU, µs | {titles[0]} | {titles[1]} | ratio of the rounds |")
+    print("|---|---|---|---|")
+    for row, (without, beside) in found.items():
+        ratios = [much / little for little, much in zip(without, beside, strict=True)]
+        print(
+            f"| {row} | {statistics.median(without):.1f} | {statistics.median(beside):.1f} "
+            f"| {statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f}) |"
+        )
+    return 0
