@@ -2,7 +2,8 @@
 
 One task owns the session from its beginning to its end, as the SDK asks; calls use it from tasks of their
 own.  A call is sent once.  Where the connection is lost meanwhile, nobody knows whether the server did it,
-and the call says so; whether it may be made again is for whoever made it.
+and the call says so; whether it may be made again is for whoever made it.  Only a call that the server
+refused, since it does not know the session any more, is sent again in a new session.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from mcp.shared.exceptions import MCPError
 from proxy.plain_text import plain_text
 from proxy.tools.mcp.definitions import Definition, Listing, UnusableDefinition, read_listing
 from proxy.tools.mcp.host.authorization import Ask, NotAuthorized
-from proxy.tools.mcp.host.http import UNAUTHORIZED, HttpServer
+from proxy.tools.mcp.host.http import SESSION_GONE, UNAUTHORIZED, HttpServer
 from proxy.tools.mcp.host.sdk import OnProgress, Session
 from proxy.tools.mcp.host.stdio import OnGroup, StdioServer, Streams
 from proxy.tools.mcp.servers import HostSettings, Server
@@ -41,6 +42,9 @@ _LOGIN_S: Final = 5.0
 _AWAY_S: Final = 2.0
 """The longest that a call waits for a server that is just being connected."""
 
+_MOST_SESSIONS: Final = 2
+"""Sessions in which one call is tried."""
+
 _MAX_OPEN: Final = 32
 _MAX_PAGES: Final = 100
 _LIST_S: Final = 30.0
@@ -56,6 +60,10 @@ class CallFailed(Exception):
         self.words = words
         self.error = error
         super().__init__(words)
+
+
+class _SessionGone(Exception):
+    """The server did not know the session of a call, so it did not run the call."""
 
 
 class Transport(Protocol):
@@ -117,6 +125,8 @@ class Connection:
         self._ask = ask
         self._refusal: NotAuthorized | None = None
         self._session: Session | None = None
+        self._gone = False
+        self._end: Callable[[], None] = lambda: None
         self._usable = asyncio.Event()
         self._listed_at = 0.0
         self._list_again = asyncio.Event()
@@ -161,6 +171,7 @@ class Connection:
     async def _serve(self) -> None:
         """One connection, from its beginning to its end."""
         self._refusal = None
+        self._gone = False
         transport = self._transport()
         try:
             async with transport.open() as streams:
@@ -169,7 +180,7 @@ class Connection:
                     async with asyncio.timeout(self._settings.connect_timeout_s):
                         await session.negotiate()
                         await self._list(session)
-                    self._session = session
+                    self._session, self._end = session, watched.end
                     self._usable.set()
                     await self._attend(session, watched)
         finally:
@@ -185,7 +196,11 @@ class Connection:
     def _transport(self) -> Transport:
         if self.server.command:
             return StdioServer(self.server, self._on_group)
-        return HttpServer(self.server, self._settings.networks, self._ask, self._refused)
+        return HttpServer(self.server, self._settings.networks, self._ask, self._refused, self._forgotten)
+
+    def _forgotten(self) -> None:
+        """The server does not know the session any more; the request that met this gets its error next."""
+        self._gone = True
 
     def _refused(self, refusal: NotAuthorized | None) -> None:
         """A request was not authorized; ``None``: scopes that were missing are there now."""
@@ -256,6 +271,25 @@ class Connection:
         on_progress: OnProgress | None = None,
     ) -> dict[str, Any]:
         """The unread result of one call.  Raises :class:`CallFailed`."""
+        until = asyncio.get_running_loop().time() + timeout_s
+        for _ in range(_MOST_SESSIONS):
+            with contextlib.suppress(_SessionGone):
+                return await self._call(tool, arguments, digest, until, on_progress)
+        raise CallFailed("away", f"the server {self.server.name} forgets its sessions at once")
+
+    async def _call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        digest: str,
+        until: float,
+        on_progress: OnProgress | None,
+    ) -> dict[str, Any]:
+        """The result of a call in one session, to come before ``until`` on the loop's clock.
+
+        Raises :class:`CallFailed` and :class:`_SessionGone`.
+        """
+        timeout_s = max(0.001, until - asyncio.get_running_loop().time())
         session = await self._ready(min(_AWAY_S, timeout_s))
         live = self.definition(tool)
         if live is None:
@@ -266,10 +300,14 @@ class Connection:
             raise CallFailed("busy", f"the server has {_MAX_OPEN} calls open; try again later")
         self._open += 1
         params = {"name": tool, "arguments": dict(arguments)}
-        until = asyncio.get_running_loop().time() + timeout_s
+        timeout_s = max(0.001, until - asyncio.get_running_loop().time())
         try:
             return await session.request("tools/call", params, timeout_s, on_progress)
         except MCPError as error:
+            if self._gone and error.code == SESSION_GONE:
+                if self._session is session:
+                    self._end()
+                raise _SessionGone from None
             raise self._failure(error, lost=self._session is not session, until=until) from None
         finally:
             self._open -= 1
@@ -324,9 +362,10 @@ class _Watched:
         read, write = streams
         self.ended = asyncio.Event()
         self._lost = lost
-        self.streams: Streams = (_Watching(read, self._end), write)  # type: ignore[assignment]
+        self.streams: Streams = (_Watching(read, self.end), write)  # type: ignore[assignment]
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Tell that the connection has ended, or has to."""
         self._lost()
         self.ended.set()
 

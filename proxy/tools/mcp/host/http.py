@@ -24,7 +24,15 @@ from proxy.tools.mcp.host.stdio import MAX_LINE, Streams
 from proxy.tools.mcp.servers import Server
 from proxy.tools.oauth.challenges import read_challenge
 
-__all__ = ["UNAUTHORIZED", "AuthorizedTransport", "CheckedTransport", "HttpServer", "OnRefused"]
+__all__ = [
+    "SESSION_GONE",
+    "UNAUTHORIZED",
+    "AuthorizedTransport",
+    "CheckedTransport",
+    "HttpServer",
+    "OnRefused",
+    "SessionTransport",
+]
 
 _READ_S: Final = 3600.0
 """Between two pieces of a response: calls have their own time, and an open stream may say nothing."""
@@ -32,6 +40,10 @@ _READ_S: Final = 3600.0
 UNAUTHORIZED: Final = -32401
 """Code of the JSON-RPC error that stands for a request which was not authorized."""
 
+SESSION_GONE: Final = -32404
+"""Code of the JSON-RPC error that stands for a request whose session the server does not know any more."""
+
+_NOT_FOUND: Final = b"-32601"
 _MOST_TRIES: Final = 2
 
 OnRefused = Callable[[NotAuthorized | None], None]
@@ -83,6 +95,10 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
+_EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
+"""Source: the HTML standard, "Interpreting an event stream"."""
+
+
 class _Bounded(httpx2.AsyncByteStream):
     """A response's body up to a bound; an event stream begins to count anew with each event."""
 
@@ -92,9 +108,13 @@ class _Bounded(httpx2.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         read = 0
+        before = b""
         async for piece in self._stream:
-            end = piece.rfind(b"\n\n")
-            read = len(piece) - end if end >= 0 else read + len(piece)
+            # An empty line ends an event; it may be cut between two pieces.
+            seen = before + piece
+            end = max(seen.rfind(mark) for mark in _EVENT_ENDS)
+            read = len(seen) - end if end >= 0 else read + len(piece)
+            before = seen[-3:]
             if read > self._most:
                 raise httpx2.ReadError(f"the answer is longer than {self._most} bytes")
             yield piece
@@ -155,6 +175,36 @@ class AuthorizedTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
+class SessionTransport(httpx2.AsyncBaseTransport):
+    """Says where a server does not know the session of a request any more, after a restart for example.
+
+    The SDK would give each further call of the session an error that a tool could have given, too.
+    Source: the specification of MCP 2025-11-25, Transports, "Session Management": 404 to a request with
+    the session's id.
+    """
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport, gone: Callable[[], None]) -> None:
+        """``gone`` is called before the request gets its error."""
+        self._inner = inner
+        self._gone = gone
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        response = await self._inner.handle_async_request(request)
+        if response.status_code != 404 or request.method != "POST" or "mcp-session-id" not in request.headers:
+            return response
+        body = await response.aread()
+        if _NOT_FOUND in body:
+            # Some servers answer with this status that they do not know a method.
+            return httpx2.Response(404, headers=response.headers, content=body)
+        await response.aclose()
+        self._gone()
+        error = {"code": SESSION_GONE, "message": "the server does not know the session any more"}
+        return httpx2.Response(404, json={"jsonrpc": "2.0", "id": None, "error": error})
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
 def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port
 
@@ -170,19 +220,29 @@ def _missing_scopes(response: httpx2.Response) -> tuple[str, ...] | None:
 class HttpServer:
     """A server that is reached over HTTP."""
 
-    def __init__(self, server: Server, networks: Sequence[str], ask: Ask, refused: OnRefused) -> None:
+    def __init__(
+        self,
+        server: Server,
+        networks: Sequence[str],
+        ask: Ask,
+        refused: OnRefused,
+        gone: Callable[[], None],
+    ) -> None:
+        """``gone`` is that of :class:`SessionTransport`."""
         self._server = server
         self._networks = networks
         self._ask = ask
         self._refused = refused
+        self._gone = gone
         self.stderr = ""
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Streams]:
         """The streams of a session; nothing is sent yet."""
         client = httpx2.AsyncClient(
-            transport=AuthorizedTransport(
-                CheckedTransport(self._networks), self._server, self._ask, self._refused
+            transport=SessionTransport(
+                AuthorizedTransport(CheckedTransport(self._networks), self._server, self._ask, self._refused),
+                self._gone,
             ),
             headers={"user-agent": "toolrelay", **self._server.headers},
             timeout=httpx2.Timeout(30.0, read=_READ_S),

@@ -8,6 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
 from mcp_http import real_server
 from mcp_rig import no_token
 from mcp_script import tool_definition
@@ -99,17 +100,38 @@ async def test_an_answer_without_an_end_is_cut() -> None:
             await client.get("http://127.0.0.1:1/mcp")
 
 
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
+async def test_an_event_stream_may_be_long_and_its_events_may_not(end: bytes) -> None:
+    """The bound is that of one event, whichever ends of lines the server writes, wherever they are cut."""
+    event = b"data: " + b"x" * (700_001) + end
+    inner = Answering(event * 30)
+    async with httpx2.AsyncClient(transport=CheckedTransport(LOOPBACK, inner=inner)) as client:
+        answer = await client.get("http://127.0.0.1:1/mcp")
+        assert len(answer.content) == len(inner.body) > 16 << 20
+        inner.body = event + b"data: " + b"x" * (17 << 20) + end
+        with pytest.raises(httpx2.ReadError, match="longer than"):
+            await client.get("http://127.0.0.1:1/mcp")
+
+
 Handler = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any] | web.StreamResponse]]
 
 
 @asynccontextmanager
-async def scripted(answer: Handler) -> AsyncIterator[tuple[Server, list[str]]]:
-    """A server of 2025-11-25 that answers lists and calls by ``answer``, and the paths it was asked at."""
+async def scripted(
+    answer: Handler, sessions: set[str] | None = None
+) -> AsyncIterator[tuple[Server, list[str]]]:
+    """A server of 2025-11-25 that answers lists and calls by ``answer``, and the paths it was asked at.
+
+    With ``sessions`` it has sessions, and knows those that are in it.
+    """
     paths: list[str] = []
 
     async def serve(request: web.Request) -> web.StreamResponse:
         paths.append(request.path)
         asked = await request.json()
+        begins = asked["method"] == "initialize"
+        if sessions is not None and not begins and request.headers.get("mcp-session-id") not in sessions:
+            return web.Response(status=404, text="no such session")
         if "id" not in asked:
             return web.Response(status=202)
         told: Mapping[str, Any] | web.StreamResponse
@@ -117,6 +139,10 @@ async def scripted(answer: Handler) -> AsyncIterator[tuple[Server, list[str]]]:
             info = {"name": "scripted", "version": "1"}
             made = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
             told = {"result": made}
+            if sessions is not None:
+                sessions.add(session := f"s{len(paths)}")
+                whole = {"jsonrpc": "2.0", "id": asked["id"], **told}
+                return web.json_response(whole, headers={"mcp-session-id": session})
         elif asked["method"].startswith("tools/"):
             told = await answer(asked)
         else:
@@ -205,3 +231,80 @@ async def test_a_redirect_to_another_origin_is_not_followed() -> None:
         async with scripted(answer) as (server, _), connected(server) as connection:
             assert connection.status.state != "ready"
     assert reached == []
+
+
+async def test_a_call_whose_session_the_server_forgot_is_made_in_a_new_one() -> None:
+    """The server did not run it, so it is sent again; one that forgets that session, too, is away."""
+    sessions: set[str] = set()
+    runs: list[Any] = []
+    forgetful = False
+
+    async def answer(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+        if asked["method"] == "tools/list":
+            if forgetful:
+                sessions.clear()
+            return {"result": {"tools": [tool_definition("a")]}}
+        runs.append(asked)
+        return {"result": {"content": []}}
+
+    async with scripted(answer, sessions) as (server, _), connected(server) as connection:
+        assert connection.status.state == "ready", connection.status.reason
+        await call(connection, "a")
+        sessions.clear()
+        assert await call(connection, "a") == {"content": []}
+        assert (len(runs), connection.history.connects) == (2, 2)
+        sessions.clear()
+        forgetful = True
+        with pytest.raises(CallFailed) as caught:
+            await call(connection, "a")
+        assert caught.value.kind == "away"
+        assert len(runs) == 2
+
+
+class Cut(web.Response):
+    """An answer of which no byte arrives: the connection is reset."""
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        assert request.transport is not None
+        request.transport.abort()
+        return None
+
+
+async def test_calls_whose_connection_is_cut_have_an_unknown_outcome() -> None:
+    """The one that met it, and one that was open beside it; calls after them are made."""
+    waiting = asyncio.Event()
+
+    async def answer(asked: Mapping[str, Any]) -> Mapping[str, Any] | web.StreamResponse:
+        if asked["method"] == "tools/list":
+            return {"result": {"tools": [tool_definition("cut"), tool_definition("stays")]}}
+        if asked["params"]["name"] == "cut":
+            return Cut()
+        if not waiting.is_set():
+            waiting.set()
+            await asyncio.sleep(LATE_S)
+        return {"result": {"content": []}}
+
+    async with scripted(answer) as (server, _), connected(server) as connection:
+        beside = asyncio.create_task(call(connection, "stays"))
+        await asyncio.wait_for(waiting.wait(), LATE_S)
+        cut = asyncio.create_task(call(connection, "cut"))
+        failed = await asyncio.gather(beside, cut, return_exceptions=True)
+        assert [one.kind for one in failed if isinstance(one, CallFailed)] == ["lost", "lost"]
+        assert await call(connection, "stays") == {"content": []}
+        assert connection.history.connects == 2
+
+
+async def test_a_method_that_a_server_does_not_know_ends_no_session() -> None:
+    """Some servers say so with the status 404."""
+    error = {"code": -32601, "message": "not known"}
+
+    async def answer(asked: Mapping[str, Any]) -> Mapping[str, Any] | web.StreamResponse:
+        if asked["method"] == "tools/list":
+            return {"result": {"tools": [tool_definition("a")]}}
+        return web.json_response({"jsonrpc": "2.0", "id": asked["id"], "error": error}, status=404)
+
+    async with scripted(answer, set()) as (server, _), connected(server) as connection:
+        with pytest.raises(CallFailed) as caught:
+            await call(connection, "a")
+        assert (caught.value.kind, caught.value.error) == ("error", error)
+        assert connection.history.connects == 1
