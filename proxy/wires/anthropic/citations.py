@@ -83,7 +83,7 @@ def cited_blocks(content: Sequence[Block], citations: Sequence[CitationAdded]) -
     A citation of no certain text belongs to the last one.  ``None`` where there is no text at all.
     """
     texts = [block for block in content if block["type"] == "text"]
-    if not texts:
+    if not any(block["text"] for block in texts):
         return None
     whole = sum(len(block["text"]) for block in texts)
     placed: list[CitationAdded] = []

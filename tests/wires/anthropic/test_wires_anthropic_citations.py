@@ -72,3 +72,10 @@ def test_a_reply_of_very_many_sources() -> None:
     assert blocks is not None
     assert len(blocks) == 1001
     assert sum(len(one.get("citations", ())) for one in blocks) == 1500
+
+
+def test_citations_of_no_text_have_no_place() -> None:
+    """A reply of an empty text has nothing that they could belong to."""
+    found = [CitationAdded(0, 0, "https://example.com/a")]
+    assert cited_blocks([block("")], found) is None
+    assert cited_blocks([block(""), block("x")], found) == [block("x", OURS)]
