@@ -1,4 +1,4 @@
-"""The webhook of approvals: tells a service of the operator's that a call waits for a person.
+"""The webhook of approvals: tells the operator's service that a call waits for a person.
 
 It only informs: the answer decides nothing, and the message has no secret and no link that acts.  Messages
 are signed as Standard Webhooks 1.0 says (https://www.standardwebhooks.com), so that its libraries can check
@@ -60,7 +60,7 @@ class _Message:
 class ApprovalWebhook:
     """Sends one message for each call that starts to wait, in order, beside the runs and never in their way.
 
-    ``url`` is where to, at ``host``, over ``pool``, which checks the address that it connects to.
+    Messages go to ``url`` at ``host`` over ``pool``, which checks the address that it connects to.
     ``arguments`` adds the redacted arguments.  ``page`` is the page where people decide; empty for none.
     """
 

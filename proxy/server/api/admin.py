@@ -263,6 +263,7 @@ def parse_query(query: str, *known: str) -> dict[str, str]:
 
 
 def read_limit(text: str | None) -> int:
+    """The number of rows that a query asks for; raises :class:`~proxy.errors.RequestError` (400)."""
     if text is None:
         return _DEFAULT
     if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= _MOST):

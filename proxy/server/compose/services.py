@@ -185,9 +185,9 @@ async def create_services(
     mcp = mcp_provider(config, given, store, credentials, guard) if own else ()
     agents = agent_provider(config, given, [*providers, *mcp], policy) if own else ()
     registry = await load_registry([*providers, *mcp, *agents], given, guard)
-    instruments = _instruments(config, registry, given.endpoints)
-    instruments.watch_store(store)
+    instruments = _instruments(config, registry, given.endpoints, store)
     upstreams = open_upstreams(config, given, instruments, guard)
+    webhook = make_webhook(config)
     runner = Runner(
         registry,
         policy,
@@ -216,7 +216,7 @@ async def create_services(
         egress=egress,
         credentials=credentials,
         instruments=instruments,
-        approvals=make_approvals(config, runner, store, webhook := make_webhook(config)),
+        approvals=make_approvals(config, runner, store, webhook),
         webhook=webhook,
         mcp=mcp,
         agents=agents,
@@ -249,9 +249,9 @@ async def _start(services: Services) -> Services:
     return services
 
 
-def _instruments(config: Config, registry: Registry, endpoints: EndpointTable) -> Instruments:
-    """Figures and traces; their labels are what the configuration and the registry name."""
-    return open_instruments(
+def _instruments(config: Config, registry: Registry, endpoints: EndpointTable, store: Store) -> Instruments:
+    """Figures, of ``store`` too, and traces; their labels are what the configuration and the registry name."""
+    instruments = open_instruments(
         count=config.telemetry.metrics,
         otlp_endpoint=config.telemetry.otlp_endpoint,
         upstreams={name: upstream.base_url for name, upstream in config.upstreams.items()},
@@ -268,6 +268,8 @@ def _instruments(config: Config, registry: Registry, endpoints: EndpointTable) -
         version=__version__,
         servers=tuple(config.mcp.servers),
     )
+    instruments.watch_store(store)
+    return instruments
 
 
 def _limiter(config: Config, instruments: Instruments) -> RateLimiter:

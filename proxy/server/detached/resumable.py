@@ -59,7 +59,7 @@ class _KeptStream:
         self._size = 0
         self.client: ClientStream | None = None
         self._catching_up: ClientStream | None = None
-        """The newest client, while it gets what was sent before it came."""
+        """The newest client, while it receives the bytes that were sent before it came."""
         self.cut_off = False
         self.lost = False
         self.ended = self.broken = False
@@ -70,7 +70,7 @@ class _KeptStream:
 
     @property
     def alone(self) -> bool:
-        """Whether no client takes the stream."""
+        """Whether no client receives the stream."""
         return self.client is None and self._catching_up is None
 
     def blank_out(self, secrets: Secrets | None) -> None:
@@ -154,9 +154,9 @@ class _KeptStream:
     async def replay(self, client: ClientStream) -> None:
         """Send a client everything so far, and the rest as it comes.
 
-        A run has one client at a time, the newest: the connection of the one before may be dead, and is cut.
-        Raises ``ConnectionError`` if the client leaves, if a newer one comes, and if the run becomes too long
-        to be resumed.
+        A run has one client at a time, the newest.  The connection of the client before it may be dead, and
+        is closed.  Raises ``ConnectionError`` if the client leaves, if a newer client comes, or if the run
+        becomes too long to be resumed.
         """
         for before in (self.client, self._catching_up):
             if before is not None:
@@ -176,6 +176,7 @@ class _KeptStream:
             self.client = client
 
     async def _catch_up(self, client: ClientStream) -> None:
+        """Send a client the bytes that were kept; raises as :meth:`replay` does."""
         client.blank_out(self._secrets)
         for name, value in self._told.items():
             client.set_header(name, value)
@@ -191,7 +192,7 @@ class _KeptStream:
             if self._catching_up is not client:
                 raise ConnectionResetError("another connection has resumed the run")
             if self.lost:
-                # What is missing cannot be sent any more.  A stream with a gap would look whole.
+                # The dropped bytes are gone, and a stream with a gap would look complete.
                 client.abort()
                 raise ConnectionResetError("the run was too long to be resumed")
 

@@ -19,6 +19,8 @@ __all__ = [
     "SERVER_LABEL",
     "as_upstream_items",
     "called_name",
+    "event_response_id",
+    "is_message_event",
     "is_model_item",
     "is_ours",
     "is_reference",
@@ -297,3 +299,21 @@ def turn_items(message: Message) -> bytes:
             named = {"id": mint_item_id(kind), "type": kind, "call_id": part.call_id, "name": part.name}
             items.append({**named, text: part.arguments, "status": "completed"})
     return orjson.dumps({"id": mint_item_id("response"), "store": False, "output": items})
+
+
+def event_response_id(payload: Mapping[str, Any] | None) -> str:
+    """The id of the response that an event tells of; empty where it tells of none."""
+    response = (payload or {}).get("response")
+    found = response.get("id") if isinstance(response, dict) else None
+    return found if isinstance(found, str) and found.strip() else ""
+
+
+def is_message_event(payload: Mapping[str, Any] | None) -> bool:
+    """Whether an event is part of a message, whose JSON would stand before the final one."""
+    payload = payload or {}
+    item, part = payload.get("item"), payload.get("part")
+    if isinstance(item, dict):
+        return item.get("type") == "message"
+    if isinstance(part, dict):
+        return part.get("type") in ("output_text", "refusal")
+    return str(payload.get("type")).startswith(("response.output_text.", "response.refusal."))

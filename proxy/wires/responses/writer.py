@@ -28,9 +28,15 @@ from proxy.wires.dialects.responses import error_event
 from proxy.wires.json.splice import replace_values, value_at
 from proxy.wires.repairing import CUT_OFF, RepairingWriter, failure_of
 from proxy.wires.responses.client_tools import ClientTools
-from proxy.wires.responses.items import mint_item_id
+from proxy.wires.responses.items import event_response_id, is_message_event, mint_item_id
 from proxy.wires.responses.open_item import OpenItem
-from proxy.wires.responses.own_items.shown import approval_events, list_events, message_events, traced_events
+from proxy.wires.responses.own_items.shown import (
+    Event,
+    approval_events,
+    list_events,
+    message_events,
+    traced_events,
+)
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.reader import CLOSING, OPENING, ItemKeys
 from proxy.wires.responses.request import answer_text
@@ -134,7 +140,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         for event in frame.events:
             if isinstance(event, TurnStarted):
                 # An encoder gives the response an id of its own; the event has the upstream's.
-                self._public_id = self._public_id or _response_id(frame.payload) or event.id
+                self._public_id = self._public_id or event_response_id(frame.payload) or event.id
             elif isinstance(event, ToolCallStarted) and not self._is_hidden(event.name):
                 self._client_ids[event.call_id] = event.call_id
             elif isinstance(event, TurnFailed):
@@ -149,7 +155,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
             if self._hold_text:
                 return self._held.put(frame)
             return b"".join(map(self._compose, [*self._held.take(), frame]))
-        if self._hold_text and (frame.undecided or _is_message_event(frame)):
+        if self._hold_text and (frame.undecided or is_message_event(frame.payload)):
             sign = OPEN
         else:
             sign = UNCERTAIN if frame.undecided else CERTAIN
@@ -231,7 +237,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
             response = {}
         if "tools" in response:
             self._tools_said = {"tools": response["tools"]}
-        self._public_id = self._public_id or _response_id(payload)
+        self._public_id = self._public_id or event_response_id(payload)
         created = response.get("created_at")
         if not self._created_at and isinstance(created, int | float):
             self._created_at = int(created)
@@ -377,7 +383,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
     def _encode(payload: Mapping[str, Any]) -> bytes:
         return encode_event(orjson.dumps(payload), str(payload["type"]).encode())
 
-    def _show(self, events: Iterable[dict[str, Any]]) -> bytes:
+    def _show(self, events: Iterable[Event]) -> bytes:
         """An item of our own at the next place."""
         index = self._next_index
         self._next_index += 1
@@ -409,7 +415,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
             out = b"".join(map(self._forward, frames))
         else:
             if end == "hidden" and self._hold_text:
-                frames = [frame for frame in frames if not _is_message_event(frame)]
+                frames = [frame for frame in frames if not is_message_event(frame.payload)]
             out = b"".join(map(self._compose, frames))
         self._sum_usage()
         self._phase = NEXT[self._phase, HIDDEN if end == "hidden" else TURN_ENDED]
@@ -441,8 +447,9 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
     def note(self, text: str) -> bytes:
         return b"" if self._hold_text else self._show(message_events(text))
 
-    def approval_requested(self, *of: str) -> bytes:
-        return self._show(approval_events(*of))
+    def approval_requested(self, item_id: str, label: str, name: str, arguments: str) -> bytes:
+        """See :meth:`proxy.wires.approving.shown.AsksByItems.approval_requested`."""
+        return self._show(approval_events(item_id, label, name, arguments))
 
     def keep_alive(self) -> bytes:
         return KEEP_ALIVE
@@ -480,21 +487,3 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         error = {"code": code or type, "message": message}
         whole = self._whole({}, status="failed", error=error)
         return out + self._emit({"type": "response.failed", "response": whole}) + END_MARK
-
-
-def _response_id(payload: Mapping[str, Any] | None) -> str:
-    """The id of the response that an event tells of; empty where it tells of none."""
-    response = (payload or {}).get("response")
-    response_id = response.get("id") if isinstance(response, dict) else None
-    return response_id if isinstance(response_id, str) and response_id.strip() else ""
-
-
-def _is_message_event(frame: Frame) -> bool:
-    """Whether a frame is part of a message, whose JSON would stand before the final one."""
-    payload = frame.payload or {}
-    item, part = payload.get("item"), payload.get("part")
-    if isinstance(item, dict):
-        return item.get("type") == "message"
-    if isinstance(part, dict):
-        return part.get("type") in ("output_text", "refusal")
-    return str(payload.get("type")).startswith(("response.output_text.", "response.refusal."))

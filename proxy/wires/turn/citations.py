@@ -1,4 +1,4 @@
-"""Sources of an answer, as the dialects of OpenAI name them, and what no other dialect can say of one.
+"""Sources of an answer, as the dialects of OpenAI name them.
 
 Sources for the shapes: OpenAI's API reference, "The chat completion object" (``annotations`` of a message)
 and "Streaming events" (``response.output_text.annotation.added``).
@@ -25,18 +25,17 @@ _ADDRESSES: Final = ("https://", "http://")
 
 
 def read_url_citation(said: Any, base: int = 0) -> CitationAdded:
-    """A citation with the members of OpenAI's ``url_citation``; ``base`` is where the text begins that its
-    indices count in.  Whatever is no address of a page has no ``url``."""
+    """A citation with the members of OpenAI's ``url_citation``.
+
+    Its indices count from ``base``.  ``url`` is empty unless the source is a page with an address.
+    """
     if not isinstance(said, Mapping):
         return CitationAdded(0, 0, "")
-    start, end = said.get("start_index"), said.get("end_index")
-    known = type(start) is int and type(end) is int and 0 <= start < end
     return CitationAdded(
-        base + start if known else 0,  # type: ignore[operator]
-        base + end if known else 0,  # type: ignore[operator]
+        *_bounds(said.get("start_index"), said.get("end_index"), base),
         page_address(said.get("url")),
         _words(said.get("title")),
-        # OpenRouter says what it has read.
+        # OpenRouter adds the text of the page.
         _words(said.get("content")),
     )
 
@@ -91,6 +90,13 @@ def _moved(annotation: Any, before: int, count: int) -> Any:
     further = {name: place + before for name, place in places.items() if type(place) is int}
     number = {"index": annotation["index"] + count} if type(annotation.get("index")) is int else {}
     return {**annotation, **number, "url_citation": {**said, **further}}
+
+
+def _bounds(start: object, end: object, base: int) -> tuple[int, int]:
+    """Where the cited text begins and ends; twice 0 where the upstream does not say."""
+    if type(start) is int and type(end) is int and 0 <= start < end:
+        return base + start, base + end
+    return 0, 0
 
 
 def _words(value: Any) -> str:

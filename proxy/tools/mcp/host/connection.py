@@ -2,8 +2,8 @@
 
 One task owns the session from its beginning to its end, as the SDK asks; calls use it from tasks of their
 own.  A call is sent once.  Where the connection is lost meanwhile, nobody knows whether the server did it,
-and the call says so; whether it may be made again is for whoever made it.  Only a call that the server
-refused, since it does not know the session any more, is sent again in a new session.
+and the call says so; whether it may be made again is for whoever made it.  Only a call that
+the server refused because it no longer knows the session is sent again, in a new session.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ _AWAY_S: Final = 2.0
 """The longest that a call waits for a server that is just being connected."""
 
 _MOST_SESSIONS: Final = 2
-"""Sessions in which one call is tried."""
+"""The number of sessions in which one call is tried."""
 
 _MAX_OPEN: Final = 32
 _MAX_PAGES: Final = 100
@@ -199,7 +199,7 @@ class Connection:
         return HttpServer(self.server, self._settings.networks, self._ask, self._refused, self._forgotten)
 
     def _forgotten(self) -> None:
-        """The server does not know the session any more; the request that met this gets its error next."""
+        """Note that the server no longer knows the session; the request that met this fails right after."""
         self._gone = True
 
     def _refused(self, refusal: NotAuthorized | None) -> None:
@@ -275,7 +275,7 @@ class Connection:
         for _ in range(_MOST_SESSIONS):
             with contextlib.suppress(_SessionGone):
                 return await self._call(tool, arguments, digest, until, on_progress)
-        raise CallFailed("away", f"the server {self.server.name} forgets its sessions at once")
+        raise CallFailed("away", f"the server {self.server.name} did not know the new session either")
 
     async def _call(
         self,
@@ -365,7 +365,7 @@ class _Watched:
         self.streams: Streams = (_Watching(read, self.end), write)  # type: ignore[assignment]
 
     def end(self) -> None:
-        """Tell that the connection has ended, or has to."""
+        """Report the end of the connection, or end it."""
         self._lost()
         self.ended.set()
 

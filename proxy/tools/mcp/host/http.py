@@ -41,7 +41,7 @@ UNAUTHORIZED: Final = -32401
 """Code of the JSON-RPC error that stands for a request which was not authorized."""
 
 SESSION_GONE: Final = -32404
-"""Code of the JSON-RPC error that stands for a request whose session the server does not know any more."""
+"""Code of the JSON-RPC error for a request whose session the server no longer knows."""
 
 _NOT_FOUND: Final = b"-32601"
 _MOST_TRIES: Final = 2
@@ -110,7 +110,7 @@ class _Bounded(httpx2.AsyncByteStream):
         read = 0
         before = b""
         async for piece in self._stream:
-            # An empty line ends an event; it may be cut between two pieces.
+            # An empty line ends an event; two pieces may share it.
             seen = before + piece
             end = max(seen.rfind(mark) for mark in _EVENT_ENDS)
             read = len(seen) - end if end >= 0 else read + len(piece)
@@ -176,9 +176,9 @@ class AuthorizedTransport(httpx2.AsyncBaseTransport):
 
 
 class SessionTransport(httpx2.AsyncBaseTransport):
-    """Says where a server does not know the session of a request any more, after a restart for example.
+    """Tells when a server no longer knows the session of a request, for example after a restart.
 
-    The SDK would give each further call of the session an error that a tool could have given, too.
+    The SDK alone would fail each further call of the session with an error that a tool could also give.
     Source: the specification of MCP 2025-11-25, Transports, "Session Management": 404 to a request with
     the session's id.
     """
@@ -192,13 +192,12 @@ class SessionTransport(httpx2.AsyncBaseTransport):
         response = await self._inner.handle_async_request(request)
         if response.status_code != 404 or request.method != "POST" or "mcp-session-id" not in request.headers:
             return response
-        body = await response.aread()
-        if _NOT_FOUND in body:
+        if _NOT_FOUND in await response.aread():
             # Some servers answer with this status that they do not know a method.
-            return httpx2.Response(404, headers=response.headers, content=body)
+            return response
         await response.aclose()
         self._gone()
-        error = {"code": SESSION_GONE, "message": "the server does not know the session any more"}
+        error = {"code": SESSION_GONE, "message": "the server no longer knows the session"}
         return httpx2.Response(404, json={"jsonrpc": "2.0", "id": None, "error": error})
 
     async def aclose(self) -> None:

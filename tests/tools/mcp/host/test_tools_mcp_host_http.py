@@ -294,14 +294,18 @@ async def test_calls_whose_connection_is_cut_have_an_unknown_outcome() -> None:
         assert connection.history.connects == 2
 
 
-async def test_a_method_that_a_server_does_not_know_ends_no_session() -> None:
+@pytest.mark.parametrize("compressed", [False, True])
+async def test_a_method_that_a_server_does_not_know_ends_no_session(compressed: bool) -> None:
     """Some servers say so with the status 404."""
     error = {"code": -32601, "message": "not known"}
 
     async def answer(asked: Mapping[str, Any]) -> Mapping[str, Any] | web.StreamResponse:
         if asked["method"] == "tools/list":
             return {"result": {"tools": [tool_definition("a")]}}
-        return web.json_response({"jsonrpc": "2.0", "id": asked["id"], "error": error}, status=404)
+        told = web.json_response({"jsonrpc": "2.0", "id": asked["id"], "error": error}, status=404)
+        if compressed:
+            told.enable_compression(web.ContentCoding.gzip)
+        return told
 
     async with scripted(answer, set()) as (server, _), connected(server) as connection:
         with pytest.raises(CallFailed) as caught:
