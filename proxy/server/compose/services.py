@@ -250,7 +250,7 @@ async def _start(services: Services) -> Services:
 
 
 def _instruments(config: Config, registry: Registry, endpoints: EndpointTable, store: Store) -> Instruments:
-    """Figures, of ``store`` too, and traces; their labels are what the configuration and the registry name."""
+    """Figures and traces; the configuration and the registry name their labels."""
     instruments = open_instruments(
         count=config.telemetry.metrics,
         otlp_endpoint=config.telemetry.otlp_endpoint,
