@@ -83,7 +83,7 @@ def _wrong_webhook(config: Config) -> Iterator[ConfigError]:
     if approvals.webhook and approvals.webhook_secret is None:
         yield ConfigError(
             "approvals.webhook",
-            "nothing signs its messages",
+            "has no secret that signs its messages",
             'Write approvals.webhook_secret = "env:WEBHOOK_SECRET"',
         )
     if approvals.webhook and not approvals.webhook.startswith("https://") and not approvals.webhook_networks:
