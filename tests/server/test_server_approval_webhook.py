@@ -202,7 +202,7 @@ async def test_the_queue_is_bounded() -> None:
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"webhook": "https://a.example/"}, "nothing signs"),
+        ({"webhook": "https://a.example/"}, "no secret that signs"),
         ({"webhook": "http://a.example/", "webhook_secret": Secret("env:HOOK", SECRET)}, "https://"),
     ],
 )
