@@ -44,6 +44,7 @@ from proxy.store.shelf import (
     result_shelf,
     suspended_shelf,
 )
+from proxy.store.sql.background import SqlBackground
 from proxy.store.sql.base import select
 from proxy.store.sql.effects import SqlEffects
 from proxy.store.sql.keys import OWNERS, SqlKeys
@@ -69,7 +70,7 @@ _PUT_RUN: Final = rows.upsert(
     "runs",
     ("owner_id", *rows.RUN_COLUMNS),
     ("id",),
-    fixed=("request_id", "caller", "model", "started_at", "agent", "parent_run", "parent_call"),
+    fixed=("request_id", "caller", "model", "started_at", "agent", "parent_run", "parent_call", "takes_over"),
 )
 _PUT_TURN: Final = rows.upsert("turns", rows.TURN_COLUMNS, ("run_id", "number"))
 _DELETE_RESPONSE: Final = "DELETE FROM responses WHERE id = ? AND caller = ?"
@@ -108,7 +109,7 @@ _MOST_CONTINUING: Final = 32
 """The most runs that are named as going on from one: of a conversation there is one or few."""
 
 
-class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlPins, SqlThreads):
+class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlThreads):
     """The part of :class:`~proxy.store.base.Store` that rows and queues are enough for."""
 
     def __init__(self, owner_id: str, mark: KeyMark, options: StoreOptions) -> None:
@@ -345,6 +346,13 @@ class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlPins, SqlThreads):
                 f"continues = ? AND continues <> '' ORDER BY started_at, id LIMIT {_MOST_CONTINUING}",
                 run.id,
             )
+            taking_over = await select(
+                db,
+                "runs",
+                ("id",),
+                "takes_over = ? AND takes_over <> '' ORDER BY started_at, id LIMIT 1",
+                run.id,
+            )
         return RunDetail(
             run,
             [rows.read_turn(row) for row in turns],
@@ -353,6 +361,7 @@ class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlPins, SqlThreads):
             [rows.read_native(row) for row in native_calls],
             [rows.read_run(row) for row in of_agents],
             [rows.read_run(row) for row in continuing],
+            taking_over[0][0] if taking_over else "",
         )
 
     async def called_tools(self, run_ids: Sequence[str]) -> Mapping[str, Sequence[CalledTool]]:
