@@ -26,11 +26,13 @@ from proxy.server.api.request_options import request_options_of
 from proxy.server.api.request_reader import RequestReader
 from proxy.server.api.routes import check_query, routes_of_model
 from proxy.server.auth.principals import Principal
+from proxy.server.auth.tickets import Tickets
 from proxy.server.captures import Captures
 from proxy.server.context import Context
 from proxy.server.detached.answers import send_events
 from proxy.server.detached.resumable import resume_of, same_request
 from proxy.server.detached.runs import DetachedRuns
+from proxy.server.detached.stored_request import stored_request
 from proxy.server.serving.body import check_counts
 from proxy.server.serving.request import WebSocketMessage, new_ids
 from proxy.wires.approving.read import read_approvals
@@ -59,6 +61,7 @@ class Generate:
         passthrough: EndpointHandler,
         history: bool,
         detached: DetachedRuns,
+        tickets: Tickets,
     ) -> None:
         """``wires`` are by the names of their dialects, or what endpoints call their ``reader``; what is of
         another is for ``passthrough``.
@@ -82,6 +85,8 @@ class Generate:
         self._past = runs.memory.history
         self._history = history
         self._background = detached.background
+        self._reader = detached.reader
+        self._tickets = tickets
         self._resumable = detached.resumable
         self._run_ids = new_ids("run_")
 
@@ -185,7 +190,8 @@ class Generate:
 
     async def _begin(self, context: Context, ask: Ask) -> web.StreamResponse:
         """The first answer for a response in the background: what it is now, or its events."""
-        run = await self._background.start(ask)
+        request = stored_request(ask, await self._tickets.of(context.caller))
+        run = await self._background.start(ask, request)
         context.facts.run_id = run.run_id
         if ask.body.payload.get("stream") is not True:
             body = orjson.dumps(run.stream.resource)
@@ -193,7 +199,7 @@ class Generate:
             return web.Response(body=body, content_type="application/json", headers=headers)
         client = self._clients.open(context, ask.identity.caller)
         client.set_header("x-toolrelay-run", run.run_id)
-        await send_events(client, self._background.events(run.id, ask.identity.caller, -1))
+        await send_events(client, self._reader.events(run.id, ask.identity.caller, -1))
         return client.response
 
     async def _resumed(self, context: Context, ask: Ask, asked: str) -> web.StreamResponse:

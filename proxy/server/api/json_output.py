@@ -59,6 +59,7 @@ def run_to_json(run: RunRecord) -> dict[str, Any]:
             "withheld": dict(run.withheld),
             "left_out": list(run.left_out),
             "continues": run.continues or None,
+            "takes_over": run.takes_over or None,
             "duration_s": None if run.ended_at is None else max(0.0, run.ended_at - run.started_at),
         }
     )

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from proxy.server.detached.background import BackgroundRuns
+from proxy.server.detached.background_reader import BackgroundReader
 from proxy.server.detached.resumable import ResumableRuns
 
 __all__ = ["DetachedRuns"]
@@ -13,4 +14,5 @@ class DetachedRuns:
     """Background responses, and streams that can be resumed."""
 
     background: BackgroundRuns
+    reader: BackgroundReader
     resumable: ResumableRuns
