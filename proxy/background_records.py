@@ -154,7 +154,7 @@ class BackgroundLog(Protocol):
         """End a response as this process, and delete its request; whether it has ended by this call, or by
         an earlier one of this process.
 
-        It has not if another process has ended it, or has begun another attempt.  Raises
+        It has not if another process runs it or has ended it, or has begun another attempt.  Raises
         :class:`~proxy.errors.StoreError` if nobody can say.
         """
         ...

@@ -81,8 +81,9 @@ _RELEASE: Final = (
     f"(state = 'running' AND {_NO_EFFECT})) THEN 'released' END, created_at = ? WHERE id = ? AND owner_id = ?"
 )
 _END: Final = (
-    "UPDATE background_runs SET state = CASE WHEN attempt = ? AND (state <> 'ended' OR owner_id = ?) "
-    "THEN 'ended' END, owner_id = ?, request = NULL, sealed_by = NULL, created_at = ? WHERE id = ?"
+    "UPDATE background_runs SET state = CASE WHEN attempt = ? AND (owner_id = ? OR state = 'released' OR "
+    f"(state = 'running' AND {_DEAD})) THEN 'ended' END, "
+    "owner_id = ?, request = NULL, sealed_by = NULL, created_at = ? WHERE id = ?"
 )
 _CANCEL: Final = "UPDATE background_runs SET cancelled = 1 WHERE id = ? AND caller = ? AND state <> 'ended'"
 _HOLD: Final = (
