@@ -103,6 +103,7 @@ def detail_to_json(detail: RunDetail, *, content: bool = False) -> dict[str, Any
             for row in detail.invocations
         ],
         "memory": memory_to_json(detail),
+        "taken_over_by": detail.taken_over_by or None,
         "agent_runs": [run_to_json(run) for run in detail.children],
         "kept_from_client": [{"what": what, "why": why} for what, why in withheld(detail)],
         "message_count": len(detail.messages),

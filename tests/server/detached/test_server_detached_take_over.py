@@ -217,7 +217,7 @@ async def test_a_reader_in_the_middle_is_told(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_stops_hands_its_responses_over(tmp_path: Path) -> None:
-    """After SIGTERM a response without an effect is queued again, and the next start of the server runs it."""
+    """After SIGTERM a response without an effect is queued, and the next start of the server runs it."""
     async with RawUpstream(model("read__look")) as upstream:
         write(tmp_path, upstream.url, drain_s=0.1)
         async with serving(tmp_path) as proxy:
