@@ -288,6 +288,10 @@ async def test_responses_asks_by_an_item(
         else:
             history += [item.model_dump(exclude_none=True) for item in second.output] + more_said
             await respond(client, stream, input=history)
+            # The model still reads what became of the call.
+            sent = json.loads(upstream.requests[2].body)["input"]
+            assert "appr_" not in str(sent)
+            assert [one["output"] for one in sent if one.get("type") == "function_call_output"] == results
         assert WATCH.finished.count("buy") == approve
 
 
