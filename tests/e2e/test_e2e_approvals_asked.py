@@ -10,7 +10,7 @@ from typing import Any
 import chat_script
 import httpx
 import pytest
-from approvals_rig import BUY, config_of, turns_of
+from approvals_rig import BUY, SHOP, config_of, turns_of
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 from probe_tools import WATCH
 from raw_upstream import RawUpstream
@@ -23,12 +23,6 @@ from proxy.server.config.secret import Secret
 APPROVE = "toolrelay__approve"
 DECLARED: Any = {"type": "function", "function": {"name": APPROVE, "parameters": {"type": "object"}}}
 OTHER: Any = {"type": "function", "function": {"name": "mine", "parameters": {"type": "object"}}}
-SHOP: Any = {
-    "type": "mcp",
-    "server_label": "shop",
-    "server_url": "toolrelay/probe_tools",
-    "require_approval": "never",
-}
 
 
 def client_of(proxy: Proxy) -> AsyncOpenAI:

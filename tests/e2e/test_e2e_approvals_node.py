@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from approvals_rig import BUY, config_of, turns_of
+from approvals_rig import BUY, SHOP, config_of, turns_of
 from e2e_packages import run_node
 from probe_tools import WATCH
 from raw_upstream import RawUpstream
 from running_proxy import running
-from test_e2e_approvals_asked import SHOP
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
 
