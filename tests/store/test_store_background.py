@@ -20,7 +20,7 @@ from proxy.background_records import (
 )
 from proxy.effect_records import EffectClaim
 from proxy.errors import StoreError
-from proxy.records import ToolEffect
+from proxy.records import InvocationStatus, ToolEffect
 from proxy.store.seal import Seal
 from proxy.store.sql.store import SqlStore
 
@@ -87,7 +87,7 @@ async def test_one_of_many_claims_an_orphan(make_sql: Make) -> None:
 
 
 @pytest.mark.parametrize("status", ["started", "success", "error"])
-async def test_what_has_started_an_effect_is_not_run_again(make_sql: Make, status: str) -> None:
+async def test_what_has_started_an_effect_is_not_run_again(make_sql: Make, status: InvocationStatus) -> None:
     """A call with an effect that was claimed keeps a response from being claimed, and is named."""
     dead, other = make_sql(), make_sql()
     await dead.start()

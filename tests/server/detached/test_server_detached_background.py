@@ -19,6 +19,7 @@ from running_proxy import Answer, Proxy, ProxyAddress, make_config, running
 from waiting import LATE_S, until
 
 from proxy.server.detached.event_log import EventLog
+from proxy.server.detached.words import STOPPED
 
 SLOW, ECHO = "probe_tools__slow", "probe_tools__echo"
 ASK: dict[str, Any] = {"model": "m", "input": "Do it.", "background": True}
@@ -264,7 +265,7 @@ async def test_without_server_tools_it_is_the_upstreams(watch: Watch) -> None:
             {"conversation": "conv_1"},
             "ended",
             "failed",
-            "The server was stopped before the response was finished.",
+            STOPPED,
         ),
     ],
 )

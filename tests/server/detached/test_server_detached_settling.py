@@ -112,9 +112,9 @@ async def test_it_is_run_again(tmp_path: Path) -> None:
             "Therefore the request was not run again.",
         ),
         (
-            StoredRequest("it is larger than 4 MiB"),
+            StoredRequest("it is too large"),
             {},
-            "The request cannot be run again: it is larger than 4 MiB.",
+            "The request cannot be run again: it is too large.",
         ),
         (
             request(ticket={"key": "key_0123"}),

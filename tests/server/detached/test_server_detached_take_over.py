@@ -238,12 +238,12 @@ async def test_two_hosts_on_one_postgresql(tmp_path: Path) -> None:
     """A response of a host that was killed is taken over by the other host, and is read there."""
     need_postgres()
     async with new_schema() as url, RawUpstream(model("read__look")) as upstream:
-        more = f'[limits]\nrequests = []\ntool_calls = []\n[store]\nurl = "{url}"\nseal_key = "{"ab" * 32}"\n'
+        more = f'[limits]\nrequests = []\ntool_calls = []\n[store]\nurl = "{url}"\nseal_key = "env:SEAL"\n'
         hosts = [tmp_path / "a", tmp_path / "b"]
         for host in hosts:
             host.mkdir()
             write(host, upstream.url, more=more)
-        env = [{"XDG_STATE_HOME": str(host)} for host in hosts]
+        env = [{"XDG_STATE_HOME": str(host), "SEAL": "ab" * 32} for host in hosts]
         async with serving(hosts[0], env=env[0]) as first, serving(hosts[1], env=env[1]) as second:
             response_id = (await first.ask(ASK, path="/v1/responses")).json["id"]
             await looked(first, 1)
