@@ -26,7 +26,6 @@ _SILENT_S: Final = 5.0
 _CANCELLED_S: Final = 3.0
 """Seconds that a cancellation waits for the process with the run."""
 _LEADING: Final = tuple(f"event: {kind}\n".encode() for kind in LEADING)
-_RESTARTED_CODE: Final = "response_restarted"
 
 
 class BackgroundReader:
@@ -115,7 +114,7 @@ class BackgroundReader:
             )
         record = await self._store.find_background(response_id, caller)
         if record is not None and not await self._goes_on(record, after):
-            raise RequestError(400, RESTARTED, param="starting_after", code=_RESTARTED_CODE)
+            raise _restarted()
 
     async def _goes_on(self, record: BackgroundRecord, seen: int) -> bool:
         """Whether a client that has seen the events up to a number goes on with the last attempt's."""
@@ -162,8 +161,9 @@ class BackgroundReader:
         while (record := await self._store.find_background(response_id, caller)) is not None:
             if record.attempt != attempt:
                 if not await self._goes_on(record, seen):
+                    said = _restarted()
                     yield error_event(
-                        RESTARTED, type="server_error", code=_RESTARTED_CODE, sequence_number=seen + 1
+                        said.message, type="server_error", code=said.code, sequence_number=seen + 1
                     )
                     return
                 attempt, piece = record.attempt, 0
@@ -186,6 +186,11 @@ class BackgroundReader:
                 told = time.monotonic()
                 yield b""
             await asyncio.sleep(_POLL_S)
+
+
+def _restarted() -> RequestError:
+    """The events that a client has are void."""
+    return RequestError(400, RESTARTED, param="starting_after", code="response_restarted")
 
 
 def _beginning(seen: int, attempt: int) -> tuple[int, bool]:

@@ -248,7 +248,10 @@ async def test_two_hosts_on_one_postgresql(tmp_path: Path) -> None:
             response_id = (await first.ask(ASK, path="/v1/responses")).json["id"]
             await looked(first, 1)
             assert (await reaches(second, response_id, "in_progress"))["status"] == "in_progress"
+            owner = "SELECT o.pid FROM background_runs b JOIN owners o ON o.id = b.owner_id"
+            ((worker,),) = await fetch(url, owner)
             first.process.kill()
+            os.kill(worker, signal.SIGKILL)
             await first.ended()
             await looked(second, 1)
             (hosts[1] / "go").touch()
