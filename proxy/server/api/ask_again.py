@@ -69,7 +69,14 @@ class AskMaker:
             routes = self._runs.planner.able(routes, asked, permissions, request.wanted)
         most = TRACES.index(permissions.trace_max)
         return Ask(
-            Identity(next(self._run_ids), request.request_id, request.caller, request.key, request.is_person),
+            Identity(
+                next(self._run_ids),
+                request.request_id,
+                request.caller,
+                request.key,
+                request.is_person,
+                request.origin,
+            ),
             self._wire,
             body,
             RequestHead(request.headers, request.query),

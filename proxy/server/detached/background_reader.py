@@ -162,9 +162,7 @@ class BackgroundReader:
             if record.attempt != attempt:
                 if not await self._goes_on(record, seen):
                     said = _restarted()
-                    yield error_event(
-                        said.message, type="server_error", code=said.code, sequence_number=seen + 1
-                    )
+                    yield error_event(said.message, type=said.type, code=said.code, sequence_number=seen + 1)
                     return
                 attempt, piece = record.attempt, 0
                 seen, leads = _beginning(seen, attempt)
