@@ -26,7 +26,6 @@ from proxy.server.api.request_options import request_options_of
 from proxy.server.api.request_reader import RequestReader
 from proxy.server.api.routes import check_query, routes_of_model
 from proxy.server.auth.principals import Principal
-from proxy.server.auth.tickets import Tickets
 from proxy.server.captures import Captures
 from proxy.server.context import Context
 from proxy.server.detached.answers import send_events
@@ -62,7 +61,6 @@ class Generate:
         passthrough: EndpointHandler,
         history: bool,
         detached: DetachedRuns,
-        tickets: Tickets,
     ) -> None:
         """``wires`` are by the names of their dialects, or what endpoints call their ``reader``; what is of
         another is for ``passthrough``.
@@ -87,7 +85,7 @@ class Generate:
         self._history = history
         self._background = detached.background
         self._reader = detached.reader
-        self._tickets = tickets
+        self._tickets = detached.tickets
         self._resumable = detached.resumable
         self._run_ids = new_ids("run_")
 

@@ -7,7 +7,6 @@ from proxy.relay.memory.commit_waiter import CommitWaiter
 from proxy.relay.memory.deletion import UpstreamDeletion
 from proxy.relay.routing.router import Router
 from proxy.relay.runs import Runs
-from proxy.server.api.ask_again import AskMaker
 from proxy.server.api.counting import Counting
 from proxy.server.api.forwarder import Forwarder
 from proxy.server.api.generate import Generate
@@ -23,6 +22,7 @@ from proxy.server.auth.permissions import PermissionSets
 from proxy.server.auth.principals import Principals
 from proxy.server.auth.tickets import Tickets
 from proxy.server.captures import Captures
+from proxy.server.compose.ask_again import AskMaker
 from proxy.server.compose.overrides import Overrides
 from proxy.server.compose.runs import create_runs
 from proxy.server.compose.services import Services, built_in_wires, completion_wires
@@ -84,7 +84,6 @@ def make_endpoint_handlers(
         passthrough=passthrough,
         history=config.store.history,
         detached=detached,
-        tickets=around.tickets,
     )
     stored = Stored(
         _stored_responses(services, runs.memory.commits, around.router),
@@ -134,7 +133,9 @@ def _detached_runs(
     take_over = TakeOver(background, store, ask_again, hooks.orphaned, lambda: around.draining.closing)
     take_over.start()
     services.detached.extend((take_over.stop, background.drain, resumable.drain))
-    return DetachedRuns(background, BackgroundReader(background, store, take_over.look), resumable)
+    return DetachedRuns(
+        background, BackgroundReader(background, store, take_over.look), resumable, around.tickets
+    )
 
 
 def _direct_calls(services: Services, given: Overrides, runs: Runs) -> DirectCalls:

@@ -47,7 +47,9 @@ class AskMaker:
         """A request for a new run; a :data:`~proxy.server.detached.take_over.AskAgain`."""
         caller = None if request.ticket is None else await self._tickets.caller(request.ticket)
         if caller is None:
-            raise RequestError(401, "The credential that it came with is no longer valid.")
+            raise RequestError(
+                401, "The credential that it came with is no longer valid.", code="invalid_api_key"
+            )
         permissions = self._permissions.of(caller.rights)
         body = Body(request.body, orjson.loads(request.body))
         await self._request_reader.check_rights_of(
