@@ -45,7 +45,7 @@ from proxy.store.shelf import (
     suspended_shelf,
 )
 from proxy.store.sql.background import SqlBackground
-from proxy.store.sql.base import select
+from proxy.store.sql.base import SqlReader, select
 from proxy.store.sql.effects import SqlEffects
 from proxy.store.sql.keys import OWNERS, SqlKeys
 from proxy.store.sql.pins import SqlPins
@@ -346,13 +346,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlThrea
                 f"continues = ? AND continues <> '' ORDER BY started_at, id LIMIT {_MOST_CONTINUING}",
                 run.id,
             )
-            taking_over = await select(
-                db,
-                "runs",
-                ("id",),
-                "takes_over = ? AND takes_over <> '' ORDER BY started_at, id LIMIT 1",
-                run.id,
-            )
+            taken_over_by = await _taken_over_by(db, run.id)
         return RunDetail(
             run,
             [rows.read_turn(row) for row in turns],
@@ -361,7 +355,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlThrea
             [rows.read_native(row) for row in native_calls],
             [rows.read_run(row) for row in of_agents],
             [rows.read_run(row) for row in continuing],
-            taking_over[0][0] if taking_over else "",
+            taken_over_by,
         )
 
     async def called_tools(self, run_ids: Sequence[str]) -> Mapping[str, Sequence[CalledTool]]:
@@ -446,3 +440,10 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlThrea
         # A name that the database does not take would be made to fit, and might then be somebody
         # else's: such a response stays in memory, under its very name.
         return self._content != "none" and all(map(self._is_storable, key))
+
+
+async def _taken_over_by(db: SqlReader, run_id: str) -> str:
+    """The run that has taken over a run's background response; empty for none."""
+    fit = "takes_over = ? AND takes_over <> '' ORDER BY started_at, id LIMIT 1"
+    found = await select(db, "runs", ("id",), fit, run_id)
+    return str(found[0][0]) if found else ""
