@@ -4,10 +4,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import field
 
 from proxy.approval_records import Approval
+from proxy.events import ToolResult
 from proxy.records import Meter
 from proxy.relay.ask import Ask, Identity, RequestHead
 from proxy.relay.memory.local import LocalResponses
 from proxy.relay.memory.outcomes import Recall
+from proxy.relay.nested import Purse
 from proxy.relay.offer import Offer
 from proxy.relay.routing.fallback import Candidates
 from proxy.relay.routing.prices import Price
@@ -84,7 +86,9 @@ class Conversation:
     ``None``.  ``repeat_key`` is what a repeat of this request has in common with it, empty where none is
     recognised.  ``local`` keeps a response that the record must not have, where the client's connection may
     go on from it.  ``waiting`` are approvals that what was restored waits for: no model is asked before
-    somebody has decided.  ``recall`` says what was put back and what not.
+    somebody has decided.  ``ran`` are those whose calls ran as this request was planned, and ``purse`` is
+    what agents used among them, ``None`` where nothing was to decide.  ``recall`` says what was put back and
+    what not.
     """
 
     restored: bool
@@ -94,6 +98,8 @@ class Conversation:
     repeat_key: str
     local: LocalResponses | None
     waiting: tuple[Approval, ...] = ()
+    purse: Purse | None = None
+    ran: tuple[tuple[Approval, ToolResult], ...] = ()
     recall: Recall = field(default_factory=Recall, compare=False)
 
 
