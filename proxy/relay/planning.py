@@ -33,6 +33,7 @@ from proxy.relay.routing.router import Route
 from proxy.relay.run.job import (
     Accounting,
     ClientSide,
+    Continued,
     Conversation,
     Fallback,
     Job,
@@ -340,9 +341,7 @@ class Planner:
                 offer_fingerprint=draft.offer_fingerprint,
                 repeat_key=planning.repeat_key,
                 local=ask.local,
-                waiting=restored.waiting,
-                purse=planning.purse,
-                ran=restored.ran,
+                approvals=Continued(restored.waiting, restored.ran, planning.purse),
                 recall=restored.recall,
             ),
             Accounting(meter, price_of(meter, self._prices, route, payload)),

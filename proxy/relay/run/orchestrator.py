@@ -180,15 +180,15 @@ class Orchestrator:
             continues_pauses=bool(job.upstream.route.wire),
             purse=None if nested is None else nested.purse,
         )
-        if job.conversation.purse is not None:
-            run.settle(job.conversation.purse)
+        if job.conversation.approvals.purse is not None:
+            run.settle(job.conversation.approvals.purse)
         return State(run, Output(client, writer), now, RunClock(started_at), usage)
 
     async def _loop(self, job: Job, state: State) -> tuple[RunStatus, str | None]:
         """Turn until the run has an end; its status and error code."""
-        if job.conversation.waiting:
+        if job.conversation.approvals.waiting:
             await self._ending.ask_again(
-                job, state, self._approvals.notice(job.conversation.waiting, again=True)
+                job, state, self._approvals.notice(job.conversation.approvals.waiting, again=True)
             )
             return "suspended", None
         command = state.run.start()
@@ -227,11 +227,11 @@ class Orchestrator:
 
 def _approved(job: Job) -> Sequence[ApprovedCall]:
     """The calls that people approved and that have run, as the client may be shown them."""
-    if not job.conversation.ran:
+    if not job.conversation.approvals.ran:
         return ()
     names = {tool: name for name, tool in job.tools.offer.names.items()}
     found = []
-    for approval, result in job.conversation.ran:
+    for approval, result in job.conversation.approvals.ran:
         shown = approval.arguments_shown if result.arguments_redacted is None else result.arguments_redacted
         call = ToolCall(approval.call_id, names.get(approval.tool, approval.tool), "", approval.seq)
         found.append(ApprovedCall(approval.id, call, replace(result, arguments_redacted=shown)))
