@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,8 @@ def large(size: int) -> Mapping[str, Any]:
 
 
 @asynccontextmanager
-async def over_http() -> AsyncIterator[Server]:
-    """A server of 2025-11-25 that answers in JSON."""
+async def over_http(*, events: bool = False) -> AsyncIterator[Server]:
+    """A server of 2025-11-25 that answers in JSON, or with one event of a stream."""
 
     async def serve(request: web.Request) -> web.StreamResponse:
         asked = await request.json()
@@ -55,7 +55,10 @@ async def over_http() -> AsyncIterator[Server]:
                 told = FINE
             case _:
                 told = {"error": {"code": -32601, "message": "not known"}}
-        return web.json_response({"jsonrpc": "2.0", "id": asked["id"], **told})
+        whole = json.dumps({"jsonrpc": "2.0", "id": asked["id"], **told})
+        if events:
+            return web.Response(text=f"event: message\ndata: {whole}\n\n", content_type="text/event-stream")
+        return web.Response(text=whole, content_type="application/json")
 
     app = web.Application()
     app.router.add_post("/mcp", serve)
@@ -75,18 +78,22 @@ async def over_stdio(folder: Path) -> AsyncIterator[Server]:
     yield scripted(folder, TOOLS, answers)
 
 
+def over(transport: str, folder: Path) -> AbstractAsyncContextManager[Server]:
+    """The server over a transport."""
+    return over_stdio(folder) if transport == "stdio" else over_http(events=transport == "events")
+
+
 async def call(host: Hosted, server: str, tool: str) -> str:
     """What a tool says."""
     digest = (await host.definitions(server))[tool].digest
     return read_result(await host.client.call(server, tool, digest, {}, LATE_S)).text
 
 
-@pytest.mark.parametrize("transport", ["stdio", "http"])
+@pytest.mark.parametrize("transport", ["stdio", "http", "events"])
 async def test_a_large_answer_fails_its_own_call_alone(tmp_path: Path, transport: str) -> None:
     """The call is told why, and that it ran; other calls, of this server and of another, go on meanwhile."""
     other = scripted(tmp_path, [tool_definition("a")], {"a": FINE}, name="other")
-    made = over_http() if transport == "http" else over_stdio(tmp_path)
-    async with made as toy, hosted(toy, other, networks=("127.0.0.0/8",)) as host:
+    async with over(transport, tmp_path) as toy, hosted(toy, other, networks=("127.0.0.0/8",)) as host:
         await host.becomes("toy", "ready")
         await host.becomes("other", "ready")
         asking = asyncio.create_task(call(host, "toy", "large"))
@@ -99,12 +106,11 @@ async def test_a_large_answer_fails_its_own_call_alone(tmp_path: Path, transport
         assert host.client.statuses["toy"].reconnects == 0
 
 
-@pytest.mark.parametrize("transport", ["stdio", "http"])
+@pytest.mark.parametrize("transport", ["stdio", "http", "events"])
 async def test_an_answer_past_the_bound_costs_its_connection(tmp_path: Path, transport: str) -> None:
     """Nobody knows what the rest of it would have said; the server is connected anew."""
     other = scripted(tmp_path, [tool_definition("a")], {"a": FINE}, name="other")
-    made = over_http() if transport == "http" else over_stdio(tmp_path)
-    async with made as toy, hosted(toy, other, networks=("127.0.0.0/8",)) as host:
+    async with over(transport, tmp_path) as toy, hosted(toy, other, networks=("127.0.0.0/8",)) as host:
         await host.becomes("toy", "ready")
         await host.becomes("other", "ready")
         with pytest.raises(ToolFailure, match="may have taken effect"):

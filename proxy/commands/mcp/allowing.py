@@ -18,13 +18,14 @@ from proxy.server.open_record import open_record
 from proxy.tools.access.policy import Policy
 from proxy.tools.mcp.definitions import Definition
 from proxy.tools.mcp.names import PROVIDER
-from proxy.tools.mcp.pins import Pin, read_pin_file, write_pin_file
+from proxy.tools.mcp.pins import MOST_PINNED, Pin, read_pin_file, write_pin_file
 from proxy.tools.mcp.provider import spec_of
 from proxy.tools.mcp.servers import Server
 
 __all__ = ["allow_tools", "deny_tool"]
 
 _MAX_DIFF = 40
+_MOST_NAMED = 8
 _RELOAD = "running servers read the file when they reload (SIGHUP, or serve --reload)"
 
 
@@ -62,6 +63,17 @@ async def allow_tools(config: Config, pattern: str, *, yes: bool, file: Path | N
         for server, tool in wanted
         if tool.live is not None
     ]
+    pins, beyond = _within_bound(before, pins)
+    if beyond:
+        well = False
+        named = ", ".join(pin.id for pin in beyond[:_MOST_NAMED])
+        say_error(
+            f"{counted(len(beyond), 'tool')} not allowed, since all servers together may have {MOST_PINNED}: "
+            f"{named}{' and more' if len(beyond) > _MOST_NAMED else ''}; deny others, or name fewer in "
+            "mcp.servers.NAME.tools"
+        )
+    if not pins:
+        return False
     await _keep(config, file, before, pins)
     for line in _done(config, pins, file):
         say(line)
@@ -88,6 +100,18 @@ async def deny_tool(config: Config, name: str, *, file: Path | None) -> bool:
     else:
         say_error(f"{name} was not allowed; see: toolrelay mcp list")
     return removed
+
+
+def _within_bound(before: Sequence[Pin], pins: Sequence[Pin]) -> tuple[list[Pin], list[Pin]]:
+    """The pins for which there is room, and those for which there is none; a pin anew takes no more room."""
+    known = {pin.id for pin in before}
+    room = MOST_PINNED - len(known)
+    kept: list[Pin] = []
+    beyond: list[Pin] = []
+    for pin in pins:
+        room -= pin.id not in known
+        (kept if pin.id in known or room >= 0 else beyond).append(pin)
+    return kept, beyond
 
 
 def _pins_of(file: Path) -> Sequence[Pin]:

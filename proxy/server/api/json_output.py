@@ -20,6 +20,7 @@ from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Decision, Policy
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.mcp.overview import ServerOverview, ToolOverview
+from proxy.tools.mcp.pins import MOST_PINNED
 from proxy.tools.mcp.servers import Server
 
 __all__ = [
@@ -181,7 +182,7 @@ def _withheld(tool: ToolOverview, server: Server, catalog: Catalog, policy: Poli
         return _WITHHELD[tool.state]
     if not server.may_have(tool.name):
         return f"mcp.servers.{server.name}.tools does not name it"
-    return "its pinned definition cannot be used"
+    return f"its pinned definition cannot be used, or more than {MOST_PINNED} tools are allowed"
 
 
 def _reached_by(server: Server) -> str:

@@ -16,17 +16,19 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import httpx2
+import orjson
 from mcp.client.streamable_http import streamable_http_client
 
 from proxy.net.public_addresses import is_public_address
 from proxy.tools.mcp.host.authorization import Ask, NotAuthorized
-from proxy.tools.mcp.host.stdio import MAX_LINE, Streams
+from proxy.tools.mcp.host.stdio import MAX_LINE, NO_MESSAGE, Streams
 from proxy.tools.mcp.servers import Server
 from proxy.tools.oauth.challenges import read_challenge
 
 __all__ = [
     "SESSION_GONE",
     "UNAUTHORIZED",
+    "AnswerTransport",
     "AuthorizedTransport",
     "CheckedTransport",
     "HttpServer",
@@ -204,6 +206,42 @@ class SessionTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
+class AnswerTransport(httpx2.AsyncBaseTransport):
+    """Replaces a JSON answer that is none to its request by an error for that request.
+
+    The SDK would let a call wait for its time-out if the answer to it has another id or none.  Answers that
+    are event streams belong to the request that opened the stream, whatever their ids.
+    """
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
+        self._inner = inner
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        response = await self._inner.handle_async_request(request)
+        kind = response.headers.get("content-type", "").lower()
+        if request.method != "POST" or not response.is_success or not kind.startswith("application/json"):
+            return response
+        number = _id_of(request.content)
+        if number is None or _id_of(await response.aread()) == number:
+            return response
+        await response.aclose()
+        error = {"code": NO_MESSAGE, "message": "the answer is none to this request"}
+        return httpx2.Response(200, json={"jsonrpc": "2.0", "id": number, "error": error})
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def _id_of(body: bytes) -> int | str | None:
+    """The id of a JSON-RPC message; ``None`` where there is none."""
+    try:
+        message = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    number = message.get("id") if isinstance(message, dict) else None
+    return number if isinstance(number, int | str) else None
+
+
 def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port
 
@@ -238,11 +276,10 @@ class HttpServer:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Streams]:
         """The streams of a session; nothing is sent yet."""
+        checked = CheckedTransport(self._networks)
+        authorized = AuthorizedTransport(checked, self._server, self._ask, self._refused)
         client = httpx2.AsyncClient(
-            transport=SessionTransport(
-                AuthorizedTransport(CheckedTransport(self._networks), self._server, self._ask, self._refused),
-                self._gone,
-            ),
+            transport=AnswerTransport(SessionTransport(authorized, self._gone)),
             headers={"user-agent": "toolrelay", **self._server.headers},
             timeout=httpx2.Timeout(30.0, read=_READ_S),
             follow_redirects=False,
