@@ -17,6 +17,7 @@ from proxy.server.config.load import Config
 from proxy.server.open_record import open_record
 from proxy.tools.access.policy import Policy
 from proxy.tools.mcp.definitions import Definition
+from proxy.tools.mcp.differences import difference
 from proxy.tools.mcp.names import PROVIDER
 from proxy.tools.mcp.pins import MOST_PINNED, Pin, read_pin_file, write_pin_file
 from proxy.tools.mcp.provider import spec_of
@@ -166,7 +167,7 @@ def _describe(server: Server, tool: Look) -> Iterator[str]:
         yield f"  argument {plain_text(name)}: {about}"
     if tool.state == "changed" and tool.pin is not None:
         yield "  changes:"
-        yield from (f"    {line}" for line in _difference(tool.pin.definition, live))
+        yield from (f"    {line}" for line in difference(tool.pin.definition, live, _MAX_DIFF))
 
 
 def _whose(server: Server, live: Definition) -> str:
@@ -190,20 +191,6 @@ def _arguments(live: Definition) -> Iterator[tuple[str, str]]:
         about = schema.get("description") if isinstance(schema, dict) else None
         words = f": {plain_text(about, 300)}" if isinstance(about, str) else ""
         yield name, f"{plain_text(str(kind))}{need}{words}"
-
-
-def _difference(before: Definition, now: Definition) -> Iterator[str]:
-    """What changed in a definition, line by line."""
-    texts = [
-        json.dumps(one.written(), indent=1, sort_keys=True, ensure_ascii=True).splitlines()
-        for one in (before, now)
-    ]
-    lines = list(difflib.unified_diff(texts[0], texts[1], lineterm="", n=0))[2:]
-    for line in lines[:_MAX_DIFF]:
-        if not line.startswith("@@"):
-            yield plain_text(line, MAX_LINE)
-    if len(lines) > _MAX_DIFF:
-        yield f"and {len(lines) - _MAX_DIFF} more lines"
 
 
 def _nothing(pattern: str, looks: Sequence[ServerLook]) -> str:

@@ -19,6 +19,7 @@ from proxy.store.base import RunDetail, UsageKey, UsageRow
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Decision, Policy
 from proxy.tools.contract.spec import ToolSpec
+from proxy.tools.mcp.differences import difference
 from proxy.tools.mcp.overview import ServerOverview, ToolOverview
 from proxy.tools.mcp.pins import MOST_PINNED
 from proxy.tools.mcp.servers import Server
@@ -42,6 +43,9 @@ _WITHHELD: Final[Mapping[str, str]] = {
     "moved": "its server is reached in another way than when it was allowed",
     "gone": "its server does not list it any more",
 }
+
+_MOST_LINES: Final = 200
+"""Lines of the difference of a definition."""
 
 _EPOCH: Final = date(1970, 1, 1)
 _TOKENS = ("input_tokens", "output_tokens", "total_tokens")
@@ -145,7 +149,9 @@ def tool_to_json(spec: ToolSpec, decision: Decision) -> dict[str, Any]:
 def server_to_json(one: ServerOverview, catalog: Catalog, policy: Policy) -> dict[str, Any]:
     """An MCP server with its tools; ``withheld`` says why models are not offered one, ``null`` that they are.
 
-    No argument of a command and no query of an address is in it: either may hold a secret.
+    No argument of a command and no query of an address is in it: either may hold a secret.  A tool that has
+    changed has ``pinned``, its definition as it was allowed, and where the server's is known ``current`` and
+    ``difference``, lines with ``-`` or ``+`` before them.  All of it is a stranger's text.
     """
     status = one.status
     name, version = status.server_info
@@ -166,11 +172,23 @@ def server_to_json(one: ServerOverview, catalog: Catalog, policy: Policy) -> dic
                 "name": tool.name,
                 "state": tool.state,
                 "withheld": _withheld(tool, one.server, catalog, policy),
+                **_changes(tool),
             }
             for tool in one.tools
         ],
         "left_out": [{"name": left.name, "reason": left.reason} for left in status.left_out],
     }
+
+
+def _changes(tool: ToolOverview) -> dict[str, Any]:
+    """What a changed tool was, and is."""
+    if tool.pinned is None:
+        return {}
+    told: dict[str, Any] = {"pinned": tool.pinned.written()}
+    if tool.current is not None:
+        lines = list(difference(tool.pinned, tool.current, _MOST_LINES))
+        told |= {"current": tool.current.written(), "difference": lines}
+    return told
 
 
 def _withheld(tool: ToolOverview, server: Server, catalog: Catalog, policy: Policy) -> str | None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import structlog
@@ -28,6 +29,11 @@ _LOOK_EVERY_S: Final = 5.0
 """Until a pin that another process made or removed is noticed."""
 
 _MOST_NAMED: Final = 10
+
+_MOST_CHANGED: Final = 20
+"""Changed tools of a server whose definitions are shown."""
+
+_LOOK_S: Final = 2.0
 
 _SHOWN_HINTS = ("destructiveHint", "openWorldHint", "readOnlyHint", "idempotentHint")
 
@@ -124,8 +130,30 @@ class McpProvider:
             self._new[name] = new
 
     async def overview(self) -> Sequence[ServerOverview]:
-        """How each server is, and what of its tools is allowed.  Raises :class:`~proxy.errors.StoreError`."""
-        return self._overview(await self._source.pins())
+        """How each server is, and what of its tools is allowed; of tools that have changed, what was allowed
+        and what their servers say now.  Raises :class:`~proxy.errors.StoreError`."""
+        found = self._overview(await self._source.pins())
+        return await asyncio.gather(*(self._with_changes(one) for one in found))
+
+    async def _with_changes(self, one: ServerOverview) -> ServerOverview:
+        """The same with the present definitions of the first tools that have changed.
+
+        The process that talks to servers has them; where it does not say them in time, there are none.
+        """
+        names = [tool.name for tool in one.tools if tool.state == "changed"][:_MOST_CHANGED]
+        if not names or self._host is None:
+            return one
+        try:
+            async with asyncio.timeout(_LOOK_S):
+                listing = await self._host.listing(one.server.name, _LOOK_S, names)
+        except (ToolFailure, TimeoutError):
+            return one
+        live = {definition.name: definition for definition in listing.definitions}
+        tools = [
+            replace(tool, current=live.get(tool.name)) if tool.state == "changed" else tool
+            for tool in one.tools
+        ]
+        return replace(one, tools=tools)
 
     @property
     def counted(self) -> Sequence[ServerOverview]:
