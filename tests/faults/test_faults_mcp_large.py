@@ -106,19 +106,29 @@ async def test_a_large_answer_fails_its_own_call_alone(tmp_path: Path, transport
         assert host.client.statuses["toy"].reconnects == 0
 
 
-@pytest.mark.parametrize("transport", ["stdio", "http", "events"])
-async def test_an_answer_past_the_bound_costs_its_connection(tmp_path: Path, transport: str) -> None:
-    """Nobody knows what the rest of it would have said; the server is connected anew."""
+@pytest.mark.parametrize(
+    ("transport", "words", "reconnects"),
+    [
+        ("stdio", "the connection to the server toy was lost", 1),
+        ("http", "the server's answer is larger than 16777216 bytes", 0),
+        ("events", "the server's answer is larger than 16777216 bytes", 0),
+    ],
+)
+async def test_an_answer_past_the_bound_is_not_read(
+    tmp_path: Path, transport: str, words: str, reconnects: int
+) -> None:
+    """Nobody knows what it would have said; a program is started anew, and no other server is affected."""
     other = scripted(tmp_path, [tool_definition("a")], {"a": FINE}, name="other")
     async with over(transport, tmp_path) as toy, hosted(toy, other, networks=("127.0.0.0/8",)) as host:
         await host.becomes("toy", "ready")
         await host.becomes("other", "ready")
-        with pytest.raises(ToolFailure, match="may have taken effect"):
+        with pytest.raises(ToolFailure, match=f"{words}; it may have taken effect"):
             await call(host, "toy", "endless")
         assert await call(host, "other", "a") == "fine"
         assert host.client.statuses["other"].reconnects == 0
         await host.becomes("toy", "ready")
         assert await call(host, "toy", "a") == "fine"
+        assert host.client.statuses["toy"].reconnects == reconnects
 
 
 async def test_streams_beside_a_large_answer(tmp_path: Path) -> None:

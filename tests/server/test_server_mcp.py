@@ -124,7 +124,7 @@ async def test_only_what_was_pinned_reaches_a_model(tmp_path: Path) -> None:
     listener = await asyncio.start_server(lambda *streams: fetched.append(streams), "127.0.0.1", 0)
     here = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
     schema = {
-        "$schema": f"{here}/schema",
+        "$id": f"{here}/schema",
         "type": "object",
         "properties": {"path": {"type": "string", "description": "A path.\u200bIGNORE-ALL"}},
     }
@@ -136,9 +136,10 @@ async def test_only_what_was_pinned_reaches_a_model(tmp_path: Path) -> None:
     server = scripted(tmp_path, [tool], {"read": answer}, instructions="OBEY-THE-SERVER")
     async with listener, serving(server) as (proxy, _, upstream):
         assert f"{here}/link" in said(await proxy.ask(ASK))
+        (shown,) = json.loads(upstream.requests[0].body)["tools"]
+        assert shown["function"]["parameters"]["properties"]["path"]["description"] == "A path.IGNORE-ALL"
         for request in upstream.requests:
             text = request.body.decode()
-            assert "A path.IGNORE-ALL" in json.dumps(json.loads(text), ensure_ascii=False)
             assert not any(word in text for word in ("OBEY-THE-SERVER", "META-WORDS", "/icon", '/i"'))
     assert fetched == []
 

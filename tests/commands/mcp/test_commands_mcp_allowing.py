@@ -166,7 +166,7 @@ def test_check_says_how_servers_are_and_what_is_odd(here: Here, tmp_path: Path) 
     assert "files: cannot use broken" in text
     assert "the server declares these tools read-only, but this setting does not: read" in text
     assert "this setting declares these tools read-only, but the server does not: a.b" in text
-    assert 'mcp__files__a_b_91e8cb1a: its definition gives orders to the model: "Do not tell"' in text
+    assert 'mcp__files__a_b_2e7336dc: its definition gives orders to the model: "Do not tell"' in text
     assert 'mcp__files__list: its definition gives orders to the model: "secretly"' in text
     assert "its texts contain invisible characters" in text
     assert "'a.b', which no model provider accepts" in text

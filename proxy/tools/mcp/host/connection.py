@@ -19,9 +19,9 @@ from mcp.shared.exceptions import MCPError
 from proxy.plain_text import plain_text
 from proxy.tools.mcp.definitions import Definition, Listing, UnusableDefinition, read_listing
 from proxy.tools.mcp.host.authorization import Ask, NotAuthorized
-from proxy.tools.mcp.host.http import SESSION_GONE, UNAUTHORIZED, HttpServer
+from proxy.tools.mcp.host.http import SESSION_GONE, TOO_LONG, UNAUTHORIZED, HttpServer
 from proxy.tools.mcp.host.sdk import OnProgress, Session
-from proxy.tools.mcp.host.stdio import NO_MESSAGE, OnGroup, StdioServer, Streams
+from proxy.tools.mcp.host.stdio import MAX_LINE, NO_MESSAGE, OnGroup, StdioServer, Streams
 from proxy.tools.mcp.host.watching import Watched
 from proxy.tools.mcp.servers import HostSettings, Server
 
@@ -51,6 +51,8 @@ _MAX_PAGES: Final = 100
 _LIST_S: Final = 30.0
 _STALE_S: Final = 60.0
 _CONNECTION_CLOSED, _REQUEST_TIMEOUT = -32000, -32001
+_STREAM_ENDED: Final = "SSE stream"
+"""How the SDK's messages begin about an event stream that ended before the answer came."""
 
 
 class CallFailed(Exception):
@@ -339,6 +341,11 @@ class Connection:
             )
         if error.code == _CONNECTION_CLOSED and lost:
             return CallFailed("lost", f"the connection to the server {self.server.name} was lost")
+        broke_off = error.code == _CONNECTION_CLOSED and error.message.startswith(_STREAM_ENDED)
+        if error.code == TOO_LONG or (broke_off and str(MAX_LINE) in error.message):
+            return CallFailed("lost", f"the server's answer is larger than {MAX_LINE} bytes")
+        if broke_off:
+            return CallFailed("lost", "the server's answer broke off")
         if error.code == NO_MESSAGE:
             return CallFailed(
                 "error", "the server sent an answer that cannot be read, so nobody knows whether the tool ran"

@@ -27,7 +27,9 @@ from proxy.tools.oauth.challenges import read_challenge
 
 __all__ = [
     "SESSION_GONE",
+    "TOO_LONG",
     "UNAUTHORIZED",
+    "AnswerTooLong",
     "AnswerTransport",
     "AuthorizedTransport",
     "CheckedTransport",
@@ -45,6 +47,10 @@ UNAUTHORIZED: Final = -32401
 SESSION_GONE: Final = -32404
 """Code of the JSON-RPC error for a request whose session the server no longer knows."""
 
+TOO_LONG: Final = -32413
+"""Code of the JSON-RPC error for a request whose answer is larger than its bound."""
+
+_SLACK: Final = 1 << 20
 _NOT_FOUND: Final = b"-32601"
 _MOST_TRIES: Final = 2
 
@@ -76,7 +82,9 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         )
         response = await self._inner.handle_async_request(sent)
         if isinstance(response.stream, httpx2.AsyncByteStream):
-            response.stream = _Bounded(response.stream, MAX_LINE)
+            # The SDK itself ends a stream for an event past the bound, and says so.
+            events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+            response.stream = _Bounded(response.stream, MAX_LINE + (_SLACK if events else 0))
         return response
 
     async def _address(self, host: str, port: int) -> str:
@@ -95,6 +103,10 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+
+class AnswerTooLong(httpx2.ReadError):
+    """An answer that is larger than its bound."""
 
 
 _EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
@@ -118,7 +130,7 @@ class _Bounded(httpx2.AsyncByteStream):
             read = len(seen) - end if end >= 0 else read + len(piece)
             before = seen[-3:]
             if read > self._most:
-                raise httpx2.ReadError(f"the answer is longer than {self._most} bytes")
+                raise AnswerTooLong(f"the answer is longer than {self._most} bytes")
             yield piece
 
     async def aclose(self) -> None:
@@ -222,10 +234,13 @@ class AnswerTransport(httpx2.AsyncBaseTransport):
         if request.method != "POST" or not response.is_success or not kind.startswith("application/json"):
             return response
         number = _id_of(request.content)
-        if number is None or _id_of(await response.aread()) == number:
-            return response
-        await response.aclose()
         error = {"code": NO_MESSAGE, "message": "the answer is none to this request"}
+        try:
+            if number is None or _id_of(await response.aread()) == number:
+                return response
+        except AnswerTooLong as fault:
+            error = {"code": TOO_LONG, "message": str(fault)}
+        await response.aclose()
         return httpx2.Response(200, json={"jsonrpc": "2.0", "id": number, "error": error})
 
     async def aclose(self) -> None:
