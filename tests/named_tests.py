@@ -1,23 +1,16 @@
 """Which tests there are, for documents that say which of them hold a promise."""
 
-import ast
 from functools import cache
-from pathlib import Path
+
+from all_tests import all_tests
 
 __all__ = ["cells_of", "names_of_tests"]
-
-TESTS = Path(__file__).resolve().parent
 
 
 @cache
 def names_of_tests() -> frozenset[str]:
     """The names of all tests."""
-    return frozenset(
-        node.name
-        for path in TESTS.rglob("test_*.py")
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
-    )
+    return frozenset(test.name for test in all_tests())
 
 
 def cells_of(line: str) -> list[str]:

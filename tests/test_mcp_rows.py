@@ -2,11 +2,12 @@
 
 import re
 from functools import cache
+from pathlib import Path
 
 import pytest
-from named_tests import TESTS, cells_of, names_of_tests
+from named_tests import cells_of, names_of_tests
 
-README = TESTS / "tools/mcp/README.md"
+README = Path(__file__).resolve().parent / "tools/mcp/README.md"
 
 
 @cache
