@@ -19,9 +19,7 @@ from proxy.store.base import RunDetail, UsageKey, UsageRow
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Decision, Policy
 from proxy.tools.contract.spec import ToolSpec
-from proxy.tools.mcp.differences import difference
 from proxy.tools.mcp.overview import ServerOverview, ToolOverview
-from proxy.tools.mcp.pins import MOST_PINNED
 from proxy.tools.mcp.servers import Server
 
 __all__ = [
@@ -43,9 +41,6 @@ _WITHHELD: Final[Mapping[str, str]] = {
     "moved": "its server is reached in another way than when it was allowed",
     "gone": "its server does not list it any more",
 }
-
-_MOST_LINES: Final = 200
-"""Lines of the difference of a definition."""
 
 _EPOCH: Final = date(1970, 1, 1)
 _TOKENS = ("input_tokens", "output_tokens", "total_tokens")
@@ -186,8 +181,7 @@ def _changes(tool: ToolOverview) -> dict[str, Any]:
         return {}
     told: dict[str, Any] = {"pinned": tool.pinned.written()}
     if tool.current is not None:
-        lines = list(difference(tool.pinned, tool.current, _MOST_LINES))
-        told |= {"current": tool.current.written(), "difference": lines}
+        told |= {"current": tool.current.written(), "difference": list(tool.difference)}
     return told
 
 
@@ -200,7 +194,7 @@ def _withheld(tool: ToolOverview, server: Server, catalog: Catalog, policy: Poli
         return _WITHHELD[tool.state]
     if not server.may_have(tool.name):
         return f"mcp.servers.{server.name}.tools does not name it"
-    return f"its pinned definition cannot be used, or more than {MOST_PINNED} tools are allowed"
+    return "its pinned definition cannot be used, or more tools are allowed than there may be"
 
 
 def _reached_by(server: Server) -> str:

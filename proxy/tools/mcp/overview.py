@@ -4,12 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from proxy.tools.mcp.definitions import Definition
+from proxy.tools.mcp.differences import difference
 from proxy.tools.mcp.host_client import ServerStatus
 from proxy.tools.mcp.names import mcp_tool_id
 from proxy.tools.mcp.pins import Pin, PinState, compare
 from proxy.tools.mcp.servers import Server
 
 __all__ = ["ServerOverview", "ToolOverview", "oversee"]
+
+_MOST_LINES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,13 @@ class ToolOverview:
     state: PinState
     pinned: Definition | None = None
     current: Definition | None = None
+
+    @property
+    def difference(self) -> Sequence[str]:
+        """What has changed, line by line, with what hides written out."""
+        if self.pinned is None or self.current is None:
+            return ()
+        return difference(self.pinned, self.current, _MOST_LINES)
 
 
 @dataclass(frozen=True, slots=True)
