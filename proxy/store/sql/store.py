@@ -46,6 +46,7 @@ from proxy.store.shelf import (
 )
 from proxy.store.sql.background import SqlBackground
 from proxy.store.sql.base import SqlReader, select
+from proxy.store.sql.diagnoses import SqlDiagnoses
 from proxy.store.sql.effects import SqlEffects
 from proxy.store.sql.keys import OWNERS, SqlKeys
 from proxy.store.sql.pins import SqlPins
@@ -109,7 +110,7 @@ _MOST_CONTINUING: Final = 32
 """The most runs that are named as going on from one: of a conversation there is one or few."""
 
 
-class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlThreads):
+class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagnoses, SqlThreads):
     """The part of :class:`~proxy.store.base.Store` that rows and queues are enough for."""
 
     def __init__(self, owner_id: str, mark: KeyMark, options: StoreOptions) -> None:
