@@ -59,6 +59,7 @@ def run_to_json(run: RunRecord) -> dict[str, Any]:
             "withheld": dict(run.withheld),
             "left_out": list(run.left_out),
             "continues": run.continues or None,
+            "takes_over": run.takes_over or None,
             "duration_s": None if run.ended_at is None else max(0.0, run.ended_at - run.started_at),
         }
     )
@@ -102,6 +103,7 @@ def detail_to_json(detail: RunDetail, *, content: bool = False) -> dict[str, Any
             for row in detail.invocations
         ],
         "memory": memory_to_json(detail),
+        "taken_over_by": detail.taken_over_by or None,
         "agent_runs": [run_to_json(run) for run in detail.children],
         "kept_from_client": [{"what": what, "why": why} for what, why in withheld(detail)],
         "message_count": len(detail.messages),
