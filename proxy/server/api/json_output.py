@@ -146,9 +146,9 @@ def tool_to_json(spec: ToolSpec, decision: Decision) -> dict[str, Any]:
 def server_to_json(one: ServerOverview, catalog: Catalog, policy: Policy) -> dict[str, Any]:
     """An MCP server with its tools; ``withheld`` says why models are not offered one, ``null`` that they are.
 
-    No argument of a command and no query of an address is in it: either may hold a secret.  A tool that has
-    changed has ``pinned``, its definition as it was allowed, and where the server's is known ``current`` and
-    ``difference``, lines with ``-`` or ``+`` before them.  All of it is a stranger's text.
+    No argument of a command and no query of an address is in it: either may hold a secret.  A changed
+    tool has ``pinned``, ``current`` and ``difference`` (lines with ``-`` or ``+`` before them) where its
+    server's present definition is known.  All of it is a stranger's text.
     """
     status = one.status
     name, version = status.server_info
@@ -179,12 +179,13 @@ def server_to_json(one: ServerOverview, catalog: Catalog, policy: Policy) -> dic
 
 def _changes(tool: ToolOverview) -> dict[str, Any]:
     """What a changed tool was, and is."""
-    if tool.pinned is None:
+    if tool.pinned is None or tool.current is None:
         return {}
-    told: dict[str, Any] = {"pinned": tool.pinned.written()}
-    if tool.current is not None:
-        told |= {"current": tool.current.written(), "difference": list(tool.difference)}
-    return told
+    return {
+        "pinned": tool.pinned.written(),
+        "current": tool.current.written(),
+        "difference": list(tool.difference),
+    }
 
 
 def _withheld(tool: ToolOverview, server: Server, catalog: Catalog, policy: Policy) -> str | None:
