@@ -29,11 +29,12 @@ from store_records import (
     suspended,
 )
 
+from proxy.background_records import BackgroundRecord
 from proxy.errors import ConfigError, StoreError
 from proxy.store.base import RunFilter
 from proxy.store.factory import open_store
 from proxy.store.options import StoreOptions
-from proxy.store.seal import APPROVALS, CALLS, CONTENT, MESSAGES, RESPONSES, Seal, parse_seal_key
+from proxy.store.seal import APPROVALS, BACKGROUND, CALLS, CONTENT, MESSAGES, RESPONSES, Seal, parse_seal_key
 from proxy.store.sqlite.memory import MemoryStore
 from proxy.store.sqlite.store import SqliteStore
 
@@ -66,6 +67,7 @@ async def _fill(store: SqliteStore, name: str = "1") -> None:
     store.put_result(kept(f"res_{name}", run_id=f"run_{name}", content=SECRET))
     said = {"arguments": SECRET, "arguments_shown": {"to": SECRET}, "words": SECRET, "edited": SECRET}
     await store.put_approvals([approval(f"ap_{name}", run_id=f"run_{name}", **said)])
+    await store.put_background(BackgroundRecord(f"bg_{name}", "open", f"run_{name}", T0), plain)
 
 
 async def _check(store: SqliteStore, name: str = "1") -> None:
@@ -91,6 +93,7 @@ async def _check(store: SqliteStore, name: str = "1") -> None:
     assert result.content == SECRET
     (asked,) = await store.find_approvals([f"ap_{name}"])
     assert (asked.arguments, asked.arguments_shown, asked.words) == (SECRET, {"to": SECRET}, SECRET)
+    assert await store.background_request(f"bg_{name}") == SECRET.encode()
 
 
 async def _settle(store: SqliteStore) -> None:
@@ -136,8 +139,8 @@ async def test_what_was_written_before_the_key_stays_readable(make_sqlite: Make)
     await _fill(store, "old")
     await _settle(store)
     await _check(store, "old")
-    # An approval is put once and only decided about after that.
-    for table in {*CONTENT, CALLS} - {APPROVALS}:
+    # An approval and a background response are put once, and only change after that.
+    for table in {*CONTENT, CALLS} - {APPROVALS, BACKGROUND}:
         assert query(store.path, f"SELECT count(*) FROM {table.name} WHERE sealed_by IS NULL") == [(0,)]
 
 
