@@ -26,7 +26,8 @@ from proxy.server.compose.endpoint_handlers import make_endpoint_handlers
 from proxy.server.compose.overrides import Overrides
 from proxy.server.compose.runs import create_runs
 from proxy.server.compose.services import Services, built_in_wires, create_services
-from proxy.server.compose.ui import Edge, WebUi, make_captures, make_sessions, serves_ui
+from proxy.server.compose.taping import make_taping
+from proxy.server.compose.ui import Edge, WebUi, make_sessions, serves_ui
 from proxy.server.config.load import Config
 from proxy.server.config.rules import is_loopback
 from proxy.server.peers import Peers
@@ -86,12 +87,12 @@ async def create_app(
     authenticator = given.authenticator or authentication.authenticator
     endpoints = given.endpoints.and_also(MCP_ENDPOINTS) if config.mcp.serve else given.endpoints
     targets, draining = Targets(endpoints), Draining()
-    peers, captures, web_ui = peers or Peers(), None, None
+    peers, web_ui, has_ui = peers or Peers(), None, serves_ui(config, authentication)
     admin = make_admin(services, authenticator)
-    if serves_ui(config, authentication):
-        captures = make_captures(services, peers)
-        web_ui = WebUi(services, make_sessions(services, authentication, hash_key), captures, given.demo)
-    router = services.router(captures)
+    taping = make_taping(services, given, peers, asked=has_ui)
+    if has_ui:
+        web_ui = WebUi(services, make_sessions(services, authentication, hash_key), taping, given.demo)
+    router = services.router(taping.wrap)
     edge = Edge(admin, router, authentication.ring, draining, targets, peers)
     own = OwnPaths(
         authenticator=authenticator,
@@ -101,7 +102,7 @@ async def create_app(
         admin=admin,
         ui=web_ui.open(edge, _replays(services)) if web_ui is not None else None,
     )
-    stages = make_endpoint_handlers(services, given, router, draining, _item_key(hash_key), captures)
+    stages = make_endpoint_handlers(services, given, router, draining, _item_key(hash_key), taping)
     pipeline = Pipeline(
         targets=targets,
         authenticator=authenticator,

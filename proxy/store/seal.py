@@ -34,6 +34,7 @@ __all__ = [
     "RESULTS",
     "SEALED",
     "SUSPENDED",
+    "WIRE_BYTES",
     "ContentTable",
     "Seal",
     "SealRing",
@@ -112,7 +113,14 @@ APPROVALS: Final = ContentTable(
     ("arguments", "arguments_shown", "words", "edited"),
     "approval",
 )
-CONTENT: Final = (MESSAGES, SUSPENDED, HIDDEN, RESPONSES, RESULTS, NATIVE_CALLS, APPROVALS)
+WIRE_BYTES: Final = ContentTable(
+    "wire_bytes",
+    ("run_id", "caller", "size", "cut", "payload", "created_at"),
+    ("run_id",),
+    ("payload",),
+    "run as it went over the wire",
+)
+CONTENT: Final = (MESSAGES, SUSPENDED, HIDDEN, RESPONSES, RESULTS, NATIVE_CALLS, APPROVALS, WIRE_BYTES)
 """What goes with its days, and where room is needed."""
 
 RECORD: Final = (CLAIMS, CALLS)

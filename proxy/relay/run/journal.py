@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 from proxy.records import MessageRecord, RunRecord, RunStatus, TurnRecord
-from proxy.relay.base import RunEvents
+from proxy.relay.base import ClientStream, RunEvents
 from proxy.relay.memory.outcomes import Recall
 from proxy.relay.run.job import Job
 from proxy.relay.run.state import State
+from proxy.relay.run.tapes import Tape, Tapes
 from proxy.store.base import Store
 
 __all__ = ["Journal"]
@@ -21,9 +22,14 @@ _MOST_NAME = 200
 class Journal:
     """Writes rows, and tells whoever watches."""
 
-    def __init__(self, store: Store, watch: RunEvents) -> None:
+    def __init__(self, store: Store, watch: RunEvents, tapes: Tapes) -> None:
         self._store = store
         self._watch = watch
+        self._tapes = tapes
+
+    def tape(self, job: Job, client: ClientStream) -> Tape | None:
+        """What notes the bytes of a run, ``None`` where nothing does."""
+        return self._tapes.begin(job, client)
 
     def began(self, job: Job, state: State) -> None:
         """Put a run on record that begins, and its request where that is kept."""

@@ -25,6 +25,7 @@ from proxy.relay.run.journal import Journal
 from proxy.relay.run.parents import Parents
 from proxy.relay.run.run import AskApproval, CallModel, Finish, Run, RunTools, Suspend
 from proxy.relay.run.state import Output, RunClock, State, ToolState
+from proxy.relay.run.tapes import NoTapes, Tapes
 from proxy.relay.run.tool_calls import ToolCalls
 from proxy.relay.run.turn.model_turn import ModelTurns
 from proxy.relay.run.turn.rejection import TurnRejected
@@ -52,8 +53,9 @@ class Orchestrator:
         watch: RunEvents = no_events,
         broken: OnBroken = ignore_broken,
         parents: Parents | None = None,
+        tapes: Tapes | None = None,
     ) -> None:
-        """``parents`` are the runs that wait for agents which they called."""
+        """``parents`` are the runs that wait for agents which they called; ``tapes`` note bytes of runs."""
         self._sealed = store.sealed
         self._idempotency = memory.idempotency
         self._settings = settings
@@ -61,7 +63,7 @@ class Orchestrator:
         self._tools = ToolCalls(runner, approver, settings, memory, watch, parents or Parents())
         self._approvals = memory.approvals
         self._ending = RunEnding(memory, settings)
-        self._journal = Journal(store, watch)
+        self._journal = Journal(store, watch, tapes or NoTapes())
 
     async def run(self, job: Job, client: ClientStream) -> None:
         """Serve one request to its end.
@@ -69,6 +71,15 @@ class Orchestrator:
         Whatever happens, the client gets a whole answer or an error that it can read, and the run
         is closed on record, also when the client has gone (rule E4).
         """
+        tape = self._journal.tape(job, client)
+        if tape is None:
+            return await self._serve(job, client)
+        try:
+            await self._serve(job, tape.client)
+        finally:
+            tape.finish()
+
+    async def _serve(self, job: Job, client: ClientStream) -> None:
         state = self._begin(job, client, time.time())
         status: RunStatus = "failed"
         error: str | None = "internal_error"

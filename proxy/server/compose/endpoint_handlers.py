@@ -4,6 +4,7 @@ from proxy.relay.direct_calls import DirectCalls
 from proxy.relay.memory.commit_waiter import CommitWaiter
 from proxy.relay.memory.deletion import UpstreamDeletion
 from proxy.relay.routing.router import Router
+from proxy.relay.run.tapes import Tapes
 from proxy.relay.runs import Runs
 from proxy.server.api.counting import Counting
 from proxy.server.api.forwarder import Forwarder
@@ -17,7 +18,6 @@ from proxy.server.api.request_reader import RequestReader
 from proxy.server.api.stored import Stored
 from proxy.server.api.stored_responses import StoredResponses
 from proxy.server.auth.principals import Principals
-from proxy.server.captures import Captures
 from proxy.server.compose.overrides import Overrides
 from proxy.server.compose.runs import create_runs
 from proxy.server.compose.services import Services, built_in_wires, completion_wires
@@ -43,15 +43,15 @@ def make_endpoint_handlers(
     router: Router,
     draining: Draining,
     item_key: bytes,
-    captures: Captures | None = None,
+    tapes: Tapes,
 ) -> dict[Kind, EndpointHandler]:
     """What answers requests that were let in, by the kind of their endpoint; ``other`` for all others."""
     config, store, principals = services.config, services.store, Principals(services.config.auth.end_user)
     wires = {**built_in_wires(item_key), **given.wires}
-    runs = create_runs(services, given, wires)
+    runs = create_runs(services, given, wires, tapes)
     request_reader = RequestReader(_body_bounds(config), principals, store, runs.memory.commits)
     clients = ClientStreams(
-        store, runs.memory.threads, runs.memory.commits, draining, principals, given.listen, captures
+        store, runs.memory.threads, runs.memory.commits, draining, principals, given.listen
     )
     forwarder = Forwarder(request_reader, clients, runs.prices, services.instruments.hooks, wires)
     passthrough = Passthrough(request_reader, forwarder, runs.prices)

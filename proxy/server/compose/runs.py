@@ -17,6 +17,7 @@ from proxy.relay.planning import Planner, PlanSettings
 from proxy.relay.routing.prices import Price, Prices, to_nanos
 from proxy.relay.run.orchestrator import Orchestrator
 from proxy.relay.run.parents import Parents
+from proxy.relay.run.tapes import Tapes
 from proxy.relay.runs import Runs
 from proxy.server.compose.overrides import Overrides
 from proxy.server.compose.services import Services
@@ -27,8 +28,11 @@ from proxy.wires.wire import CrossableWire, Wire
 __all__ = ["create_runs"]
 
 
-def create_runs(services: Services, given: Overrides, wires: Mapping[str, Wire]) -> Runs:
-    """Make what runs need; requests over HTTP are one of those who ask.  ``wires`` are by their names."""
+def create_runs(
+    services: Services, given: Overrides, wires: Mapping[str, Wire], tapes: Tapes | None = None
+) -> Runs:
+    """Make what runs need; requests over HTTP are one of those who ask.  ``wires`` are by their names, and
+    ``tapes`` note the bytes of runs."""
     config, store = services.config, services.store
     prices = _prices(config)
     memory = RunMemory(
@@ -60,6 +64,7 @@ def create_runs(services: Services, given: Overrides, wires: Mapping[str, Wire])
         watch=services.instruments.run_events(given.on_run_event),
         broken=services.instruments.hooks.broken,
         parents=parents,
+        tapes=tapes,
     )
     for provider in services.agents:
         provider.bind(_agent_runs(services, planner, orchestrator, parents, wires))

@@ -14,6 +14,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
+from proxy.chance import drawn
 from proxy.errors import RequestError
 from proxy.wires.responses.items import is_ours, own_item_id
 
@@ -46,9 +47,15 @@ class SealedSummaries:
         """A compaction item that holds a summary."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-        item_id, nonce = own_item_id("cmp"), os.urandom(_NONCE_BYTES)
-        sealed = AESGCM(self._key).encrypt(nonce, summary.encode("utf-8", "replace"), self._place(item_id))
-        content = base64.b64encode(_FORMAT + nonce + sealed).decode()
+        item_id, words = own_item_id("cmp"), summary.encode("utf-8", "replace")
+
+        def sealed() -> str:
+            nonce = os.urandom(_NONCE_BYTES)
+            text = AESGCM(self._key).encrypt(nonce, words, self._place(item_id))
+            return base64.b64encode(_FORMAT + nonce + text).decode()
+
+        # Under a name of its words: another summary is never taken for this one.
+        content = drawn(f"summary {hashlib.blake2b(words, digest_size=16).hexdigest()}", sealed)
         return {"id": item_id, "type": _KIND, "encrypted_content": content}
 
     def message(self, item: Mapping[str, Any], param: str) -> dict[str, Any]:
