@@ -132,7 +132,7 @@ def _replays(services: Services) -> OfflineReplay:
     async def make(config: Config, overrides: Overrides) -> App:
         return await create_app(config, overrides=overrides)
 
-    return OfflineReplay(make, services.config, services.registry)
+    return OfflineReplay(make, services.config, services.registry, services.store)
 
 
 async def _checked_services(

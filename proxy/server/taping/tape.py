@@ -47,9 +47,13 @@ class Room:
 
 
 class Leg:
-    """One body.  ``side`` is ``client`` or ``upstream``; ``error`` is the code of one that broke off."""
+    """One body.
 
-    __slots__ = ("content_type", "cut", "error", "name", "pieces", "side", "status", "turn")
+    ``side`` is ``client`` or ``upstream``, and ``upstream`` the name of the one that was asked.  ``error`` is
+    the code and the message of an upstream that broke off, or gave no answer.
+    """
+
+    __slots__ = ("content_type", "cut", "error", "name", "pieces", "side", "status", "turn", "upstream")
 
     def __init__(self, name: str, turn: int, status: int | None, content_type: str) -> None:
         self.name = name
@@ -59,7 +63,8 @@ class Leg:
         self.content_type = content_type
         self.pieces: list[Piece] = []
         self.cut = False
-        self.error: str | None = None
+        self.error: tuple[str, str] | None = None
+        self.upstream = ""
 
     @property
     def size(self) -> int:
@@ -78,6 +83,7 @@ class RunTape:
         self.legs: dict[str, Leg] = {}
         self.draws = draws
         self.upstream = ""
+        self.path = ""
         self.secrets: Secrets | None = None
         self._now = now
         self._room = room
@@ -96,12 +102,13 @@ class RunTape:
     def leg(self, name: str, turn: int, status: int | None, content_type: str) -> Leg:
         """Begin a body."""
         leg = self.legs[name] = Leg(name, turn, status, content_type)
+        leg.upstream = self.upstream if leg.side == "upstream" else ""
         return leg
 
-    def asked(self, upstream: str, body: object) -> int:
-        """An upstream is asked; the number of this question in the run."""
+    def asked(self, upstream: str, path: str, body: object) -> int:
+        """An upstream is asked, at a path below its base URL; the number of this question in the run."""
         self._asked += 1
-        self.upstream = upstream
+        self.upstream, self.path = upstream, path
         leg = self.leg(f"upstream.{self._asked}.request", self._turn, None, "application/json")
         if isinstance(body, bytes):
             self.note(leg, body)
@@ -114,9 +121,9 @@ class RunTape:
             self._turn += 1
         return leg
 
-    def failed(self, number: int, code: str) -> None:
+    def failed(self, number: int, code: str, message: str) -> None:
         """An upstream gave no answer."""
-        self.leg(f"upstream.{number}.response", self._turn, None, "").error = code
+        self.leg(f"upstream.{number}.response", self._turn, None, "").error = (code, message)
 
     def note(self, leg: Leg, data: bytes) -> None:
         """Note a piece of a body: the object itself, as long as there is room."""
@@ -163,11 +170,12 @@ class RunTape:
                 chunks.append((number, round((at - self.began) * 1e6), place, len(data)))
         head = {
             "legs": [
-                [leg.name, leg.turn, leg.status, leg.content_type, leg.cut, leg.error]
+                [leg.name, leg.turn, leg.status, leg.content_type, leg.cut, leg.error, leg.upstream]
                 for leg in self.legs.values()
             ],
             "chunks": chunks,
             "upstream": self.upstream,
+            "path": self.path,
             "drawn": self.draws.taken if self.draws.whole else None,
         }
         return b"".join((orjson.dumps(head), b"\n", *parts))
@@ -197,13 +205,18 @@ def _joined(pieces: Sequence[Piece], most: int) -> Sequence[Piece]:
 
 
 class Taped:
-    """A tape that was kept, as it is read again."""
+    """A tape that was kept, as it is read again.
+
+    ``upstream`` is the one that was asked last, at ``path``.  ``drawn`` are the ids and times that the run
+    made (:mod:`proxy.chance`), ``None`` if they were too many to be noted.
+    """
 
     def __init__(
-        self, legs: Sequence[Leg], upstream: str, drawn: Mapping[str, Sequence[Value]] | None
+        self, legs: Sequence[Leg], upstream: str, path: str, drawn: Mapping[str, Sequence[Value]] | None
     ) -> None:
         self.legs = {leg.name: leg for leg in legs}
         self.upstream = upstream
+        self.path = path
         self.drawn = drawn
 
     @property
@@ -242,7 +255,7 @@ class Taped:
                     "content_type": leg.content_type,
                     "bytes": start,
                     "truncated": leg.cut,
-                    "error": leg.error,
+                    "error": leg.error[0] if leg.error else None,
                 }
             )
         chunks.sort(key=lambda chunk: chunk["at_ms"])
@@ -255,13 +268,14 @@ def read_tape(payload: bytes) -> Taped:
     head, _, data = payload.partition(b"\n")
     said = orjson.loads(head)
     legs = []
-    for name, turn, status, content_type, cut, error in said["legs"]:
+    for name, turn, status, content_type, cut, error, upstream in said["legs"]:
         leg = Leg(name, turn, status, content_type)
-        leg.cut, leg.error = cut, error
+        leg.cut, leg.upstream = cut, upstream
+        leg.error = None if error is None else (error[0], error[1])
         legs.append(leg)
     for number, at_us, start, size in said["chunks"]:
         legs[number].pieces.append((at_us / 1e6, data[start : start + size]))
-    return Taped(legs, said["upstream"], said["drawn"])
+    return Taped(legs, said["upstream"], said["path"], said["drawn"])
 
 
 class TapedStream:

@@ -1,6 +1,7 @@
 """Upstreams whose questions and answers are noted on the tape of the run that asks."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from proxy.errors import UpstreamError
@@ -34,11 +35,11 @@ class TapedUpstream:
         tape = self._current()
         if tape is None:
             return await self._inner.open(request)
-        number = tape.asked(self.name, request.body)
+        number = tape.asked(self.name, request.path, request.body)
         try:
             response = await self._inner.open(request)
         except UpstreamError as error:
-            tape.failed(number, error.code)
+            tape.failed(number, error.code, error.message)
             raise
         return _TapedResponse(response, tape, tape.answered(number, response.status, response.content_type))
 
@@ -55,13 +56,10 @@ class _TapedResponse:
         self.content_type = inner.content_type
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        try:
+        with self._broken():
             async for piece in self._inner.chunks():
                 self._tape.note(self._leg, piece)
                 yield piece
-        except UpstreamError as error:
-            self._leg.error = error.code
-            raise
 
     def push(self, sink: Sink) -> Awaitable[None] | None:
         note, leg = self._tape.note, self._leg
@@ -70,24 +68,28 @@ class _TapedResponse:
             note(leg, piece)
             return sink(piece)
 
-        rest = self._inner.push(noted)
+        with self._broken():
+            rest = self._inner.push(noted)
         return None if rest is None else self._rest(rest)
 
     async def _rest(self, rest: Awaitable[None]) -> None:
-        try:
+        with self._broken():
             await rest
-        except UpstreamError as error:
-            self._leg.error = error.code
-            raise
 
     async def read(self, limit: int) -> bytes:
-        try:
+        with self._broken():
             whole = await self._inner.read(limit)
-        except UpstreamError as error:
-            self._leg.error = error.code
-            raise
         self._tape.note(self._leg, whole)
         return whole
+
+    @contextmanager
+    def _broken(self) -> Iterator[None]:
+        """Note that the upstream broke off."""
+        try:
+            yield
+        except UpstreamError as error:
+            self._leg.error = (error.code, error.message)
+            raise
 
     async def aclose(self) -> None:
         await self._inner.aclose()
