@@ -7,6 +7,7 @@ done when the run is over.
 import base64
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any, Final
 
 import orjson
@@ -14,7 +15,7 @@ import orjson
 from proxy.chance import Draws, Value
 from proxy.http.headers import Headers
 from proxy.http.rules import media_type
-from proxy.http.secrets import Secrets
+from proxy.http.secrets import Secrets, Sink
 from proxy.relay.base import ClientStream
 
 __all__ = ["MAX_BYTES", "Leg", "Room", "RunTape", "Taped", "TapedStream", "read_tape"]
@@ -69,7 +70,7 @@ class Leg:
     @property
     def size(self) -> int:
         """The bytes that are held of it."""
-        return sum(len(data) for _, data in self.pieces)
+        return sum(map(len, [data for _, data in self.pieces]))
 
 
 class RunTape:
@@ -129,10 +130,21 @@ class RunTape:
         """Note a piece of a body: the object itself, as long as there is room."""
         self._left -= len(data)
         if self._left < 0:
-            data = self._more(leg, data)
+            data = self.more(leg, data)
         leg.pieces.append((self._now(), data))
 
-    def _more(self, leg: Leg, data: bytes) -> bytes:
+    def noting(self, leg: Leg, sink: Sink) -> Sink:
+        """A sink that notes each piece of a body on its way to ``sink``, without a call of :meth:`note`."""
+        append, now = leg.pieces.append, self._now
+
+        def noted(data: bytes) -> Awaitable[None] | None:
+            self._left -= len(data)
+            append((now(), data if self._left >= 0 else self.more(leg, data)))
+            return sink(data)
+
+        return noted
+
+    def more(self, leg: Leg, data: bytes) -> bytes:
         """Take room for a piece that has none left; what of it is held."""
         need = max(_PART, -self._left)
         need = min(need, MAX_BYTES - self._taken)
@@ -152,28 +164,36 @@ class RunTape:
         self._taken = self._left = 0
 
     def encoded(self) -> bytes:
-        """The tape as it is kept: a line of JSON, then the bytes, of which equal pieces stand there once."""
+        """The tape as it is kept: a line of JSON, then the bytes, of which equal pieces stand there once.
+
+        Columns in place of rows: what is done for each piece is done within few calls.
+        """
         self._blank()
-        places: dict[bytes, int] = {}
-        parts: list[bytes] = []
-        size = 0
-        chunks: list[tuple[int, int, int, int]] = []
-        left = _MAX_PIECES
-        for number, leg in enumerate(self.legs.values()):
-            for at, data in _joined(leg.pieces, left):
-                left -= 1
-                place = places.get(data)
-                if place is None:
-                    place = places[data] = size
-                    parts.append(data)
-                    size += len(data)
-                chunks.append((number, round((at - self.began) * 1e6), place, len(data)))
+        began, left = self.began, _MAX_PIECES
+        held: list[tuple[Leg, Sequence[Piece]]] = []
+        for leg in self.legs.values():
+            pieces = _joined(leg.pieces, left)
+            left -= len(pieces)
+            held.append((leg, pieces))
+        parts = dict.fromkeys([data for _, pieces in held for _, data in pieces])
+        places = dict(zip(parts, range(len(parts)), strict=True))
         head = {
             "legs": [
-                [leg.name, leg.turn, leg.status, leg.content_type, leg.cut, leg.error, leg.upstream]
-                for leg in self.legs.values()
+                {
+                    "name": leg.name,
+                    "turn": leg.turn,
+                    "status": leg.status,
+                    "content_type": leg.content_type,
+                    "cut": leg.cut,
+                    "error": leg.error,
+                    "upstream": leg.upstream,
+                    # Whole microseconds since the run began, and the number of the part that passed then.
+                    "at_us": [(at - began) * 1e6 // 1 for at, _ in pieces],
+                    "parts": [places[data] for _, data in pieces],
+                }
+                for leg, pieces in held
             ],
-            "chunks": chunks,
+            "sizes": list(map(len, parts)),
             "upstream": self.upstream,
             "path": self.path,
             "drawn": self.draws.taken if self.draws.whole else None,
@@ -267,14 +287,16 @@ def read_tape(payload: bytes) -> Taped:
     """What :meth:`RunTape.encoded` wrote; times are seconds since the run began."""
     head, _, data = payload.partition(b"\n")
     said = orjson.loads(head)
+    ends = list(accumulate(said["sizes"], initial=0))
+    parts = [data[start:end] for start, end in pairwise(ends)]
     legs = []
-    for name, turn, status, content_type, cut, error, upstream in said["legs"]:
-        leg = Leg(name, turn, status, content_type)
-        leg.cut, leg.upstream = cut, upstream
-        leg.error = None if error is None else (error[0], error[1])
+    for one in said["legs"]:
+        leg = Leg(one["name"], one["turn"], one["status"], one["content_type"])
+        leg.cut, leg.upstream = one["cut"], one["upstream"]
+        leg.error = None if one["error"] is None else (one["error"][0], one["error"][1])
+        times = [at_us / 1e6 for at_us in one["at_us"]]
+        leg.pieces = list(zip(times, [parts[number] for number in one["parts"]], strict=True))
         legs.append(leg)
-    for number, at_us, start, size in said["chunks"]:
-        legs[number].pieces.append((at_us / 1e6, data[start : start + size]))
     return Taped(legs, said["upstream"], said["path"], said["drawn"])
 
 
@@ -285,7 +307,7 @@ class TapedStream:
         self._client = client
         self._tape = tape
         self._leg: Leg | None = None
-        self._send = client.push
+        self._send: Sink = client.push
 
     @property
     def started(self) -> bool:
@@ -303,16 +325,19 @@ class TapedStream:
         self._client.set_header(name, value)
 
     def start(self, status: int, headers: Headers) -> None:
-        self._leg = self._tape.leg("client.response", 0, status, media_type(headers))
+        self._leg = leg = self._tape.leg("client.response", 0, status, media_type(headers))
+        self._send = self._tape.noting(leg, self._client.push)
         self._client.start(status, headers)
 
     def flush(self) -> None:
         self._client.flush()
 
     def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
+        if not last:
+            return self._send(data)
         if self._leg is not None:
             self._tape.note(self._leg, data)
-        return self._send(data, last)
+        return self._client.push(data, last)
 
     async def write(self, data: bytes) -> None:
         if self._leg is not None:

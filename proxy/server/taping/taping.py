@@ -50,7 +50,7 @@ class Taping:
         self.captures = captures
         self.not_kept = not_kept
         self.again = again
-        self._keeps = not not_kept
+        self._keeps = self._listens = not not_kept
         self._store = store
         self._now = now
         self._room = Room(most_held)
@@ -114,11 +114,8 @@ class Taping:
         running = self._running.get()
         return None if running is None else running.tape
 
-    @property
-    def _listens(self) -> bool:
-        return self._keeps or bool(self.captures.orders)
-
     def _listen(self) -> None:
+        self._listens = self._keeps or bool(self.captures.orders)
         for upstream in self._upstreams:
             upstream.listen(self._listens)
 

@@ -62,14 +62,8 @@ class _TapedResponse:
                 yield piece
 
     def push(self, sink: Sink) -> Awaitable[None] | None:
-        note, leg = self._tape.note, self._leg
-
-        def noted(piece: bytes) -> Awaitable[None] | None:
-            note(leg, piece)
-            return sink(piece)
-
         with self._broken():
-            rest = self._inner.push(noted)
+            rest = self._inner.push(self._tape.noting(self._leg, sink))
         return None if rest is None else self._rest(rest)
 
     async def _rest(self, rest: Awaitable[None]) -> None:
