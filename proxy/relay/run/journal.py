@@ -27,6 +27,11 @@ class Journal:
         self._watch = watch
         self._tapes = tapes
 
+    @property
+    def sealed(self) -> bool:
+        """Whether no content is written as it is; see :class:`~proxy.store.base.Store`."""
+        return self._store.sealed
+
     def tape(self, job: Job, client: ClientStream) -> Tape | None:
         """What notes the bytes of a run, ``None`` where nothing does."""
         return self._tapes.begin(job, client)

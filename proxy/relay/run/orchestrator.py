@@ -53,15 +53,15 @@ class Orchestrator:
         approver: Approver,
         watch: RunEvents = no_events,
         broken: OnBroken = ignore_broken,
-        parents: Parents | None = None,
         tapes: Tapes | None = None,
     ) -> None:
-        """``parents`` are the runs that wait for agents which they called; ``tapes`` note bytes of runs."""
-        self._sealed = store.sealed
+        """``tapes`` note bytes of runs."""
+        self.parents = Parents()
+        """The runs that wait for agents which they called."""
         self._idempotency = memory.idempotency
         self._settings = settings
         self._turns = ModelTurns(settings, memory.refusals, broken)
-        self._tools = ToolCalls(runner, approver, settings, memory, watch, parents or Parents())
+        self._tools = ToolCalls(runner, approver, settings, memory, watch, self.parents)
         self._approvals = memory.approvals
         self._ending = RunEnding(memory, settings)
         self._journal = Journal(store, watch, tapes or NoTapes())
@@ -162,7 +162,7 @@ class Orchestrator:
             identity.key,
             tools.selection.catalog,
         )
-        now = ToolState(tools, context, self._sealed)
+        now = ToolState(tools, context, self._journal.sealed)
         writer = job.client.port.writer(
             request,
             ClientView(

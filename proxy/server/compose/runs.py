@@ -16,7 +16,6 @@ from proxy.relay.offer import OfferRules
 from proxy.relay.planning import Planner, PlanSettings
 from proxy.relay.routing.prices import Price, Prices, to_nanos
 from proxy.relay.run.orchestrator import Orchestrator
-from proxy.relay.run.parents import Parents
 from proxy.relay.run.tapes import Tapes
 from proxy.relay.runs import Runs
 from proxy.server.compose.overrides import Overrides
@@ -54,7 +53,6 @@ def create_runs(
         ),
         wires=wires,
     )
-    parents = Parents()
     orchestrator = Orchestrator(
         runner=services.runner,
         store=store,
@@ -63,11 +61,10 @@ def create_runs(
         approver=given.approver,
         watch=services.instruments.run_events(given.on_run_event),
         broken=services.instruments.hooks.broken,
-        parents=parents,
         tapes=tapes,
     )
     for provider in services.agents:
-        provider.bind(_agent_runs(services, planner, orchestrator, parents, wires))
+        provider.bind(_agent_runs(services, planner, orchestrator, wires))
     return Runs(planner, orchestrator, prices, memory)
 
 
@@ -75,7 +72,6 @@ def _agent_runs(
     services: Services,
     planner: Planner,
     orchestrator: Orchestrator,
-    parents: Parents,
     wires: Mapping[str, Wire],
 ) -> AgentRuns:
     """What runs agents.  Their models are asked on the Chat API, or in what their upstreams speak."""
@@ -83,7 +79,7 @@ def _agent_runs(
     return AgentRuns(
         planner,
         orchestrator,
-        parents,
+        orchestrator.parents,
         wire=wires["chat"],
         others=[wire.dialect.wire for wire in wires.values() if isinstance(wire, CrossableWire)],
         settings=_run_settings(services.config),
