@@ -181,6 +181,11 @@ def _not_exact(detail: RunDetail, taped: Taped | None) -> str:
         return "this run made more ids than are kept of one"
     if detail.run.parent_run:
         return "this is the run of an agent, whose request is made by the run that called it"
+    if detail.run.status in ("cancelled", "interrupted"):
+        return "the run was cut off before its end"
+    asked = orjson.loads(taped.body("client.request"))
+    if detail.run.wire != "ollama" and bool(asked.get("stream")) != detail.run.stream:
+        return "the request came over a WebSocket"
     return "" if wire_of(taped) else "no upstream was asked"
 
 

@@ -14,6 +14,7 @@ from chat_script import call, content, finish, reply, role, stream
 from probe_tools import WATCH
 from raw_upstream import RawRequest, RawUpstream, Step, whole
 from running_proxy import make_config, running
+from waiting import until
 
 from proxy.server.config.secret import Secret
 
@@ -506,3 +507,27 @@ def test_a_broken_upstream_breaks_again_byte_for_byte(tmp_path: Path, here: Any,
     said = replayed(here, run_id, env={"TOOLRELAY_UPSTREAMS__DEFAULT__RETRIES": "0"})
     assert said["recorded"]["status"] == "failed"
     assert said["bytes"]["same"] is True, said
+
+
+def test_a_response_in_the_background_has_the_same_bytes(tmp_path: Path, here: Any) -> None:
+    """What its client would read comes out of the same stream, which the replay makes again."""
+    ask = {**ASKS["/v1/responses"], "stream": False, "background": True}
+
+    async def serve() -> str:
+        store = {"url": f"sqlite:///{tmp_path / 'toolrelay.db'}", "content": "all"}
+        async with RawUpstream(SERVER_TOOLS, ANSWER) as scripted:
+            served = {"base_url": scripted.url, "wires": ("chat",)}
+            async with running(make_config(served, modules=("probe_tools",), store=store)) as proxy:
+                answer = await proxy.ask(ask, path="/v1/responses")
+
+                async def completed() -> bool:
+                    found = await proxy.ask(method="GET", path=f"/v1/responses/{answer.json['id']}")
+                    return bool(found.json["status"] == "completed")
+
+                await until(completed)
+                return answer.header("x-toolrelay-run") or ""
+
+    (tmp_path / "toolrelay.toml").write_text(CONFIG)
+    said = replayed(here, asyncio.run(serve()))
+    assert said["bytes"] == {"same": True, "not_compared": None}, said
+    assert said["same"], said
