@@ -43,6 +43,7 @@ def create_runs(
         commits=_commits(services),
         approvals=services.approvals,
     )
+    parents = Parents()
     planner = Planner(
         memory=memory,
         prices=prices,
@@ -52,6 +53,8 @@ def create_runs(
             people_in_bodies=not config.auth.end_user,
         ),
         wires=wires,
+        parents=parents,
+        budgets=_run_settings(config),
     )
     orchestrator = Orchestrator(
         runner=services.runner,
