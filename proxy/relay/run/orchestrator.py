@@ -13,7 +13,7 @@ from dataclasses import replace
 from proxy.errors import NotOnRecord, UpstreamError, WireError
 from proxy.events import ToolCall
 from proxy.records import RunStatus
-from proxy.relay.base import ClientStream, OnBroken, RunEvents, RunSettings, ignore_broken, no_events
+from proxy.relay.base import ClientStream, OnBroken, RunSettings, ignore_broken
 from proxy.relay.headers import LEFT_OUT, RESTORED, restored_header
 from proxy.relay.memory.run_memory import RunMemory
 from proxy.relay.nested import RunEnd
@@ -27,13 +27,11 @@ from proxy.relay.run.journal import Journal
 from proxy.relay.run.parents import Parents
 from proxy.relay.run.run import AskApproval, CallModel, Finish, Run, RunTools, Suspend
 from proxy.relay.run.state import Output, RunClock, State, ToolState
-from proxy.relay.run.tapes import NoTapes, Tapes
 from proxy.relay.run.tool_calls import ToolCalls
 from proxy.relay.run.turn.model_turn import ModelTurns
 from proxy.relay.run.turn.rejection import TurnRejected
 from proxy.relay.run.usage import RunUsage
 from proxy.relay.stopping import message_of, stopped
-from proxy.store.base import Store
 from proxy.tools.running.ledger import RunContext
 from proxy.tools.running.runner import Runner
 from proxy.wires.client_port import ApprovedCall, ClientView
@@ -49,24 +47,21 @@ class Orchestrator:
         self,
         *,
         runner: Runner,
-        store: Store,
+        journal: Journal,
         settings: RunSettings,
         memory: RunMemory,
         approver: Approver,
-        watch: RunEvents = no_events,
         broken: OnBroken = ignore_broken,
-        tapes: Tapes | None = None,
+        parents: Parents | None = None,
     ) -> None:
-        """``tapes`` note bytes of runs."""
-        self.parents = Parents()
-        """The runs that wait for agents which they called."""
+        """``parents`` are the runs that wait for agents which they called."""
         self._idempotency = memory.idempotency
         self._settings = settings
         self._turns = ModelTurns(settings, memory.refusals, broken)
-        self._tools = ToolCalls(runner, approver, settings, memory, watch, self.parents)
+        self._tools = ToolCalls(runner, approver, settings, memory, journal.watch, parents or Parents())
         self._approvals = memory.approvals
         self._ending = RunEnding(memory, settings)
-        self._journal = Journal(store, watch, tapes or NoTapes())
+        self._journal = journal
 
     async def run(self, job: Job, client: ClientStream) -> None:
         """Serve one request to its end.

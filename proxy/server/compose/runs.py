@@ -15,7 +15,9 @@ from proxy.relay.memory.threads import Threads
 from proxy.relay.offer import OfferRules
 from proxy.relay.planning import Planner, PlanSettings
 from proxy.relay.routing.prices import Price, Prices, to_nanos
+from proxy.relay.run.journal import Journal
 from proxy.relay.run.orchestrator import Orchestrator
+from proxy.relay.run.parents import Parents
 from proxy.relay.run.tapes import Tapes
 from proxy.relay.runs import Runs
 from proxy.server.compose.overrides import Overrides
@@ -58,16 +60,15 @@ def create_runs(
     )
     orchestrator = Orchestrator(
         runner=services.runner,
-        store=store,
+        journal=Journal(store, services.instruments.run_events(given.on_run_event), tapes),
         settings=_run_settings(config),
         memory=memory,
         approver=given.approver,
-        watch=services.instruments.run_events(given.on_run_event),
         broken=services.instruments.hooks.broken,
-        tapes=tapes,
+        parents=parents,
     )
     for provider in services.agents:
-        provider.bind(_agent_runs(services, planner, orchestrator, wires))
+        provider.bind(_agent_runs(services, planner, orchestrator, parents, wires))
     return Runs(planner, orchestrator, prices, memory)
 
 
@@ -75,6 +76,7 @@ def _agent_runs(
     services: Services,
     planner: Planner,
     orchestrator: Orchestrator,
+    parents: Parents,
     wires: Mapping[str, Wire],
 ) -> AgentRuns:
     """What runs agents.  Their models are asked on the Chat API, or in what their upstreams speak."""
@@ -82,7 +84,7 @@ def _agent_runs(
     return AgentRuns(
         planner,
         orchestrator,
-        orchestrator.parents,
+        parents,
         wire=wires["chat"],
         others=[wire.dialect.wire for wire in wires.values() if isinstance(wire, CrossableWire)],
         settings=_run_settings(services.config),
