@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
+from proxy.background_records import BackgroundLog
 from proxy.effect_records import EffectLog
 from proxy.records import (
     ClientKey,
@@ -29,6 +30,7 @@ __all__ = [
     "MAX_CALLED",
     "MAX_MARKS_READ",
     "CalledTool",
+    "DiagnosisStore",
     "KeySource",
     "KeyStore",
     "PinStore",
@@ -130,6 +132,7 @@ class RunDetail:
     """One run with everything that hangs on it, each in order.
 
     ``children`` are the runs of its agents, ``continued_by`` the first runs that go on from it.
+    ``taken_over_by`` is the id of the run that took over its background response, empty for none.
     """
 
     run: RunRecord
@@ -139,6 +142,7 @@ class RunDetail:
     native_calls: Sequence[NativeCall] = ()
     children: Sequence[RunRecord] = ()
     continued_by: Sequence[RunRecord] = ()
+    taken_over_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +290,30 @@ class WireLog(Protocol):
         ...
 
 
-class Store(InvocationLog, EffectLog, KeptResults, KeyStore, PinStore, ThreadLog, WireLog, Protocol):
+class DiagnosisStore(Protocol):
+    """Where it is kept what ``toolrelay doctor`` found of each upstream last, as JSON by its name."""
+
+    async def read_diagnoses(self) -> Mapping[str, str]:
+        """The newest 1,000, the newest first; raises StoreError."""
+        ...
+
+    async def put_diagnosis(self, upstream: str, diagnosis: str) -> None:
+        """Keep one in place of the upstream's earlier one, committed on return; raises StoreError."""
+        ...
+
+
+class Store(
+    InvocationLog,
+    EffectLog,
+    BackgroundLog,
+    KeptResults,
+    KeyStore,
+    PinStore,
+    DiagnosisStore,
+    ThreadLog,
+    WireLog,
+    Protocol,
+):
     """Runs, turns, messages, invocations, effects, suspended turns, responses, large results, client keys.
 
     The plain (not ``async``) methods queue a write and return at once, whatever the disk does:

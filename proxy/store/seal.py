@@ -23,6 +23,7 @@ from proxy.store import rows
 
 __all__ = [
     "APPROVALS",
+    "BACKGROUND",
     "CALLS",
     "CLAIMS",
     "CONTENT",
@@ -120,7 +121,19 @@ WIRE_BYTES: Final = ContentTable(
     ("payload",),
     "run as it went over the wire",
 )
-CONTENT: Final = (MESSAGES, SUSPENDED, HIDDEN, RESPONSES, RESULTS, NATIVE_CALLS, APPROVALS, WIRE_BYTES)
+BACKGROUND: Final = ContentTable(
+    "background_runs",
+    (
+        "id", "caller", "run_id", "asked_at", "attempt", "deaths", "state", "cancelled", "request",
+        "created_at",
+    ),
+    ("id",),
+    ("request",),
+    "background response",
+)  # fmt: skip
+CONTENT: Final = (
+    MESSAGES, SUSPENDED, HIDDEN, RESPONSES, RESULTS, NATIVE_CALLS, APPROVALS, BACKGROUND, WIRE_BYTES,
+)  # fmt: skip
 """What goes with its days, and where room is needed."""
 
 RECORD: Final = (CLAIMS, CALLS)

@@ -59,6 +59,7 @@ def run_to_json(run: RunRecord) -> dict[str, Any]:
             "withheld": dict(run.withheld),
             "left_out": list(run.left_out),
             "continues": run.continues or None,
+            "takes_over": run.takes_over or None,
             "duration_s": None if run.ended_at is None else max(0.0, run.ended_at - run.started_at),
         }
     )
@@ -102,6 +103,7 @@ def detail_to_json(detail: RunDetail, *, content: bool = False) -> dict[str, Any
             for row in detail.invocations
         ],
         "memory": memory_to_json(detail),
+        "taken_over_by": detail.taken_over_by or None,
         "agent_runs": [run_to_json(run) for run in detail.children],
         "kept_from_client": [{"what": what, "why": why} for what, why in withheld(detail)],
         "message_count": len(detail.messages),
@@ -144,7 +146,9 @@ def tool_to_json(spec: ToolSpec, decision: Decision) -> dict[str, Any]:
 def server_to_json(one: ServerOverview, catalog: Catalog, policy: Policy) -> dict[str, Any]:
     """An MCP server with its tools; ``withheld`` says why models are not offered one, ``null`` that they are.
 
-    No argument of a command and no query of an address is in it: either may hold a secret.
+    No argument of a command and no query of an address is in it: either may hold a secret.  A changed
+    tool has ``pinned``, ``current`` and ``difference`` (lines with ``-`` or ``+`` before them) where its
+    server's present definition is known.  All of it is a stranger's text.
     """
     status = one.status
     name, version = status.server_info
@@ -165,10 +169,22 @@ def server_to_json(one: ServerOverview, catalog: Catalog, policy: Policy) -> dic
                 "name": tool.name,
                 "state": tool.state,
                 "withheld": _withheld(tool, one.server, catalog, policy),
+                **_changes(tool),
             }
             for tool in one.tools
         ],
         "left_out": [{"name": left.name, "reason": left.reason} for left in status.left_out],
+    }
+
+
+def _changes(tool: ToolOverview) -> dict[str, Any]:
+    """What a changed tool was, and is."""
+    if tool.pinned is None or tool.current is None:
+        return {}
+    return {
+        "pinned": tool.pinned.written(),
+        "current": tool.current.written(),
+        "difference": list(tool.difference),
     }
 
 
@@ -181,7 +197,7 @@ def _withheld(tool: ToolOverview, server: Server, catalog: Catalog, policy: Poli
         return _WITHHELD[tool.state]
     if not server.may_have(tool.name):
         return f"mcp.servers.{server.name}.tools does not name it"
-    return "its pinned definition cannot be used"
+    return "its pinned definition cannot be used, or more tools are allowed than there may be"
 
 
 def _reached_by(server: Server) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from proxy.tools.mcp.definitions import Definition
 from proxy.tools.mcp.host_client import ServerStatus
 from proxy.tools.mcp.names import mcp_tool_id
 from proxy.tools.mcp.pins import Pin, PinState, compare
@@ -13,11 +14,18 @@ __all__ = ["ServerOverview", "ToolOverview", "oversee"]
 
 @dataclass(frozen=True, slots=True)
 class ToolOverview:
-    """One tool: its id, the server's own name of it, and what it is to its pin."""
+    """One tool: its id, the server's own name of it, and what it is to its pin.
+
+    Of one that has changed, as far as that was asked for, ``pinned`` is what was allowed, ``current`` what
+    the server says now, and ``difference`` what has changed, line by line, with what hides written out.
+    """
 
     id: str
     name: str
     state: PinState
+    pinned: Definition | None = None
+    current: Definition | None = None
+    difference: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
