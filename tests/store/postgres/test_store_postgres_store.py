@@ -316,9 +316,9 @@ async def test_content_leaves_with_its_days_and_with_its_run(make_postgres: Make
         found = [await fetch(postgres_url, f"SELECT count(*) FROM {table}") for table in tables]
         return [int(rows[0][0]) for rows in found]
 
-    assert await counts() == [2, 2, 4, 1202, 2, 2, 2, 2, 2]
+    assert await counts() == [2, 2, 4, 1202, 2, 2, 2, 0, 2]
     assert await first.purge(PurgeFilter(run_id="run_1")) == 1
-    assert await counts() == [1, 1, 2, 1, 1, 1, 1, 1, 1]
+    assert await counts() == [1, 1, 2, 1, 1, 1, 1, 0, 1]
     assert await fetch(postgres_url, "SELECT run_id FROM tool_invocations") == [("run_2",)]
     await _kept(first, *(f"many_{number}" for number in range(1200)))
     now[0] = T0 + DAY + 10
