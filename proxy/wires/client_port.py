@@ -25,6 +25,7 @@ from proxy.wires.past.evidence import Evidence
 
 __all__ = [
     "Answer",
+    "ApprovedCall",
     "ClientPort",
     "ClientRequest",
     "ClientView",
@@ -206,12 +207,25 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class ApprovedCall:
+    """A call that an earlier answer asked about, and that has run since.
+
+    ``call`` has the name that models use, and ``approval_id`` is that of its approval.
+    """
+
+    approval_id: str
+    call: ToolCall
+    result: ToolResult
+
+
+@dataclass(frozen=True, slots=True)
 class ClientView:
     """How a client sees its run.
 
     ``model`` is named where no upstream names one.  ``is_hidden`` tells the names of server tools: the client
     does not get their calls.  ``usage_was_added`` says that the proxy, not the client, asked the upstream for
     usage.  ``shown`` is what the client sees of the server tools that it chose, whatever the trace.
+    ``approved`` are calls that ran before the model is asked.
     """
 
     model: str
@@ -220,6 +234,7 @@ class ClientView:
     usage_was_added: bool = False
     caller: str = ""
     shown: ShownTools = NOTHING_SHOWN
+    approved: Sequence[ApprovedCall] = ()
 
 
 class StreamWriter(Protocol):

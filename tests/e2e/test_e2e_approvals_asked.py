@@ -269,6 +269,11 @@ async def test_responses_asks_by_an_item(
             second = await respond(client, stream, input=history)
         assert second.output_text == "Bought."
         assert WATCH.finished.count("buy") == approve
+        ran = [item for item in second.output if item.type == "mcp_call"]
+        assert [(one.name, one.approval_request_id, one.status) for one in ran] == (
+            [("buy", asked.id, "completed")] if approve else []
+        )
+        assert [json.loads(one.arguments) for one in ran] == [{"what": "milk"}] * approve
         row = await row_of(proxy)
         assert (row.status, row.decided_via) == ("used" if approve else "denied", "item")
         sent = json.loads(upstream.requests[1].body)["input"]

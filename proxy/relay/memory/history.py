@@ -24,10 +24,26 @@ from proxy.errors import StoreError
 from proxy.events import ToolCall
 from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
 from proxy.relay.memory.local import LocalResponses
-from proxy.relay.memory.loose import PLAIN, Pointer, evidence_of, has_other, loose_keys, pointer_of
+from proxy.relay.memory.loose import (
+    PLAIN,
+    Pointer,
+    evidence_of,
+    has_other,
+    loose_keys,
+    pointer_of,
+    stand_here,
+)
 from proxy.relay.memory.marks import WAITING, fill, waiting_of
 from proxy.relay.memory.outcomes import MemoryOutcome, PutBack, Recall
-from proxy.relay.memory.shown import AMBIGUOUS, digest_of, digest_of_calls, is_shown, marks_of, with_marks
+from proxy.relay.memory.shown import (
+    AMBIGUOUS,
+    digest_of,
+    digest_of_calls,
+    is_shown,
+    marks_of,
+    untrusted_in,
+    with_marks,
+)
 from proxy.relay.memory.turns import Answers, LastTurn, Restored, Settle
 from proxy.relay.memory.variants import variant_of
 from proxy.store.base import LOOK_UP_S, Store
@@ -111,12 +127,14 @@ class History:
             return Restored(unavailable=True, recall=recall)
         said: Answers | None = None
         if settle is not None and (ids := _waited_for(found)):
-            said = await settle(ids)
+            said = await settle(ids, untrusted_in(_payloads(found)))
             found = self._filled(found, said.results)
         restored = _restore(request, editor, found, recall)
         if said is not None and restored:
             untrusted = restored.untrusted or said.untrusted
-            restored = replace(restored, waiting=tuple(said.waiting), untrusted=untrusted)
+            restored = replace(
+                restored, waiting=tuple(said.waiting), ran=tuple(said.ran), untrusted=untrusted
+            )
         return restored
 
     def _filled(self, found: "_Found", results: Mapping[str, str]) -> "_Found":
@@ -207,7 +225,7 @@ class History:
         known = await self._store.find_hidden([*exact, *(key for keys in loose for key in keys)])
         hidden: dict[int, HiddenTurns] = {}
         pointers: dict[int, Pointer] = {}
-        elsewhere = _stand_here(exact, loose, known)
+        elsewhere = stand_here(exact, loose, known)
         for at, (answer, key) in enumerate(zip(answers, exact, strict=True)):
             variants = known[key]
             if len(variants) > 1:
@@ -427,20 +445,6 @@ class History:
         return bool(kept.get("variant") == variant or kept.get("asked", "") != asked)
 
 
-def _stand_here(
-    exact: Sequence[str], loose: Sequence[Sequence[str]], known: Mapping[str, Sequence[HiddenTurns]]
-) -> Mapping[str, set[str]]:
-    """By first loose key, the variants that exact keys found somewhere in this conversation.
-
-    They belong to their own positions, so they are no rivals at others.
-    """
-    found: dict[str, set[str]] = {}
-    for key, keys in zip(exact, loose, strict=True):
-        if keys and len(known[key]) == 1:
-            found.setdefault(keys[0], set()).add(known[key][0].variant)
-    return found
-
-
 def _why_not(found: Sequence[HiddenTurns]) -> MemoryOutcome:
     """The outcome to count for what a loose key found, if it is not put back."""
     if not found:
@@ -457,10 +461,12 @@ def _asked(request: ClientRequest) -> Sequence[Answer]:
 
 def _waited_for(found: _Found) -> Sequence[str]:
     """The ids of the approvals that the found turns wait for, without duplicates."""
-    payloads = [turn.payload for _, turn in found.held]
-    if found.response is not None:
-        payloads.insert(0, found.response.continuation)
-    return list(dict.fromkeys(one for payload in payloads for one in waiting_of(payload)))
+    return list(dict.fromkeys(one for payload in _payloads(found) for one in waiting_of(payload)))
+
+
+def _payloads(found: _Found) -> Sequence[bytes]:
+    kept = [*(turn.payload for _, turn in found.held), *(turn.payload for _, turn in found.hidden)]
+    return kept if found.response is None else [found.response.continuation, *kept]
 
 
 def _waits(turn: LastTurn) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -11,7 +11,7 @@ from proxy.events import ToolCall
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.json.splice import join_object
 
-__all__ = ["AMBIGUOUS", "digest_of", "digest_of_calls", "is_shown", "marks_of", "with_marks"]
+__all__ = ["AMBIGUOUS", "digest_of", "digest_of_calls", "is_shown", "marks_of", "untrusted_in", "with_marks"]
 
 AMBIGUOUS: Final = "several"
 """In place of the variant of a held turn: other turns with the same calls were held under its key."""
@@ -32,6 +32,11 @@ def with_marks(payload: bytes, **marks: str) -> bytes:
 def marks_of(kept: Mapping[str, Any]) -> tuple[str, str]:
     """The notes ``untrusted`` and ``upstream`` of :func:`with_marks`; empty strings if missing."""
     return str(kept.get("untrusted", "")), str(kept.get("upstream", ""))
+
+
+def untrusted_in(payloads: Iterable[bytes]) -> str:
+    """A tool whose untrusted result is in one of these kept turns; empty if none."""
+    return next(filter(None, (marks_of(orjson.loads(payload))[0] for payload in payloads)), "")
 
 
 def is_shown(request: ClientRequest, position: int, kept: Mapping[str, Any]) -> bool:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from proxy.approval_records import Approval
 from proxy.errors import RequestError, StoreError
+from proxy.events import ToolResult
 from proxy.relay.memory.outcomes import Recall
 from proxy.values import value_class
 from proxy.wires.client_port import ClientRequest
@@ -39,7 +40,8 @@ class Answers(Protocol):
     """What approvals came to.
 
     ``results`` are texts for the model by approval id, ``waiting`` are still undecided, and ``untrusted``
-    names a tool with an untrusted result, if there is one.
+    names a tool with an untrusted result, if there is one.  ``ran`` are those whose calls have run, with
+    their results.
     """
 
     @property
@@ -51,9 +53,15 @@ class Answers(Protocol):
     @property
     def untrusted(self) -> str: ...
 
+    @property
+    def ran(self) -> Sequence[tuple[Approval, ToolResult]]: ...
 
-Settle = Callable[[Sequence[str]], Awaitable[Answers]]
-"""Takes ids of approvals and says what they came to; raises :class:`~proxy.errors.StoreError`."""
+
+Settle = Callable[[Sequence[str], str], Awaitable[Answers]]
+"""Takes ids of approvals and says what they came to; raises :class:`~proxy.errors.StoreError`.
+
+It also takes the name of a tool whose untrusted result the model had read by then, empty for none.
+"""
 
 
 @value_class
@@ -63,8 +71,8 @@ class Restored:
     ``untrusted`` names a tool whose untrusted result is among them, if any.  ``upstream`` made the newest of
     them; no other upstream accepts its signatures or has its caches.  ``bound`` says that the request
     continues a response by its id, which no other upstream knows.  ``unavailable`` says that the record did
-    not answer.  ``waiting`` are the undecided approvals of calls in these turns.  ``recall`` says what each
-    look-up found.
+    not answer.  ``waiting`` are the undecided approvals of calls in these turns, and ``ran`` those whose
+    calls ran just now, with their results.  ``recall`` says what each look-up found.
     """
 
     turns: int = 0
@@ -73,6 +81,7 @@ class Restored:
     bound: bool = False
     unavailable: bool = False
     waiting: tuple[Approval, ...] = ()
+    ran: tuple[tuple[Approval, ToolResult], ...] = ()
     recall: Recall = field(default_factory=Recall, compare=False)
 
     def __bool__(self) -> bool:

@@ -184,7 +184,7 @@ def _last_turn(job: Job, state: State) -> LastTurn:
         calls=calls,
         untrusted=state.tools.untrusted_read(),
         upstream=job.upstream.route.served.upstream.name,
-        waiting=[one.id for one in (*job.conversation.waiting, *state.turn.approvals)],
+        waiting=[one.id for one in (*job.conversation.approvals.waiting, *state.turn.approvals)],
     )
 
 

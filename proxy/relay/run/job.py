@@ -4,10 +4,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import field
 
 from proxy.approval_records import Approval
+from proxy.events import ToolResult
 from proxy.records import Meter
 from proxy.relay.ask import Ask, Identity, RequestHead
 from proxy.relay.memory.local import LocalResponses
 from proxy.relay.memory.outcomes import Recall
+from proxy.relay.nested import Purse
 from proxy.relay.offer import Offer
 from proxy.relay.routing.fallback import Candidates
 from proxy.relay.routing.prices import Price
@@ -22,6 +24,7 @@ from proxy.wires.upstream_port import BodyEditor, UpstreamPort
 __all__ = [
     "Accounting",
     "ClientSide",
+    "Continued",
     "Conversation",
     "Fallback",
     "Job",
@@ -74,6 +77,20 @@ class ToolAccess:
 
 
 @value_class
+class Continued:
+    """What became of calls of earlier turns that had waited for approvals.
+
+    ``waiting`` are those that nobody has decided about: no model is asked before somebody has.  ``ran`` are
+    those whose calls ran as this request was planned, and ``purse`` is what agents used among them, ``None``
+    where nothing was to decide.
+    """
+
+    waiting: tuple[Approval, ...] = ()
+    ran: tuple[tuple[Approval, ToolResult], ...] = ()
+    purse: Purse | None = None
+
+
+@value_class
 class Conversation:
     """What earlier requests left for this one, and what it leaves for later ones.
 
@@ -83,8 +100,8 @@ class Conversation:
     upstream keeps.  ``offer_fingerprint`` is that of the offer where the answer is to be remembered, else
     ``None``.  ``repeat_key`` is what a repeat of this request has in common with it, empty where none is
     recognised.  ``local`` keeps a response that the record must not have, where the client's connection may
-    go on from it.  ``waiting`` are approvals that what was restored waits for: no model is asked before
-    somebody has decided.  ``recall`` says what was put back and what not.
+    go on from it.  ``approvals`` says what became of calls that had waited for one.  ``recall`` says
+    what was put back and what not.
     """
 
     restored: bool
@@ -93,7 +110,7 @@ class Conversation:
     offer_fingerprint: str | None
     repeat_key: str
     local: LocalResponses | None
-    waiting: tuple[Approval, ...] = ()
+    approvals: Continued = field(default_factory=Continued)
     recall: Recall = field(default_factory=Recall, compare=False)
 
 

@@ -7,9 +7,11 @@ the client sees, the editor owns what the upstream gets; nothing here knows a wi
 import asyncio
 import contextlib
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from proxy.errors import NotOnRecord, UpstreamError, WireError
+from proxy.events import ToolCall
 from proxy.records import RunStatus
 from proxy.relay.base import ClientStream, OnBroken, RunEvents, RunSettings, ignore_broken, no_events
 from proxy.relay.headers import LEFT_OUT, RESTORED, restored_header
@@ -33,7 +35,7 @@ from proxy.relay.stopping import message_of, stopped
 from proxy.store.base import Store
 from proxy.tools.running.ledger import RunContext
 from proxy.tools.running.runner import Runner
-from proxy.wires.client_port import ClientView
+from proxy.wires.client_port import ApprovedCall, ClientView
 from proxy.wires.repairing import RepairingWriter
 
 __all__ = ["Orchestrator"]
@@ -161,6 +163,7 @@ class Orchestrator:
                 usage_was_added=usage_was_added,
                 caller=identity.caller,
                 shown=tools.offer.shown,
+                approved=_approved(job),
             ),
         )
         nested, detached = job.client.ask.nested, job.client.ask.options.detached
@@ -177,13 +180,15 @@ class Orchestrator:
             continues_pauses=bool(job.upstream.route.wire),
             purse=None if nested is None else nested.purse,
         )
+        if job.conversation.approvals.purse is not None:
+            run.settle(job.conversation.approvals.purse)
         return State(run, Output(client, writer), now, RunClock(started_at), usage)
 
     async def _loop(self, job: Job, state: State) -> tuple[RunStatus, str | None]:
         """Turn until the run has an end; its status and error code."""
-        if job.conversation.waiting:
+        if job.conversation.approvals.waiting:
             await self._ending.ask_again(
-                job, state, self._approvals.notice(job.conversation.waiting, again=True)
+                job, state, self._approvals.notice(job.conversation.approvals.waiting, again=True)
             )
             return "suspended", None
         command = state.run.start()
@@ -218,6 +223,19 @@ class Orchestrator:
                 await output.send(output.writer.turn_ended("final") + output.writer.note(command.note))
             await self._ending.finish(job, state, command.reason)
         return ("failed", code) if error is not None else ("completed", None)
+
+
+def _approved(job: Job) -> Sequence[ApprovedCall]:
+    """The calls that people approved and that have run, as the client may be shown them."""
+    if not job.conversation.approvals.ran:
+        return ()
+    names = {tool: name for name, tool in job.tools.offer.names.items()}
+    found = []
+    for approval, result in job.conversation.approvals.ran:
+        shown = approval.arguments_shown if result.arguments_redacted is None else result.arguments_redacted
+        call = ToolCall(approval.call_id, names.get(approval.tool, approval.tool), "", approval.seq)
+        found.append(ApprovedCall(approval.id, call, replace(result, arguments_redacted=shown)))
+    return found
 
 
 def _cancelled(job: Job) -> str:

@@ -52,6 +52,9 @@ def read_items(
             if whole and one not in seen:
                 seen.add(one)
                 left.append(_mention(one))
+        elif kind == "mcp_call" and approval_of_item(item.get("approval_request_id")) in seen:
+            # The held turn has the call and its result.
+            continue
         elif kind == "function_call_output" and (one := approval_of_call(item.get("call_id"))):
             approve, reason, arguments = answer_of(item.get("output"))
             answered.append(Answered(one, at, place > last, False, approve, reason, arguments))

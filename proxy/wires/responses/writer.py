@@ -22,7 +22,7 @@ from proxy.events import (
     TurnStarted,
     pauses,
 )
-from proxy.wires.chosen import ShownServer, ran
+from proxy.wires.chosen import ran
 from proxy.wires.client_port import ClientView, TurnEnd
 from proxy.wires.dialects.responses import error_event
 from proxy.wires.json.splice import replace_values, value_at
@@ -33,7 +33,6 @@ from proxy.wires.responses.open_item import OpenItem
 from proxy.wires.responses.own_items.shown import (
     Event,
     approval_events,
-    list_events,
     message_events,
     traced_events,
 )
@@ -57,8 +56,8 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
     ``asked`` is the client's request, ``echo`` the raw values of the fields that the resource
     repeats and that we changed on the way upstream; ``tools`` says
     which tools it has.  With ``last_text_only`` the messages of a turn wait for its end: of several turns
-    only the last may give JSON output.  Calls of ``shown`` are shown whatever the trace; ``lists`` are the
-    servers whose tools are listed before all else.
+    only the last may give JSON output.  Calls of ``shown`` are shown whatever the trace; ``first`` are the
+    events of items that stand before all else.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         tools: ClientTools,
         signer: ItemSigner,
         last_text_only: bool = False,
-        lists: Sequence[ShownServer] = (),
+        first: Sequence[Sequence[Event]] = (),
     ) -> None:
         self._model = view.model
         self._is_hidden = view.is_hidden
@@ -82,8 +81,8 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         self._signer = signer
         self._tools_said: Mapping[str, Any] = {}
         self._last_text_only = last_text_only
-        self._lists = lists
-        self._phase = COMPOSING if lists else PASSING
+        self._first = first
+        self._phase = COMPOSING if first else PASSING
         self._held = HeldFrames()
         self._done_seen = False
         self._public_id = ""
@@ -280,12 +279,12 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         kind = payload.get("type")
         if kind in CLOSING:
             self._note_lifecycle(str(kind), payload)
-            return self._show_lists() + self._compose_closing()
+            return self._show_first() + self._compose_closing()
         if kind in OPENING:
             return self._compose_opening(str(kind), payload)
         if not kind or kind == "error" or payload.get("error"):
             return b""
-        return self._show_lists() + self._compose_next(str(kind), payload)
+        return self._show_first() + self._compose_next(str(kind), payload)
 
     def _compose_next(self, kind: str, payload: dict[str, Any]) -> bytes:
         """Whatever comes after the opening and before the end."""
@@ -293,10 +292,10 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
             return self._compose_item(kind, payload)
         return self._emit(payload)
 
-    def _show_lists(self) -> bytes:
-        """The tools of the servers that the client chose, once."""
-        lists, self._lists = self._lists, ()
-        return b"".join([self._show(list_events(server)) for server in lists])
+    def _show_first(self) -> bytes:
+        """What stands before all else, once."""
+        first, self._first = self._first, ()
+        return b"".join(map(self._show, first))
 
     def _compose_opening(self, kind: str, payload: dict[str, Any]) -> bytes:
         """Only the first turn opens the response."""
