@@ -117,7 +117,8 @@ def _check_countable(meter: Meter, payload: Mapping[str, Any]) -> None:
         if meter.counts_cost and payload.get(field):
             raise RequestError(
                 400,
-                f"Cost is limited, and the proxy cannot know which of {field} will answer. Leave {field} out.",
+                f"Cost is limited, and the proxy cannot know which of {field} will answer. Leave {field} "
+                "out.",
                 param=field,
             )
     if payload.get("background") is True:

@@ -255,7 +255,8 @@ def _use_wal(connection: sqlite3.Connection, lock_timeout_s: float) -> None:
             continue
         if mode != "wal":
             raise StoreError(
-                f"this file system does not support SQLite's write-ahead log (SQLite says {mode!r}); use a local disk"
+                f"this file system does not support SQLite's write-ahead log (SQLite says {mode!r}); use a "
+                "local disk"
             )
         return
 

@@ -19,7 +19,7 @@ def tool_id(provider: str, name: str) -> str:
         if not _PART.fullmatch(part):
             raise ConfigError(
                 f"tool {provider}__{name}"[:100],
-                "its name may contain letters, digits, - and _, and must begin and end with a letter or digit",
+                "its name may contain letters, digits, - and _; its first and last must be a letter or digit",
             )
     identifier = f"{provider}__{name}"
     check_tool_id(identifier, provider)
