@@ -204,5 +204,5 @@ def read_storage(value: Any) -> "str | Secret":
     if isinstance(value, Secret):
         return value
     if not isinstance(value, str):
-        raise setting_fault("must be a string")
+        raise setting_fault("expected a string")
     return Secret.parse(value) if value.startswith(("env:", "file:")) else check_storage_url(value)

@@ -172,10 +172,7 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
     if declaration.strict:
         strict = to_strict(schema, where)
         if declaration.parameters is not None and strict != schema:
-            raise ConfigError(
-                where,
-                "parameters: strict=True would change the schema of parameters=; leave one of the two out",
-            )
+            raise ConfigError(where, "strict=True would change the schema of parameters=", "Use only one")
         schema = strict
         check_schema(schema, where)
     check_private_paths(schema, declaration.redaction.private_arguments, where)
