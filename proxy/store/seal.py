@@ -23,6 +23,7 @@ from proxy.store import rows
 
 __all__ = [
     "APPROVALS",
+    "BACKGROUND",
     "CALLS",
     "CLAIMS",
     "CONTENT",
@@ -112,7 +113,17 @@ APPROVALS: Final = ContentTable(
     ("arguments", "arguments_shown", "words", "edited"),
     "approval",
 )
-CONTENT: Final = (MESSAGES, SUSPENDED, HIDDEN, RESPONSES, RESULTS, NATIVE_CALLS, APPROVALS)
+BACKGROUND: Final = ContentTable(
+    "background_runs",
+    (
+        "id", "caller", "run_id", "asked_at", "attempt", "deaths", "state", "cancelled", "request",
+        "created_at",
+    ),
+    ("id",),
+    ("request",),
+    "background response",
+)  # fmt: skip
+CONTENT: Final = (MESSAGES, SUSPENDED, HIDDEN, RESPONSES, RESULTS, NATIVE_CALLS, APPROVALS, BACKGROUND)
 """What goes with its days, and where room is needed."""
 
 RECORD: Final = (CLAIMS, CALLS)
