@@ -56,7 +56,9 @@ def test_each_migration_applies_from_blank(tmp_path: Path, upto: int) -> None:
         *(["ui_marks"] if upto >= _since("web_ui") else []),
         *[
             name
-            for name in ("native_calls", "connection_tokens", "threads", "approvals", "diagnoses")
+            for name in (
+                "native_calls", "connection_tokens", "threads", "approvals", "diagnoses", "background_runs",
+            )
             if upto >= _since(name)
         ],
     }  # fmt: skip
