@@ -145,7 +145,14 @@ def _record(record: type[Any], **changed: Schema) -> dict[str, Any]:
 def _schemas() -> dict[str, Any]:
     tokens = dict.fromkeys(("input_tokens", "output_tokens", "total_tokens"), _COUNT_OR_NULL)
     return {
-        "Run": _record(RunRecord, **tokens, cost=_COST, continues=_TEXT_OR_NULL, duration_s=_SECONDS),
+        "Run": _record(
+            RunRecord,
+            **tokens,
+            cost=_COST,
+            continues=_TEXT_OR_NULL,
+            takes_over=_TEXT_OR_NULL,
+            duration_s=_SECONDS,
+        ),
         "RunList": _list_of("Run"),
         "Turn": _record(TurnRecord, cost=_COST, duration_s=_SECONDS),
         "Invocation": _record(
@@ -165,6 +172,7 @@ def _schemas() -> dict[str, Any]:
                 "invocations": _array(_ref("Invocation")),
                 "memory": {"anyOf": [_ref("Memory"), {"type": "null"}]},
                 "agent_runs": _array(_ref("Run")),
+                "taken_over_by": _TEXT_OR_NULL,
                 "kept_from_client": _array(_object({"what": _TEXT, "why": _TEXT})),
                 "message_count": _COUNT,
                 "messages": _array(_ref("Message")),
