@@ -33,6 +33,7 @@ WORDS = {
     "proxy.json_size",
     "proxy.plain_text",
     "proxy.records",
+    "proxy.sealed_text",
     "proxy.transitions",
     "proxy.values",
 }
