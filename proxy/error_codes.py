@@ -180,7 +180,7 @@ _ALL: Final = (
     ErrorCode(
         "model_not_found", (404,), _REQUEST,
         "No upstream serves this model, or this key may not use it.",
-        "Ask for a model that `GET /v1/models` lists, or add the model to `upstreams.*.models`.",
+        "Ask for a model of the proxy's list of models, or add the model to `upstreams.*.models`.",
     ),
     ErrorCode(
         "model_not_priced", (400,), _REQUEST,
@@ -218,7 +218,7 @@ _ALL: Final = (
     ErrorCode(
         "not_acceptable", (406,), _REQUEST,
         "The `Accept` header of a request to `/mcp` names neither JSON nor an event stream.",
-        "Send `Accept: application/json, text/event-stream`.",
+        "Send an `Accept` header with `application/json` and the media type of event streams.",
     ),
     # How much, and how it is sent.
     ErrorCode(
@@ -263,7 +263,7 @@ _ALL: Final = (
     # WebSockets.
     ErrorCode(
         "426", (426,), _REQUEST,
-        "The client asked for a WebSocket, and this path has none (only `/v1/responses` has), or "
+        "The client asked for a WebSocket, and this path has none (only the Responses API has), or "
         "`limits.websockets` is 0.",
         "Use HTTP.",
     ),

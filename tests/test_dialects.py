@@ -113,7 +113,12 @@ def constants(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def said_in(text: str) -> set[str]:
-    """What of :func:`forbidden` a text holds: a word of its own, or the end of a path or a part of it."""
+    """What of :func:`forbidden` a text holds: a word of its own, or the end of a path or a part of it.
+
+    A JSON pointer is no path.
+    """
+    if text.startswith("#/"):
+        return set()
     return {
         said
         for said in forbidden()

@@ -45,6 +45,7 @@ from proxy.tools.mcp.definitions import read_listing
 from proxy.tools.mcp.pins import GivenPins, Pin
 from proxy.upstreams.recorded.replay import packaged_fixtures
 from proxy.wires.dialects.mcp import MCP
+from proxy.wires.dialects.responses import RESPONSES
 from proxy.wires.wire import CrossableWire
 
 __all__ = [
@@ -275,7 +276,7 @@ def python_lines(address: str) -> list[str]:
 def approval_lines(address: str, folder: Path) -> list[str]:
     """Commands, ready to be pasted into one shell: ask for the tool that asks, decide, and go on."""
     question, going_on = NOTE
-    curl = f"curl -s {address}/v1/responses -H 'content-type: application/json' -d "
+    curl = f"curl -s {address}/v1{RESPONSES.path} -H 'content-type: application/json' -d "
     asked = json.dumps({"model": MODEL, "input": question})
     further = json.dumps({"model": MODEL, "input": going_on, "previous_response_id": ""})[:-2]
     approve = _command(folder, "approvals", "approve")

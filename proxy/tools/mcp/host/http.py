@@ -83,7 +83,8 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         response = await self._inner.handle_async_request(sent)
         if isinstance(response.stream, httpx2.AsyncByteStream):
             # The SDK itself ends a stream for an event past the bound, and says so.
-            events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+            kind = response.headers.get("content-type", "").lower().partition(";")[0].rstrip()
+            events = kind.endswith("/event-stream")
             response.stream = _Bounded(response.stream, MAX_LINE + (_SLACK if events else 0))
         return response
 
