@@ -30,11 +30,12 @@ from store_records import (
     wire,
 )
 
+from proxy.background_records import BackgroundRecord
 from proxy.errors import ConfigError, StoreError
 from proxy.store.base import RunFilter
 from proxy.store.factory import open_store
 from proxy.store.options import StoreOptions
-from proxy.store.seal import APPROVALS, CALLS, CONTENT, MESSAGES, RESPONSES, Seal, parse_seal_key
+from proxy.store.seal import APPROVALS, BACKGROUND, CALLS, CONTENT, MESSAGES, RESPONSES, Seal, parse_seal_key
 from proxy.store.sqlite.memory import MemoryStore
 from proxy.store.sqlite.store import SqliteStore
 
@@ -66,6 +67,9 @@ async def _fill(store: SqliteStore, name: str = "1") -> None:
     )
     store.put_result(kept(f"res_{name}", run_id=f"run_{name}", content=SECRET))
     store.put_wire(wire(f"run_{name}", payload=plain))
+    background = BackgroundRecord(f"resp_bg_{name}", "open", f"run_{name}", T0)
+    if await store.find_background(background.id, "open") is None:
+        await store.put_background(background, plain)
     said = {"arguments": SECRET, "arguments_shown": {"to": SECRET}, "words": SECRET, "edited": SECRET}
     await store.put_approvals([approval(f"ap_{name}", run_id=f"run_{name}", **said)])
 
@@ -91,6 +95,7 @@ async def _check(store: SqliteStore, name: str = "1", *, has_wire: bool = True) 
     result = await store.find_result(f"res_{name}", "open")
     assert result is not None
     assert result.content == SECRET
+    assert await store.background_request(f"resp_bg_{name}") == SECRET.encode()
     found = await store.find_wire(f"run_{name}")
     assert (None if found is None else found.payload) == (SECRET.encode() if has_wire else None)
     (asked,) = await store.find_approvals([f"ap_{name}"])
@@ -141,8 +146,8 @@ async def test_what_was_written_before_the_key_stays_readable(make_sqlite: Make)
     await _fill(store, "old")
     await _settle(store)
     await _check(store, "old")
-    # An approval is put once and only decided about after that.
-    for table in {*CONTENT, CALLS} - {APPROVALS}:
+    # An approval is put once and only decided about after that, and so is a background response.
+    for table in {*CONTENT, CALLS} - {APPROVALS, BACKGROUND}:
         assert query(store.path, f"SELECT count(*) FROM {table.name} WHERE sealed_by IS NULL") == [(0,)]
 
 
