@@ -67,11 +67,9 @@ async def _fill(store: SqliteStore, name: str = "1") -> None:
     )
     store.put_result(kept(f"res_{name}", run_id=f"run_{name}", content=SECRET))
     store.put_wire(wire(f"run_{name}", payload=plain))
-    background = BackgroundRecord(f"resp_bg_{name}", "open", f"run_{name}", T0)
-    if await store.find_background(background.id, "open") is None:
-        await store.put_background(background, plain)
     said = {"arguments": SECRET, "arguments_shown": {"to": SECRET}, "words": SECRET, "edited": SECRET}
     await store.put_approvals([approval(f"ap_{name}", run_id=f"run_{name}", **said)])
+    await store.put_background(BackgroundRecord(f"bg_{name}", "open", f"run_{name}", T0), plain)
 
 
 async def _check(store: SqliteStore, name: str = "1", *, has_wire: bool = True) -> None:
@@ -95,11 +93,11 @@ async def _check(store: SqliteStore, name: str = "1", *, has_wire: bool = True) 
     result = await store.find_result(f"res_{name}", "open")
     assert result is not None
     assert result.content == SECRET
-    assert await store.background_request(f"resp_bg_{name}") == SECRET.encode()
     found = await store.find_wire(f"run_{name}")
     assert (None if found is None else found.payload) == (SECRET.encode() if has_wire else None)
     (asked,) = await store.find_approvals([f"ap_{name}"])
     assert (asked.arguments, asked.arguments_shown, asked.words) == (SECRET, {"to": SECRET}, SECRET)
+    assert await store.background_request(f"bg_{name}") == SECRET.encode()
 
 
 async def _settle(store: SqliteStore) -> None:
@@ -146,7 +144,7 @@ async def test_what_was_written_before_the_key_stays_readable(make_sqlite: Make)
     await _fill(store, "old")
     await _settle(store)
     await _check(store, "old")
-    # An approval is put once and only decided about after that, and so is a background response.
+    # An approval and a background response are put once, and only change after that.
     for table in {*CONTENT, CALLS} - {APPROVALS, BACKGROUND}:
         assert query(store.path, f"SELECT count(*) FROM {table.name} WHERE sealed_by IS NULL") == [(0,)]
 
