@@ -26,6 +26,7 @@ WORDS = {
     "proxy.errors",
     "proxy.events",
     "proxy.globs",
+    "proxy.grant_records",
     "proxy.in_thread",
     "proxy.hard_timeout",
     "proxy.json_size",
@@ -211,6 +212,7 @@ ORDER = {
     "commands": (
         *(
             "options",
+            "bounds",
             "printing",
             "common",
             "fitting",
@@ -262,6 +264,7 @@ ORDER = {
             "websockets",
             "detached",
             "approval_webhook",
+            "grant_terms",
             "admin_approvals",
             "memory_output",
             "api",

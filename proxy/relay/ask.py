@@ -84,8 +84,7 @@ class RequestOptions:
 
     ``wanted`` are the tools that it chose; ``None`` where it chose none.  ``history`` says whether answers
     are looked up and remembered for it.  ``attempt`` says whether it repeats another request.
-    ``decisions`` are ids of approvals, each with whether it is approved.  ``asks_by_call`` says that the
-    client declared the function by whose calls it can be asked for approvals.
+    ``asks_by_call`` says that the client declared the function by whose calls it can be asked for approvals.
     ``detached`` is set where nobody waits for the answer.
     """
 
@@ -93,7 +92,6 @@ class RequestOptions:
     trace: Trace = "silent"
     history: bool = True
     attempt: Attempt = NO_ATTEMPT
-    decisions: tuple[tuple[str, bool], ...] = ()
     detached: Detached | None = None
     asks_by_call: bool = False
 

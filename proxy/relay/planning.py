@@ -316,6 +316,7 @@ class Planner:
                 repeat_key=planning.repeat_key,
                 local=ask.local,
                 waiting=restored.waiting,
+                asked_in=restored.asked_in,
                 recall=restored.recall,
             ),
             Accounting(meter, price_of(meter, self._prices, route, payload)),

@@ -26,6 +26,7 @@ __all__ = [
     "CALLS",
     "CLAIMS",
     "CONTENT",
+    "GRANTS",
     "HIDDEN",
     "MESSAGES",
     "NATIVE_CALLS",
@@ -112,7 +113,17 @@ APPROVALS: Final = ContentTable(
     ("arguments", "arguments_shown", "words", "edited"),
     "approval",
 )
-CONTENT: Final = (MESSAGES, SUSPENDED, HIDDEN, RESPONSES, RESULTS, NATIVE_CALLS, APPROVALS)
+GRANTS: Final = ContentTable(
+    "approval_grants",
+    (
+        "id", "approval_id", "run_id", "caller", "tool", "spec_digest", "rule", "bounds", "scope",
+        "created_at", "expires_at", "made_by", "made_via", "revoked_at", "revoked_by", "uses", "used_at",
+    ),
+    ("id",),
+    ("bounds",),
+    "grant",
+)  # fmt: skip
+CONTENT: Final = (MESSAGES, SUSPENDED, HIDDEN, RESPONSES, RESULTS, NATIVE_CALLS, APPROVALS, GRANTS)
 """What goes with its days, and where room is needed."""
 
 RECORD: Final = (CLAIMS, CALLS)

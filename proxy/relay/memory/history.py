@@ -24,10 +24,28 @@ from proxy.errors import StoreError
 from proxy.events import ToolCall
 from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
 from proxy.relay.memory.local import LocalResponses
-from proxy.relay.memory.loose import PLAIN, Pointer, evidence_of, has_other, loose_keys, pointer_of
+from proxy.relay.memory.loose import (
+    PLAIN,
+    Pointer,
+    evidence_of,
+    has_other,
+    loose_keys,
+    pointer_of,
+    stand_here,
+    why_not_found,
+)
 from proxy.relay.memory.marks import WAITING, fill, waiting_of
 from proxy.relay.memory.outcomes import MemoryOutcome, PutBack, Recall
-from proxy.relay.memory.shown import AMBIGUOUS, digest_of, digest_of_calls, is_shown, marks_of, with_marks
+from proxy.relay.memory.shown import (
+    AMBIGUOUS,
+    asked_in_of,
+    digest_of,
+    digest_of_calls,
+    is_shown,
+    marks_of,
+    said_asked_in,
+    with_marks,
+)
 from proxy.relay.memory.turns import Answers, LastTurn, Restored, Settle
 from proxy.relay.memory.variants import variant_of
 from proxy.store.base import LOOK_UP_S, Store
@@ -207,7 +225,7 @@ class History:
         known = await self._store.find_hidden([*exact, *(key for keys in loose for key in keys)])
         hidden: dict[int, HiddenTurns] = {}
         pointers: dict[int, Pointer] = {}
-        elsewhere = _stand_here(exact, loose, known)
+        elsewhere = stand_here(exact, loose, known)
         for at, (answer, key) in enumerate(zip(answers, exact, strict=True)):
             variants = known[key]
             if len(variants) > 1:
@@ -231,7 +249,7 @@ class History:
             found = asked or alone
             pointer = pointer_of(found, caller, place) if place is not None else None
             if pointer is None or place is None:
-                recall.miss(_why_not(found))
+                recall.miss(why_not_found(found))
             elif has_other(asked, alone, pointer[1], place):
                 recall.miss("ambiguous")
             else:
@@ -270,7 +288,8 @@ class History:
         payload = with_marks(editor.suspend(turn.message, (), turn.mask), untrusted=turn.untrusted)
         key = request.answer_key(turn.caller, offer_fingerprint, visible, told=self._told)
         variant = variant_of(payload)
-        self._put_hidden(key, variant, turn, with_marks(payload, upstream=turn.upstream))
+        marked = with_marks(payload, upstream=turn.upstream, asked_in=said_asked_in(turn.asked_in))
+        self._put_hidden(key, variant, turn, marked)
         place = request.evidence(told=self._told)
         if place is not None:
             kept = evidence_of(place, (key, variant))
@@ -427,29 +446,6 @@ class History:
         return bool(kept.get("variant") == variant or kept.get("asked", "") != asked)
 
 
-def _stand_here(
-    exact: Sequence[str], loose: Sequence[Sequence[str]], known: Mapping[str, Sequence[HiddenTurns]]
-) -> Mapping[str, set[str]]:
-    """By first loose key, the variants that exact keys found somewhere in this conversation.
-
-    They belong to their own positions, so they are no rivals at others.
-    """
-    found: dict[str, set[str]] = {}
-    for key, keys in zip(exact, loose, strict=True):
-        if keys and len(known[key]) == 1:
-            found.setdefault(keys[0], set()).add(known[key][0].variant)
-    return found
-
-
-def _why_not(found: Sequence[HiddenTurns]) -> MemoryOutcome:
-    """The outcome to count for what a loose key found, if it is not put back."""
-    if not found:
-        return "not_found"
-    if len(found) > 1:
-        return "ambiguous"
-    return "nothing_hidden" if found[0].variant == PLAIN else "not_found"
-
-
 def _asked(request: ClientRequest) -> Sequence[Answer]:
     """The answers that name approvals: notices that calls wait are among them."""
     return [answer for answer in request.answers() if approval_ids_in(answer.text)][-_MOST_LOOKUPS:]
@@ -464,15 +460,18 @@ def _waited_for(found: _Found) -> Sequence[str]:
 
 
 def _waits(turn: LastTurn) -> dict[str, str]:
-    return {WAITING: " ".join(turn.waiting)} if turn.waiting else {}
+    return {WAITING: " ".join(turn.waiting), "asked_in": said_asked_in(turn.asked_in)}
 
 
 def _restore(request: ClientRequest, editor: BodyEditor, found: _Found, recall: Recall) -> Restored:
     """Put back the found turns that fit what the client sends."""
     turns, untrusted, upstream, bound = 0, "", "", False
+    asked_in: list[str] = []
     if found.response is not None and isinstance(editor, ChainedEditor):
         editor.resume(found.response.continuation)
-        untrusted, upstream = marks_of(orjson.loads(found.response.continuation))
+        kept = orjson.loads(found.response.continuation)
+        untrusted, upstream = marks_of(kept)
+        asked_in += asked_in_of(kept)
         turns, bound = 1, True
         recall.put(PutBack(found.response.run_id, "response", len(found.response.continuation)))
     for needed, kept_turns in ((True, found.held), (False, found.hidden)):
@@ -487,6 +486,10 @@ def _restore(request: ClientRequest, editor: BodyEditor, found: _Found, recall: 
             loosely = not needed and position in found.loosely
             added = editor.restored[1] - before
             recall.put(PutBack(turn.run_id, "calls" if needed else "answer", added, loosely, position))
+            if not loosely:
+                # Of a turn that was found loosely nobody knows that this is its conversation.
+                asked_in += asked_in_of(kept)
             stranger, home = marks_of(kept)
             untrusted, upstream = untrusted or stranger, upstream if bound else home
-    return Restored(turns, untrusted, upstream, bound, recall=recall)
+    asked = tuple(dict.fromkeys(asked_in))
+    return Restored(turns, untrusted, upstream, bound, asked_in=asked, recall=recall)

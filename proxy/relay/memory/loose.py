@@ -12,10 +12,20 @@ from typing import Any, Final
 import orjson
 
 from proxy.records import HiddenTurns
+from proxy.relay.memory.outcomes import MemoryOutcome
 from proxy.wires.past.evidence import Evidence, fits_window, was_asked
 from proxy.wires.turn.digest import conversation_digest
 
-__all__ = ["PLAIN", "Pointer", "evidence_of", "fits_evidence", "has_other", "loose_keys", "pointer_of"]
+__all__ = [
+    "PLAIN",
+    "Pointer",
+    "evidence_of",
+    "fits_evidence",
+    "has_other",
+    "loose_keys",
+    "pointer_of",
+    "stand_here",
+]
 
 PLAIN: Final = "plain"
 """The variant of an answer with nothing hidden behind it."""
@@ -72,3 +82,26 @@ def fits_evidence(kept: Mapping[str, Any], shown: Evidence) -> bool:
     """Whether an answer stands where the kept one stood, apart from what programs leave out later."""
     same = kept["question"] == shown.question or was_asked(kept["text"], shown.text)
     return same and fits_window(kept["chain"], shown.chain, whole=shown.whole)
+
+
+def stand_here(
+    exact: Sequence[str], loose: Sequence[Sequence[str]], known: Mapping[str, Sequence[HiddenTurns]]
+) -> Mapping[str, set[str]]:
+    """By first loose key, the variants that exact keys found somewhere in this conversation.
+
+    They belong to their own positions, so they are no rivals at others.
+    """
+    found: dict[str, set[str]] = {}
+    for key, keys in zip(exact, loose, strict=True):
+        if keys and len(known[key]) == 1:
+            found.setdefault(keys[0], set()).add(known[key][0].variant)
+    return found
+
+
+def why_not_found(found: Sequence[HiddenTurns]) -> MemoryOutcome:
+    """The outcome to count for what a loose key found, if it is not put back."""
+    if not found:
+        return "not_found"
+    if len(found) > 1:
+        return "ambiguous"
+    return "nothing_hidden" if found[0].variant == PLAIN else "not_found"

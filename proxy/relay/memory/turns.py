@@ -21,7 +21,8 @@ class LastTurn:
     ``wire`` is the client's dialect and ``upstream`` the upstream that answered.  ``message`` is the model's
     message and ``calls`` the calls in it.  ``mask`` hides private arguments from what is written unencrypted.
     ``untrusted`` names a tool whose untrusted result the model has read, if any.  ``waiting`` are the ids of
-    the approvals that the turn waits for.
+    the approvals that the turn waits for, and ``asked_in`` the runs of this conversation, this one among
+    them, that asked for approvals.
     """
 
     run_id: str
@@ -33,6 +34,7 @@ class LastTurn:
     untrusted: str = ""
     upstream: str = ""
     waiting: Sequence[str] = ()
+    asked_in: Sequence[str] = ()
 
 
 class Answers(Protocol):
@@ -63,8 +65,8 @@ class Restored:
     ``untrusted`` names a tool whose untrusted result is among them, if any.  ``upstream`` made the newest of
     them; no other upstream accepts its signatures or has its caches.  ``bound`` says that the request
     continues a response by its id, which no other upstream knows.  ``unavailable`` says that the record did
-    not answer.  ``waiting`` are the undecided approvals of calls in these turns.  ``recall`` says what each
-    look-up found.
+    not answer.  ``waiting`` are the undecided approvals of calls in these turns, and ``asked_in`` the runs
+    that asked for approvals in this very conversation.  ``recall`` says what each look-up found.
     """
 
     turns: int = 0
@@ -73,6 +75,7 @@ class Restored:
     bound: bool = False
     unavailable: bool = False
     waiting: tuple[Approval, ...] = ()
+    asked_in: tuple[str, ...] = ()
     recall: Recall = field(default_factory=Recall, compare=False)
 
     def __bool__(self) -> bool:

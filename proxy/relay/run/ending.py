@@ -185,6 +185,7 @@ def _last_turn(job: Job, state: State) -> LastTurn:
         untrusted=state.tools.untrusted_read(),
         upstream=job.upstream.route.served.upstream.name,
         waiting=[one.id for one in (*job.conversation.waiting, *state.turn.approvals)],
+        asked_in=[*job.conversation.asked_in, *([job.identity.run_id] if state.turn.approvals else [])],
     )
 
 

@@ -84,7 +84,8 @@ class Conversation:
     ``None``.  ``repeat_key`` is what a repeat of this request has in common with it, empty where none is
     recognised.  ``local`` keeps a response that the record must not have, where the client's connection may
     go on from it.  ``waiting`` are approvals that what was restored waits for: no model is asked before
-    somebody has decided.  ``recall`` says what was put back and what not.
+    somebody has decided.  ``asked_in`` are the runs earlier in the conversation that asked for approvals.
+    ``recall`` says what was put back and what not.
     """
 
     restored: bool
@@ -94,6 +95,7 @@ class Conversation:
     repeat_key: str
     local: LocalResponses | None
     waiting: tuple[Approval, ...] = ()
+    asked_in: tuple[str, ...] = ()
     recall: Recall = field(default_factory=Recall, compare=False)
 
 

@@ -4,7 +4,7 @@ from proxy.approval_records import ApprovalLog
 from proxy.net.aiohttp_resolver import AiohttpResolver
 from proxy.net.resolver import Resolver
 from proxy.relay.approvals.approvals import Approvals
-from proxy.relay.approvals.decisions import nobody_told
+from proxy.relay.approvals.grants import nobody_told
 from proxy.relay.approvals.rules import ApprovalRules
 from proxy.server.approval_webhook import ApprovalWebhook
 from proxy.server.config.load import Config
@@ -54,6 +54,7 @@ def make_approvals(
             admin_only=settings.admin_only,
             edit=settings.edit,
             url=settings.public_url,
+            max_grant_s=settings.max_grant_s,
         ),
         told=nobody_told if webhook is None else webhook.told,
     )

@@ -48,8 +48,7 @@ def read_items(items: list[Item], raws: list[bytes]) -> tuple[list[bytes], list[
         elif kind == "mcp_approval_response" and (one := approval_of_item(item.get("approval_request_id"))):
             answered.append(_response(item, one, at, is_new=place > last))
         elif kind == "function_call_output" and (one := approval_of_call(item.get("call_id"))):
-            approve, reason, arguments = answer_of(item.get("output"))
-            answered.append(Answered(one, at, place > last, False, approve, reason, arguments))
+            answered.append(Answered(one, at, place > last, False, *answer_of(item.get("output"))))
         else:
             left.append(raw)
     return left, shown, answered

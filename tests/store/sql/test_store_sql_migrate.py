@@ -56,7 +56,7 @@ def test_each_migration_applies_from_blank(tmp_path: Path, upto: int) -> None:
         *(["ui_marks"] if upto >= _since("web_ui") else []),
         *[
             name
-            for name in ("native_calls", "connection_tokens", "threads", "approvals")
+            for name in ("native_calls", "connection_tokens", "threads", "approvals", "approval_grants")
             if upto >= _since(name)
         ],
     }  # fmt: skip
