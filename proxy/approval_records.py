@@ -25,6 +25,8 @@ __all__ = [
     "Decided",
     "DecidedVia",
     "approval_ids_in",
+    "is_mention",
+    "mention",
     "sources_of",
 ]
 
@@ -40,11 +42,24 @@ API, on the page of the web UI, or on the command line."""
 
 _NAMED: Final = re.compile(rf"(?<![0-9A-Za-z_])({APPROVAL_ID})(?![0-9A-Za-z])")
 _MOST_NAMED: Final = 16
+_MENTION: Final = "[A tool call waits for approval: {}]"
+_MENTIONS: Final = re.compile(re.escape(_MENTION).replace(r"\{\}", APPROVAL_ID))
 
 
 def approval_ids_in(text: str) -> tuple[str, ...]:
     """The approval ids in a text, without duplicates, at most sixteen."""
     return tuple(dict.fromkeys(_NAMED.findall(text)))[:_MOST_NAMED] if "appr_" in text else ()
+
+
+def mention(approval_id: str) -> str:
+    """What stands in a conversation in place of a question that its client was asked; the model reads it only
+    if the held turn is lost."""
+    return _MENTION.format(approval_id)
+
+
+def is_mention(text: str) -> bool:
+    """Whether a text is a mention and nothing else."""
+    return _MENTIONS.fullmatch(text) is not None
 
 
 class ApprovalStatus(StrEnum):

@@ -12,10 +12,16 @@ from running_proxy import make_config
 
 from proxy.server.config.load import Config
 
-__all__ = ["BUY", "ECHO", "ID", "MILK", "config_of", "say", "turns_of"]
+__all__ = ["BUY", "ECHO", "ID", "MILK", "SHOP", "config_of", "say", "turns_of"]
 
 BUY, ECHO = "probe_tools__buy", "probe_tools__echo"
 MILK = '{"what": "milk"}'
+SHOP: Any = {
+    "type": "mcp",
+    "server_label": "shop",
+    "server_url": "toolrelay/probe_tools",
+    "require_approval": "never",
+}
 ID = re.compile(r"appr_[0-9a-f]{32}")
 
 

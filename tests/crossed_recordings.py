@@ -18,6 +18,7 @@ from proxy.events import (
     UsageReported,
 )
 from proxy.server.app import built_in_wires
+from proxy.wires.client_port import ClientView
 from proxy.wires.crossed_reader import CrossedReader
 from proxy.wires.wire import CrossableWire, Wire
 
@@ -118,9 +119,7 @@ def crossed(recording: Recording, client: str, *, size: int = 0) -> bytes:
     request = wire.parse({"model": "m", "stream": recording.stream, **ASKED[client]})
     inner = WIRES[recording.wire].reader((), lambda name: False, MOST_BYTES)
     reader = CrossedReader(inner, wire.encoder(request), {})
-    writer = wire.writer(
-        request, is_hidden=lambda name: False, trace="silent", model="m", usage_was_added=False
-    )
+    writer = wire.writer(request, ClientView("m", lambda name: False))
     if recording.stream:
         step = size or len(recording.data)
         pieces = [recording.data[at : at + step] for at in range(0, len(recording.data), step)]

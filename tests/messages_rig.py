@@ -7,7 +7,7 @@ from typing import Any
 
 from proxy.events import ToolCall, ToolCallFinished, ToolResult, TurnEvent
 from proxy.wires.anthropic import AnthropicWire
-from proxy.wires.client_port import StreamWriter, Trace
+from proxy.wires.client_port import ClientView, StreamWriter, Trace
 from proxy.wires.upstream_port import TurnReader
 
 __all__ = ["ASK", "OURS", "WIRE", "Played", "compose", "cut", "hides", "play", "reader_of", "writer_of"]
@@ -38,7 +38,7 @@ def reader_of(*theirs: str, bound: int = 8192) -> TurnReader:
 def writer_of(ask: dict[str, Any] | None = None, trace: Trace = "silent") -> StreamWriter:
     """A writer for a request; what it declares is the client's."""
     asked = WIRE.parse({**ASK, **(ask or {})})
-    return WIRE.writer(asked, is_hidden=hides(*asked.declared), trace=trace, model="m", usage_was_added=False)
+    return WIRE.writer(asked, ClientView("m", hides(*asked.declared), trace=trace))
 
 
 class Played:

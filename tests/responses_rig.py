@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from proxy.events import ToolCall, ToolCallFinished, ToolResult, TurnEvent
-from proxy.wires.client_port import StreamWriter, Trace
+from proxy.wires.client_port import ClientView, StreamWriter, Trace
 from proxy.wires.responses import ResponsesWire
 from proxy.wires.upstream_port import TurnReader
 
@@ -50,7 +50,7 @@ def reader_of(*theirs: str, ours: Collection[str] = (OURS,), bound: int = 8192) 
 def writer_of(ask: dict[str, Any] | None = None, trace: Trace = "silent") -> StreamWriter:
     """A writer for a request; what it declares is the client's."""
     asked = WIRE.parse({**ASK, **(ask or {})})
-    return WIRE.writer(asked, is_hidden=hides(*asked.declared), trace=trace, model="m", usage_was_added=False)
+    return WIRE.writer(asked, ClientView("m", hides(*asked.declared), trace=trace))
 
 
 class Played:

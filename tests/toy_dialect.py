@@ -31,7 +31,7 @@ from proxy.events import (
 )
 from proxy.records import MessageRecord
 from proxy.wires.chosen import NOTHING_CHOSEN, Chosen, ShownTools
-from proxy.wires.client_port import Answer, ClientRequest, ReturnedCalls, TurnEnd
+from proxy.wires.client_port import Answer, ClientRequest, ClientView, ReturnedCalls, TurnEnd
 from proxy.wires.crossing.ledger import Written
 from proxy.wires.crossing.tables import FieldTable
 from proxy.wires.dialect import Credential, Dialect, Endpoint, Errors, Framing, UsageFields
@@ -480,8 +480,8 @@ class ToyWire:
     ) -> tuple[bytes, ClientRequest]:
         return raw, request
 
-    def writer(self, request: ClientRequest, *, is_hidden: Callable[[str], bool], **_: Any) -> ToyWriter:
-        return ToyWriter(is_hidden=is_hidden, stream=request.stream)
+    def writer(self, request: ClientRequest, view: ClientView) -> ToyWriter:
+        return ToyWriter(is_hidden=view.is_hidden, stream=request.stream)
 
     def encoder(self, request: ClientRequest) -> ToyEncoder:
         return ToyEncoder()

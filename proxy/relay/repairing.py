@@ -12,7 +12,7 @@ from typing import Any, Final
 from proxy.errors import RequestError, RunFault
 from proxy.events import Frame
 from proxy.relay.routing.router import Route
-from proxy.wires.client_port import StreamWriter
+from proxy.wires.client_port import ClientView, StreamWriter
 from proxy.wires.dialect import Endpoint, RepairSigns
 from proxy.wires.repairing import RepairingWriter
 from proxy.wires.upstream_port import TurnReader
@@ -98,9 +98,7 @@ class StreamRepair:
             # What its upstream took all the same is not for us to read.
             self.finished = True
             return False
-        writer = self._wire.writer(
-            request, is_hidden=_is_ours, trace="silent", model=request.model, usage_was_added=False
-        )
+        writer = self._wire.writer(request, ClientView(request.model, _is_ours))
         if not isinstance(writer, RepairingWriter):
             self.finished = True
             return False

@@ -11,6 +11,7 @@ from proxy.relay.ask import Ask
 from proxy.relay.base import ClientStream
 from proxy.relay.memory.history import History, LastTurn
 from proxy.relay.memory.local import LocalResponses
+from proxy.wires.client_port import ClientView
 from proxy.wires.wire import CrossableWire
 
 __all__ = ["warm_up"]
@@ -31,9 +32,7 @@ async def warm_up(ask: Ask, local: LocalResponses, history: History, client: Cli
     restored = await history.restore(request, editor, caller, is_person=ask.identity.is_person, local=local)
     restored.check_found(request)
     encoder = wire.encoder(request)
-    writer = wire.writer(
-        request, is_hidden=lambda name: False, trace="silent", model=request.model, usage_was_added=False
-    )
+    writer = wire.writer(request, ClientView(request.model, lambda name: False))
     nothing = (TurnStarted("", request.model), UsageReported(Usage(0, 0, 0)), TurnFinished("stop"))
     frames = [*encoder.encode(Frame(b"", events=nothing)), *encoder.close()]
     said = b"".join(map(writer.write, frames)) + writer.turn_ended("final") + writer.finish("stop")

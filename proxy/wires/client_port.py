@@ -27,6 +27,7 @@ __all__ = [
     "Answer",
     "ClientPort",
     "ClientRequest",
+    "ClientView",
     "ContinuingEncoder",
     "LoadsModels",
     "RefersToItems",
@@ -204,6 +205,23 @@ class Answer:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class ClientView:
+    """How a client sees its run.
+
+    ``model`` is named where no upstream names one.  ``is_hidden`` tells the names of server tools: the client
+    does not get their calls.  ``usage_was_added`` says that the proxy, not the client, asked the upstream for
+    usage.  ``shown`` is what the client sees of the server tools that it chose, whatever the trace.
+    """
+
+    model: str
+    is_hidden: Callable[[str], bool]
+    trace: Trace = "silent"
+    usage_was_added: bool = False
+    caller: str = ""
+    shown: ShownTools = NOTHING_SHOWN
+
+
 class StreamWriter(Protocol):
     """What the client sees of a run: the only owner of ids, indices, finish reason and end mark.
 
@@ -347,19 +365,7 @@ class ClientPort(Protocol):
         """
         ...
 
-    def writer(
-        self,
-        request: ClientRequest,
-        *,
-        is_hidden: Callable[[str], bool],
-        trace: Trace,
-        model: str,
-        usage_was_added: bool,
-        caller: str = "",
-        shown: ShownTools = NOTHING_SHOWN,
-    ) -> StreamWriter:
-        """``shown`` is what the client sees of the server tools that it chose, whatever the trace."""
-        ...
+    def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter: ...
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ from typing import Any
 import chat_script
 import httpx
 import pytest
-from approvals_rig import BUY, config_of, turns_of
+from approvals_rig import BUY, SHOP, config_of, turns_of
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 from probe_tools import WATCH
 from raw_upstream import RawUpstream
@@ -23,12 +23,6 @@ from proxy.server.config.secret import Secret
 APPROVE = "toolrelay__approve"
 DECLARED: Any = {"type": "function", "function": {"name": APPROVE, "parameters": {"type": "object"}}}
 OTHER: Any = {"type": "function", "function": {"name": "mine", "parameters": {"type": "object"}}}
-SHOP: Any = {
-    "type": "mcp",
-    "server_label": "shop",
-    "server_url": "toolrelay/probe_tools",
-    "require_approval": "never",
-}
 
 
 def client_of(proxy: Proxy) -> AsyncOpenAI:
@@ -288,6 +282,10 @@ async def test_responses_asks_by_an_item(
         else:
             history += [item.model_dump(exclude_none=True) for item in second.output] + more_said
             await respond(client, stream, input=history)
+            # The model still reads what became of the call.
+            sent = json.loads(upstream.requests[2].body)["input"]
+            assert "appr_" not in str(sent)
+            assert [one["output"] for one in sent if one.get("type") == "function_call_output"] == results
         assert WATCH.finished.count("buy") == approve
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from bench.crossed import DIALECTS
 from proxy.events import ReasoningDelta, RefusalDelta, TextDelta, ToolCallFinished, TurnEvent
+from proxy.wires.client_port import ClientView
 from proxy.wires.crossed_reader import CrossedReader
 from proxy.wires.crossed_texts import crossed_reader
 from proxy.wires.stream.fast_path import FastPath, FastWriter
@@ -45,9 +46,7 @@ class Heard:
         inner = upstream.reader((), lambda name: False, MOST_BYTES)
         make = crossed_reader if unread else CrossedReader
         reader = make(inner, port.encoder(request), {})
-        writer = port.writer(
-            request, is_hidden=lambda name: False, trace="silent", model="m", usage_was_added=False
-        )
+        writer = port.writer(request, ClientView("m", lambda name: False))
         assert isinstance(writer, FastWriter)
         fast = FastPath.of(reader, writer) if unread else None
         assert (fast is not None) is unread

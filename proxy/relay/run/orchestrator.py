@@ -33,6 +33,7 @@ from proxy.relay.stopping import message_of, stopped
 from proxy.store.base import Store
 from proxy.tools.running.ledger import RunContext
 from proxy.tools.running.runner import Runner
+from proxy.wires.client_port import ClientView
 from proxy.wires.repairing import RepairingWriter
 
 __all__ = ["Orchestrator"]
@@ -153,12 +154,14 @@ class Orchestrator:
         now = ToolState(tools, context, self._sealed)
         writer = job.client.port.writer(
             request,
-            is_hidden=now.is_hidden,
-            trace=job.client.trace,
-            model=request.model,
-            usage_was_added=usage_was_added,
-            caller=identity.caller,
-            shown=tools.offer.shown,
+            ClientView(
+                request.model,
+                now.is_hidden,
+                trace=job.client.trace,
+                usage_was_added=usage_was_added,
+                caller=identity.caller,
+                shown=tools.offer.shown,
+            ),
         )
         nested, detached = job.client.ask.nested, job.client.ask.options.detached
         settings = self._settings.within(request.max_calls) if nested is None else nested.settings

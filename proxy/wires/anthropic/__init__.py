@@ -14,8 +14,8 @@ from proxy.wires.anthropic.reader import AnthropicTurnReader
 from proxy.wires.anthropic.reply import AnthropicReplyWriter
 from proxy.wires.anthropic.request import AnthropicRequest, parse_anthropic_request
 from proxy.wires.anthropic.writer import AnthropicStreamWriter
-from proxy.wires.chosen import NOTHING_SHOWN, ShownTools
-from proxy.wires.client_port import ClientRequest, StreamWriter, Trace, TurnEncoder
+from proxy.wires.chosen import ShownTools
+from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
 from proxy.wires.dialects.anthropic import ANTHROPIC
 from proxy.wires.turn.chosen import without_elements
 from proxy.wires.upstream_port import BodyEditor, Mask, StateHabit, TurnReader
@@ -63,32 +63,7 @@ class AnthropicWire:
     ) -> TurnReader:
         return AnthropicTurnReader(declared, is_hidden, max_argument_bytes)
 
-    def writer(
-        self,
-        request: ClientRequest,
-        *,
-        is_hidden: Callable[[str], bool],
-        trace: Trace,
-        model: str,
-        usage_was_added: bool,
-        caller: str = "",
-        shown: ShownTools = NOTHING_SHOWN,
-    ) -> StreamWriter:
+    def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
         asked = cast(AnthropicRequest, request)
-        if not asked.stream:
-            return AnthropicReplyWriter(
-                model=model,
-                is_hidden=is_hidden,
-                trace=trace,
-                last_text_only=asked.wants_json,
-                used_ids=asked.used_ids(),
-                shown=shown,
-            )
-        return AnthropicStreamWriter(
-            model=model,
-            is_hidden=is_hidden,
-            trace=trace,
-            hold_text=asked.wants_json,
-            used_ids=asked.used_ids(),
-            shown=shown,
-        )
+        kind = AnthropicStreamWriter if asked.stream else AnthropicReplyWriter
+        return kind(view, last_text_only=asked.wants_json, used_ids=asked.used_ids())

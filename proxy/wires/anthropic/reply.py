@@ -11,6 +11,7 @@ import orjson
 from proxy.events import ToolCall
 from proxy.wires.anthropic.blocks import Block, blocks_text, stop_reason
 from proxy.wires.anthropic.shown import mint, new_message, text_block, thought_block
+from proxy.wires.client_port import ClientView
 from proxy.wires.dialects.anthropic import error_body
 from proxy.wires.turn.reply import ReplyWriter
 
@@ -18,10 +19,10 @@ __all__ = ["AnthropicReplyWriter"]
 
 
 class AnthropicReplyWriter(ReplyWriter):
-    """One message over all turns of its run.  The settings are those of :class:`ReplyWriter`."""
+    """One message over all turns of its run.  The options are those of :class:`ReplyWriter`."""
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
+    def __init__(self, view: ClientView, **options: Any) -> None:
+        super().__init__(view, **options)
         self._first: Mapping[str, Any] = {}
         self._blocks: list[Block] = []
 

@@ -5,117 +5,56 @@ server tool is called.  From the first server call on it composes: one message f
 blocks numbered without a gap over all turns, no server call, the usage of all turns.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from proxy.events import (
-    Frame,
-    TextDelta,
-    ToolCall,
-    ToolCallStarted,
-    ToolProgress,
-    ToolResult,
-    TurnFailed,
-    UsageReported,
-)
+from proxy.events import Frame, TextDelta, ToolCallStarted
 from proxy.wires.anthropic.blocks import Block, stop_reason
 from proxy.wires.anthropic.shown import block_events, encode, mint, new_message, text_block, thought_block
-from proxy.wires.chosen import NOTHING_SHOWN, ShownTools, ran
-from proxy.wires.client_port import Trace, TurnEnd
+from proxy.wires.client_port import ClientView
 from proxy.wires.dialects.anthropic import PING, STOP, error_event, ping_event
-from proxy.wires.stream.fast_path import FastWriter
-from proxy.wires.stream.held import HeldFrames, unchanged
-from proxy.wires.stream.phases import COMPOSING, HIDDEN, HOLDING, NEXT, OPEN, PASSING, TURN_ENDED
+from proxy.wires.stream.composing import ComposingWriter
+from proxy.wires.stream.phases import COMPOSING, HIDDEN, OPEN, Sign
 from proxy.wires.stream.sse import is_comment
-from proxy.wires.turn.trace import reasoning_line, status_line, trace_call, trace_progress, trace_result
-from proxy.wires.turn.usage import add_usage
 
 __all__ = ["AnthropicStreamWriter"]
 
 
-class AnthropicStreamWriter(FastWriter):
-    """One client's stream, over all turns of its run.
+class AnthropicStreamWriter(ComposingWriter):
+    """One client's stream, over all turns of its run.  The options are those of :class:`ComposingWriter`."""
 
-    ``hold_text`` keeps a turn back until its end: of several turns only the last may give JSON output.
-    ``used_ids`` are call ids that the request's history holds.
-    """
-
-    def __init__(
-        self,
-        *,
-        model: str,
-        is_hidden: Callable[[str], bool],
-        trace: Trace = "silent",
-        hold_text: bool = False,
-        used_ids: frozenset[str] = frozenset(),
-        shown: ShownTools = NOTHING_SHOWN,
-    ) -> None:
-        self._model = model
-        self._is_hidden = is_hidden
-        self._trace = trace
-        self._chosen = shown
-        self._hold_text = hold_text
-        self._used_ids = used_ids
-        self._phase = HOLDING if hold_text else PASSING
-        self._held = HeldFrames()
+    def __init__(self, view: ClientView, **options: Any) -> None:
+        super().__init__(view, **options)
+        self._model = view.model
         self._started = False
-        self._over = False
         self._next = 0
         self._client_ids: dict[str, str] = {}
-        self._shown: list[str] = []
         self._last: Mapping[str, Any] = {}
-        self._usage: dict[str, Any] = {}
-        self._turn_usage: Mapping[str, Any] = {}
-        self._drop_text = False
         self._new_turn()
 
     def _new_turn(self) -> None:
         self._places: dict[int, int] = {}
         self._hidden: set[int] = set()
 
-    @property
-    def composing(self) -> bool:
-        return self._phase is COMPOSING
-
-    @property
-    def visible(self) -> str:
-        return "".join(self._shown)
-
     def client_ids(self) -> Mapping[str, str]:
         return self._client_ids
 
-    def result(self) -> dict[str, Any] | None:
-        return None
-
-    def passing(self) -> Callable[[bytes], bytes] | None:
-        return unchanged if self._phase is PASSING else None
-
-    def write(self, frame: Frame) -> bytes:
-        if self._phase is COMPOSING:
-            return self._held.put(frame) if self._hold_text else self._compose(frame)
+    def _sign(self, frame: Frame) -> Sign | None:
+        sign: Sign | None = None
         for event in frame.events:
             if isinstance(event, ToolCallStarted):
                 if self._is_hidden(event.name):
-                    return self._begin_composing(frame)
+                    return HIDDEN
                 # Where its id was repaired, the upstream's own bytes may reach the client only if the turn
                 # calls no server tool, or the client would answer a call that nobody knows.
                 if _block(frame).get("id") != event.call_id:
-                    self._phase = NEXT[self._phase, OPEN]
-        return self._forward(frame) if self._phase is PASSING else self._held.put(frame)
-
-    def _begin_composing(self, frame: Frame) -> bytes:
-        self._phase = NEXT[self._phase, HIDDEN]
-        if self._hold_text:
-            return self._held.put(frame)
-        return b"".join(map(self._compose, [*self._held.take(), frame]))
+                    sign = OPEN
+        return sign
 
     # The upstream's own bytes.
 
-    def _forward(self, frame: Frame) -> bytes:
-        """Hand on a frame as it is, remembering what a composed stream would have to go on with."""
-        self._note(frame)
+    def _note_forwarded(self, frame: Frame) -> None:
         payload = frame.payload or {}
-        self._over = self._over or frame.is_end_mark
         kind = payload.get("type")
         if kind == "message_start":
             self._started = True
@@ -125,30 +64,19 @@ class AnthropicStreamWriter(FastWriter):
         elif kind == "content_block_stop":
             self._places.pop(payload.get("index", -1), None)
         for event in frame.events:
-            if isinstance(event, TextDelta):
-                self._shown.append(event.text)
-            elif isinstance(event, ToolCallStarted):
+            if isinstance(event, ToolCallStarted):
                 self._client_ids[event.call_id] = event.call_id
-            elif isinstance(event, TurnFailed):
-                return self._failed(frame, event.error)
-        return frame.raw
 
-    def _failed(self, frame: Frame, error: Mapping[str, Any]) -> bytes:
-        """The upstream's own error, under its name: without it some clients see only that a stream ends."""
-        if self._over:
-            return b""
-        self._over = True
-        if frame.raw.startswith((b"event: error\n", b"event:error\n", b"event: error\r\n")):
-            return frame.raw
-        code = next((word for name in ("code", "type") if isinstance(word := error.get(name), str)), None)
-        message = str(error.get("message") or "The upstream reported an error.")
-        return error_event(message, type="api_error", code=code)
+    def _is_readable_error(self, frame: Frame) -> bool:
+        """Without the name of the event some clients see only that a stream ends."""
+        return frame.raw.startswith((b"event: error\n", b"event:error\n", b"event: error\r\n"))
+
+    def _error(self, message: str, *, type: str, code: str | None) -> bytes:
+        return error_event(message, type=type, code=code)
 
     def _note(self, frame: Frame) -> None:
         """Remember the turn's usage and how it ended."""
-        for event in frame.events:
-            if isinstance(event, UsageReported):
-                self._turn_usage = event.usage.native
+        super()._note(frame)
         if frame.payload is not None and frame.payload.get("type") == "message_delta":
             self._last = frame.payload
 
@@ -191,7 +119,7 @@ class AnthropicStreamWriter(FastWriter):
             if isinstance(event, ToolCallStarted):
                 block = {**block, "id": self._free_id(event.call_id)}
             elif isinstance(event, TextDelta):
-                self._shown.append(event.text)
+                self._texts.append(event.text)
         out = self._start()
         place = self._places[index] = self._next
         self._next += 1
@@ -213,7 +141,7 @@ class AnthropicStreamWriter(FastWriter):
         if index in self._hidden or index not in self._places:
             return b""
         place = self._places.pop(index) if ends else self._places[index]
-        self._shown += [event.text for event in frame.events if isinstance(event, TextDelta)]
+        self._texts += [event.text for event in frame.events if isinstance(event, TextDelta)]
         return encode({**payload, "index": place})
 
     def _show(self, block: Block) -> bytes:
@@ -221,46 +149,25 @@ class AnthropicStreamWriter(FastWriter):
         out = self._start() + block_events(self._next, block)
         self._next += 1
         if block["type"] == "text":
-            self._shown.append(block["text"])
+            self._texts.append(block["text"])
+        return out
+
+    def _say(self, text: str) -> bytes:
+        return self._show(text_block(text))
+
+    def _think(self, text: str) -> bytes:
+        return self._show(thought_block(text))
+
+    def _tell(self, trace: Mapping[str, Any]) -> bytes:
+        return ping_event(x_toolrelay=trace)
+
+    def _close_turn(self) -> bytes:
+        places = self._places.values()
+        out = b"".join(encode({"type": "content_block_stop", "index": place}) for place in places)
+        self._new_turn()
         return out
 
     # What the run tells.
-
-    def turn_ended(self, end: TurnEnd) -> bytes:
-        frames = self._held.take()
-        self._drop_text = end == "hidden" and self._hold_text
-        out = b"".join(map(self._compose if self._phase is COMPOSING else self._forward, frames))
-        self._drop_text = False
-        self._phase = NEXT[self._phase, HIDDEN if end == "hidden" else TURN_ENDED]
-        if self._phase is COMPOSING:
-            # What the upstream left open ends with its turn.
-            out += b"".join(
-                encode({"type": "content_block_stop", "index": place}) for place in self._places.values()
-            )
-            self._new_turn()
-        if self._turn_usage:
-            self._usage = add_usage(self._usage, self._turn_usage)
-            self._turn_usage = {}
-        return out
-
-    def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
-        return ping_event(x_toolrelay=trace_call(call, arguments)) if self._trace == "events" else b""
-
-    def tool_progressed(self, call: ToolCall, progress: ToolProgress) -> bytes:
-        return ping_event(x_toolrelay=trace_progress(call, progress)) if self._trace == "events" else b""
-
-    def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
-        self._usage = add_usage(self._usage, ran(self._chosen, result))
-        if self._trace == "events":
-            return ping_event(x_toolrelay=trace_result(call, result))
-        if self._trace == "reasoning":
-            return self._show(thought_block(reasoning_line(call, result)))
-        if self._trace == "status" and not self._hold_text:
-            return self._show(text_block(status_line(call, result) + "\n\n"))
-        return b""
-
-    def note(self, text: str) -> bytes:
-        return b"" if self._hold_text else self._show(text_block(text))
 
     def keep_alive(self) -> bytes:
         return PING
@@ -282,14 +189,6 @@ class AnthropicStreamWriter(FastWriter):
             "usage": {"input_tokens": 0, "output_tokens": 0, **self._usage},
         }
         return self._start() + encode(ended) + STOP
-
-    def fail(self, message: str, *, type: str, code: str | None) -> bytes:
-        """The error event; what was held back may name a server call, and is dropped."""
-        self._held.take()
-        if self._over:
-            return b""
-        self._over = True
-        return error_event(message, type=type, code=code)
 
 
 def _block(frame: Frame) -> Block:

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from proxy.approval_records import MOST_REASON
+from proxy.approval_records import MOST_REASON, mention
 from proxy.errors import RequestError
 from proxy.wires.approving.answers import answer_of, loaded
 from proxy.wires.approving.shown import (
@@ -17,7 +17,6 @@ from proxy.wires.approving.shown import (
     Shown,
     approval_of_call,
     approval_of_item,
-    mention,
 )
 from proxy.wires.responses.items import is_model_item, is_reference
 
@@ -26,8 +25,13 @@ __all__ = ["read_items"]
 Item = Mapping[str, Any]
 
 
-def read_items(items: list[Item], raws: list[bytes]) -> tuple[list[bytes], list[Shown], list[Answered]]:
+def read_items(
+    items: list[Item], raws: list[bytes], *, whole: bool
+) -> tuple[list[bytes], list[Shown], list[Answered]]:
     """See :data:`proxy.wires.approving.read.Conversation`.
+
+    ``whole`` says that the items are the whole conversation.  Then an answer whose question is missing stands
+    for the question too: the Vercel AI SDK sends the answer alone if nothing is stored.
 
     Raises :class:`~proxy.errors.RequestError` (400) for an answer that is neither yes nor no.
     """
@@ -41,17 +45,23 @@ def read_items(items: list[Item], raws: list[bytes]) -> tuple[list[bytes], list[
         if (question := _question(item, at)) is not None:
             if question.approval_id not in seen:
                 seen.add(question.approval_id)
-                text = mention(question.approval_id)
-                said = {"type": "output_text", "text": text, "annotations": []}
-                left.append(orjson.dumps({"type": "message", "role": "assistant", "content": [said]}))
+                left.append(_mention(question.approval_id))
             shown.append(question)
         elif kind == "mcp_approval_response" and (one := approval_of_item(item.get("approval_request_id"))):
             answered.append(_response(item, one, at, is_new=place > last))
+            if whole and one not in seen:
+                seen.add(one)
+                left.append(_mention(one))
         elif kind == "function_call_output" and (one := approval_of_call(item.get("call_id"))):
             answered.append(Answered(one, at, place > last, False, *answer_of(item.get("output"))))
         else:
             left.append(raw)
     return left, shown, answered
+
+
+def _mention(approval_id: str) -> bytes:
+    said = {"type": "output_text", "text": mention(approval_id), "annotations": []}
+    return orjson.dumps({"type": "message", "role": "assistant", "content": [said]})
 
 
 def _question(item: Item, at: str) -> Shown | None:

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.approval_records import APPROVAL_ID
+from proxy.approval_records import APPROVAL_ID, mention
 from proxy.errors import RequestError
 from proxy.wires.approving.answers import answer_of, function_name, loaded
-from proxy.wires.approving.shown import APPROVE, Answered, Shown, approval_of_call, mention
+from proxy.wires.approving.shown import APPROVE, Answered, Shown, approval_of_call
 
 __all__ = ["read_anthropic", "read_chat", "read_ollama"]
 

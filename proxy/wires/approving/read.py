@@ -15,16 +15,11 @@ __all__ = ["read_approvals"]
 Conversation = tuple[list[bytes], list[Shown], list[Answered]]
 """The raw messages or items that are left, and what was taken out of them."""
 
-_READERS: Final[Mapping[str, tuple[str, Callable[[list[Mapping[str, Any]], list[bytes]], Conversation]]]] = (
-    MappingProxyType(
-        {
-            "chat": ("messages", read_chat),
-            "anthropic": ("messages", read_anthropic),
-            "ollama": ("messages", read_ollama),
-            "responses": ("input", read_items),
-        }
-    )
+_READERS: Final[Mapping[str, Callable[[list[Mapping[str, Any]], list[bytes]], Conversation]]] = (
+    MappingProxyType({"chat": read_chat, "anthropic": read_anthropic, "ollama": read_ollama})
 )
+_ELSEWHERE: Final = ("previous_response_id", "conversation")
+"""Fields of a Responses request that say where the beginning of its conversation is."""
 
 
 def read_approvals(dialect: str, raw: bytes, payload: Mapping[str, Any]) -> Heard | None:
@@ -33,16 +28,22 @@ def read_approvals(dialect: str, raw: bytes, payload: Mapping[str, Any]) -> Hear
     ``payload`` is ``raw``, loaded.  Raises :class:`~proxy.errors.RequestError` (400) for an answer that is
     not valid.
     """
-    if dialect not in _READERS or not may_speak(raw):
+    has_items = dialect == "responses"
+    if not (has_items or dialect in _READERS) or not may_speak(raw):
         return None
-    field, read = _READERS[dialect]
+    field = "input" if has_items else "messages"
     parts = members(raw)
     declares = leave_out_function(parts, payload)
     said = payload.get(field)
     shown: list[Shown] = []
     answered: list[Answered] = []
     if isinstance(said, list) and all(isinstance(one, dict) for one in said):
-        left, shown, answered = read(said, elements(parts[field]))
+        raws = elements(parts[field])
+        if has_items:
+            whole = not any(payload.get(one) for one in _ELSEWHERE)
+            left, shown, answered = read_items(said, raws, whole=whole)
+        else:
+            left, shown, answered = _READERS[dialect](said, raws)
         if shown or answered:
             parts[field] = join_array(left)
     if not (declares or shown or answered):

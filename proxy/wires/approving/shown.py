@@ -4,13 +4,14 @@ There are two forms.  A client that chose tools of a server with an ``mcp`` tool
 ``mcp_approval_request``.  A client that declared the function ``toolrelay__approve`` gets a call of it.
 
 Upstreams see neither.  Before a request is read, each shown question is replaced by a fixed text
-(:func:`mention`), by which the held turn is found, and each answer is taken out.
+(:func:`~proxy.approval_records.mention`), by which the held turn is found, and each answer is taken out.
 """
 
 import re
 from collections.abc import Sequence
 from typing import Any, Final, Protocol, runtime_checkable
 
+from proxy.approval_records import mention
 from proxy.values import value_class
 
 __all__ = [
@@ -24,7 +25,6 @@ __all__ = [
     "call_id_of",
     "item_id_of",
     "may_speak",
-    "mention",
     "visible_with",
 ]
 
@@ -61,11 +61,6 @@ def approval_of_item(item_id: object) -> str:
     """The approval that an item with this id asks about; empty for any other item."""
     found = _ITEM.fullmatch(item_id) if isinstance(item_id, str) else None
     return f"appr_{found[1]}" if found is not None else ""
-
-
-def mention(approval_id: str) -> str:
-    """What stands in place of a shown question; the model reads it only if the held turn is lost."""
-    return f"[A tool call waits for approval: {approval_id}]"
 
 
 def visible_with(dialect: str, visible: str, approval_ids: Sequence[str]) -> str:

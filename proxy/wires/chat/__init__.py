@@ -13,8 +13,8 @@ from proxy.wires.chat.reader import ChatTurnReader
 from proxy.wires.chat.reply import ChatReplyWriter
 from proxy.wires.chat.request import ChatRequest, parse_chat_request
 from proxy.wires.chat.writer import ChatStreamWriter
-from proxy.wires.chosen import NOTHING_SHOWN, ShownTools
-from proxy.wires.client_port import ClientRequest, StreamWriter, Trace, TurnEncoder
+from proxy.wires.chosen import ShownTools
+from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
 from proxy.wires.dialects.chat import CHAT
 from proxy.wires.turn.chosen import rewrite_choice, without_elements
 from proxy.wires.upstream_port import BodyEditor, Mask, StateHabit, TurnReader
@@ -66,37 +66,16 @@ class ChatWire:
     ) -> TurnReader:
         return ChatTurnReader(declared, is_hidden, max_argument_bytes)
 
-    def writer(
-        self,
-        request: ClientRequest,
-        *,
-        is_hidden: Callable[[str], bool],
-        trace: Trace,
-        model: str,
-        usage_was_added: bool,
-        caller: str = "",
-        shown: ShownTools = NOTHING_SHOWN,
-    ) -> StreamWriter:
+    def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
         chat = cast(ChatRequest, request)
         if not chat.stream:
-            return ChatReplyWriter(
-                model=model,
-                is_hidden=is_hidden,
-                trace=trace,
-                last_text_only=chat.wants_json,
-                used_ids=chat.used_ids(),
-                shown=shown,
-            )
+            return ChatReplyWriter(view, last_text_only=chat.wants_json, used_ids=chat.used_ids())
         return ChatStreamWriter(
-            model=model,
-            is_hidden=is_hidden,
-            trace=trace,
+            view,
             wants_usage=chat.wants_usage,
-            filter_usage=usage_was_added and not chat.wants_usage,
-            hold_text=chat.wants_json,
+            last_text_only=chat.wants_json,
             used_ids=chat.used_ids(),
             forces_call=chat.forced is not None,
-            shown=shown,
         )
 
 

@@ -5,7 +5,7 @@ mark: what openai-python, openai-node and the Vercel AI SDK need.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
@@ -13,6 +13,7 @@ import orjson
 from proxy.events import Frame, ToolCallDelta, ToolCallStarted, UsageReported
 from proxy.wires.chat.chunks import choices_of, labels_of, says_role, shown_indices, unknown_members
 from proxy.wires.chat.message import part_text
+from proxy.wires.client_port import ClientView
 from proxy.wires.stream.sse import encode_event
 from proxy.wires.turn.assembler import mint_call_id
 from proxy.wires.turn.citations import moved
@@ -34,15 +35,9 @@ class ChatComposer:
     """
 
     def __init__(
-        self,
-        *,
-        model: str,
-        is_hidden: Callable[[str], bool],
-        wants_usage: bool,
-        used_ids: frozenset[str],
-        forces_call: bool,
+        self, view: ClientView, *, wants_usage: bool, used_ids: frozenset[str], forces_call: bool
     ) -> None:
-        self._is_hidden = is_hidden
+        self._is_hidden = view.is_hidden
         self._wants_usage = wants_usage
         self._used_ids = used_ids
         self._forces_call = forces_call
@@ -50,7 +45,7 @@ class ChatComposer:
             "id": "",
             "object": "chat.completion.chunk",
             "created": 0,
-            "model": model,
+            "model": view.model,
         }
         self.role_sent = False
         self.repairs = False

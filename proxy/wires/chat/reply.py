@@ -10,6 +10,7 @@ import orjson
 
 from proxy.events import Frame, ToolCall, ToolCallFinished, ToolCallStarted
 from proxy.wires.chat.message import call_object, part_text
+from proxy.wires.client_port import ClientView
 from proxy.wires.dialects.openai import error_body
 from proxy.wires.turn.assembler import mint_call_id
 from proxy.wires.turn.citations import moved
@@ -21,12 +22,12 @@ _REASONING = ("reasoning_content", "reasoning")
 
 
 class ChatReplyWriter(ReplyWriter):
-    """One ``chat.completion`` over all turns of its run.  The settings are those of :class:`ReplyWriter`."""
+    """One ``chat.completion`` over all turns of its run.  The options are those of :class:`ReplyWriter`."""
 
     _AFTER_STATUS = ""  # The texts become paragraphs.
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
+    def __init__(self, view: ClientView, **options: Any) -> None:
+        super().__init__(view, **options)
         self._first: Mapping[str, Any] = {}
         self._texts: list[str] = []
         self._reasoning: dict[str, list[str]] = {}

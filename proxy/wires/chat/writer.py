@@ -21,8 +21,8 @@ from proxy.events import (
 )
 from proxy.wires.chat.composer import ChatComposer
 from proxy.wires.chat.defects import SIGN, CallDefects
-from proxy.wires.chosen import NOTHING_SHOWN, ShownTools, ran
-from proxy.wires.client_port import Trace, TurnEnd
+from proxy.wires.chosen import ran
+from proxy.wires.client_port import ClientView, TurnEnd
 from proxy.wires.dialects.openai import error_event
 from proxy.wires.repairing import CUT_OFF, RepairingWriter, failure_of
 from proxy.wires.stream.fast_path import FastWriter
@@ -49,38 +49,29 @@ __all__ = ["ChatStreamWriter"]
 class ChatStreamWriter(FastWriter, RepairingWriter):
     """One client's stream, over all turns of its run.
 
-    ``hold_text`` keeps the text of a turn back until the turn's end: of several turns only the
-    last may give JSON output.  ``filter_usage`` takes out the usage that only we asked for.
-    ``used_ids`` and ``forces_call`` are those of the :class:`ChatComposer`; ``shown`` says whether usage
-    tells of server tools.
+    ``last_text_only`` keeps the text of a turn back until the turn's end: of several turns only the
+    last may give JSON output.  Usage that only the proxy asked for is taken out.  ``used_ids`` and
+    ``forces_call`` are those of the :class:`ChatComposer`.
     """
 
     def __init__(
         self,
+        view: ClientView,
         *,
-        model: str,
-        is_hidden: Callable[[str], bool],
-        trace: Trace = "silent",
         wants_usage: bool = False,
-        filter_usage: bool = False,
-        hold_text: bool = False,
+        last_text_only: bool = False,
         used_ids: frozenset[str] = frozenset(),
         forces_call: bool = False,
-        shown: ShownTools = NOTHING_SHOWN,
     ) -> None:
-        self._is_hidden = is_hidden
-        self._trace = trace
-        self._chosen = shown
-        self._filter_usage = filter_usage
-        self._hold_text = hold_text
-        self._phase = HOLDING if hold_text else PASSING
+        self._is_hidden = view.is_hidden
+        self._trace = view.trace
+        self._shown = view.shown
+        self._filter_usage = view.usage_was_added and not wants_usage
+        self._last_text_only = last_text_only
+        self._phase = HOLDING if last_text_only else PASSING
         self._held = HeldFrames()
         self._composer = ChatComposer(
-            model=model,
-            is_hidden=is_hidden,
-            wants_usage=wants_usage,
-            used_ids=used_ids,
-            forces_call=forces_call,
+            view, wants_usage=wants_usage, used_ids=used_ids, forces_call=forces_call
         )
         self._forces_call = forces_call
         self._done_seen = False
@@ -95,7 +86,7 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
         self._composer.role_sent = begun
         self._inspects = not always
         if single_turn:
-            self._hold_text = False
+            self._last_text_only = False
             self._phase = PASSING
         if always:
             self._phase = COMPOSING
@@ -121,7 +112,7 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
 
     def write(self, frame: Frame) -> bytes:
         if self._phase is COMPOSING:
-            return self._held.put(frame) if self._hold_text else self._compose(frame)
+            return self._held.put(frame) if self._last_text_only else self._compose(frame)
         started = [event for event in frame.events if type(event) is ToolCallStarted]
         for event in started:
             if self._is_hidden(event.name):
@@ -164,7 +155,7 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
 
     def _begin_composing(self, frame: Frame) -> bytes:
         self._phase = NEXT[self._phase, HIDDEN]
-        if self._hold_text:
+        if self._last_text_only:
             return self._held.put(frame)
         return b"".join(map(self._compose, [*self._held.take(), frame]))
 
@@ -218,7 +209,7 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
         frames, hidden = self._held.take(), end == "hidden"
         if self._phase is not COMPOSING:
             out = b"".join(map(self._forward, frames))
-        elif hidden and self._hold_text:
+        elif hidden and self._last_text_only:
             # The text of a hidden turn would stand before the JSON the client waits for.
             out = b""
             for frame in frames:
@@ -240,18 +231,18 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
         return self._composer.chunk({}, rest={"x_toolrelay": trace_progress(call, progress)})
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
-        if self._chosen:
-            self._composer.add_usage(ran(self._chosen, result))
+        if self._shown:
+            self._composer.add_usage(ran(self._shown, result))
         if self._trace == "events":
             return self._composer.chunk({}, rest={"x_toolrelay": trace_result(call, result)})
         if self._trace == "reasoning":
             return self._composer.chunk({"reasoning_content": reasoning_line(call, result)})
-        if self._trace == "status" and not self._hold_text:
+        if self._trace == "status" and not self._last_text_only:
             return self._composer.text(status_line(call, result))
         return b""
 
     def note(self, text: str) -> bytes:
-        return b"" if self._hold_text else self._composer.text(text)
+        return b"" if self._last_text_only else self._composer.text(text)
 
     def keep_alive(self) -> bytes:
         return KEEP_ALIVE

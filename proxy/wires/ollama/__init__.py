@@ -6,8 +6,8 @@ from typing import Any, cast
 import orjson
 
 from proxy.conversation import Message
-from proxy.wires.chosen import NOTHING_SHOWN, ShownTools
-from proxy.wires.client_port import ClientRequest, StreamWriter, Trace, TurnEncoder
+from proxy.wires.chosen import ShownTools
+from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.dialects.ollama import OLLAMA
 from proxy.wires.ollama.body import OllamaBody
@@ -71,25 +71,7 @@ class OllamaWire:
     ) -> TurnReader:
         return OllamaTurnReader(declared, is_hidden, max_argument_bytes)
 
-    def writer(
-        self,
-        request: ClientRequest,
-        *,
-        is_hidden: Callable[[str], bool],
-        trace: Trace,
-        model: str,
-        usage_was_added: bool,
-        caller: str = "",
-        shown: ShownTools = NOTHING_SHOWN,
-    ) -> StreamWriter:
+    def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
         asked = cast(OllamaRequest, request)
         kind = OllamaStreamWriter if asked.stream else OllamaReplyWriter
-        options: dict[str, Any] = {
-            "model": model,
-            "is_hidden": is_hidden,
-            "trace": trace,
-            "used_ids": asked.used_ids(),
-            "shown": shown,
-            ("hold_text" if asked.stream else "last_text_only"): asked.wants_json,
-        }
-        return kind(**options)
+        return kind(view, last_text_only=asked.wants_json, used_ids=asked.used_ids())

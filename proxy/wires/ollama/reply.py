@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from proxy.events import ToolCall
+from proxy.wires.client_port import ClientView
 from proxy.wires.dialects.ollama import error_body
 from proxy.wires.ollama.calls import Call, keys_of
 from proxy.wires.ollama.lines import LineMaker, indexed, last_line, stop_reason, without_calls
@@ -20,12 +21,12 @@ __all__ = ["OllamaReplyWriter"]
 class OllamaReplyWriter(ReplyWriter):
     """One answer over all turns of its run.
 
-    ``lines`` makes and reads lines; the other settings are those of :class:`ReplyWriter`.
+    ``lines`` makes and reads lines; the other options are those of :class:`ReplyWriter`.
     """
 
-    def __init__(self, *, model: str, lines: type[LineMaker] = LineMaker, **settings: Any) -> None:
-        super().__init__(model=model, **settings)
-        self._lines = lines(model)
+    def __init__(self, view: ClientView, *, lines: type[LineMaker] = LineMaker, **options: Any) -> None:
+        super().__init__(view, **options)
+        self._lines = lines(view.model)
         self._texts: list[str] = []
         self._thoughts: list[str] = []
         self._shown_calls: list[Any] = []

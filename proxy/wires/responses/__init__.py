@@ -8,8 +8,8 @@ from typing import Any, cast
 import orjson
 
 from proxy.conversation import Message
-from proxy.wires.chosen import NOTHING_SHOWN, ShownTools
-from proxy.wires.client_port import ClientRequest, StreamWriter, Trace, TurnEncoder
+from proxy.wires.chosen import ShownTools
+from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.dialects.responses import RESPONSES
 from proxy.wires.responses.body import ResponsesBody, masked_item
@@ -98,50 +98,23 @@ class ResponsesWire:
     ) -> TurnReader:
         return ResponsesTurnReader(declared, is_hidden, max_argument_bytes)
 
-    def writer(
-        self,
-        request: ClientRequest,
-        *,
-        is_hidden: Callable[[str], bool],
-        trace: Trace,
-        model: str,
-        usage_was_added: bool,
-        caller: str = "",
-        shown: ShownTools = NOTHING_SHOWN,
-    ) -> StreamWriter:
+    def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
         asked = cast(ResponsesRequest, request)
         echo = _echo(asked)
-        tools = ClientTools(asked.asked, is_hidden, open_names=asked.open_names)
-        signer = ItemSigner(self._key, caller)
-        if shown.servers:
+        if servers := view.shown.servers:
             # A client that has the list of a server already is not given it again.
             known = asked.lists
-            lists = [server for server in shown.servers if server.label not in known]
+            lists = [server for server in servers if server.label not in known]
         else:
             lists = []
-        if not asked.stream:
-            return ResponsesReplyWriter(
-                model=model,
-                asked=asked.asked,
-                echo=echo,
-                tools=tools,
-                signer=signer,
-                is_hidden=is_hidden,
-                trace=trace,
-                last_text_only=asked.wants_json,
-                shown=shown,
-                lists=lists,
-            )
-        return ResponsesStreamWriter(
-            model=model,
+        kind = ResponsesStreamWriter if asked.stream else ResponsesReplyWriter
+        return kind(
+            view,
             asked=asked.asked,
             echo=echo,
-            tools=tools,
-            signer=signer,
-            is_hidden=is_hidden,
-            trace=trace,
-            hold_text=asked.wants_json,
-            shown=shown,
+            tools=ClientTools(asked.asked, view.is_hidden, open_names=asked.open_names),
+            signer=ItemSigner(self._key, view.caller),
+            last_text_only=asked.wants_json,
             lists=lists,
         )
 

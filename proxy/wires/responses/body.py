@@ -29,6 +29,7 @@ from proxy.wires.responses.outputs import image_bytes, output_item, recorded_ite
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.own_items.summaries import SealedSummaries, is_own_compaction
 from proxy.wires.responses.request import ResponsesRequest
+from proxy.wires.responses.stretches import stretch_length
 from proxy.wires.turn.choice import forces_own, own_and_offered, relaxed
 from proxy.wires.turn.message_list import tokens_left
 from proxy.wires.turn.narrowed import without_tools
@@ -197,9 +198,7 @@ class ResponsesBody:
         client sends outputs alone, there is nothing of it, and they only come before.
         """
         held = orjson.loads(payload)
-        end = position
-        while end < len(self._input) and _is_model_item(self._input[end]):
-            end += 1
+        end = position + stretch_length(orjson.loads(item) for item in self._input[position:])
         restored = [part.encode() for part in held["items"]]
         self._text_input = None
         self._restored[position] = RestoredMessages.over(self._input, position, end, restored, needed=needed)

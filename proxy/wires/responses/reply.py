@@ -11,6 +11,7 @@ import orjson
 
 from proxy.events import ToolCall, ToolResult
 from proxy.wires.chosen import ShownServer
+from proxy.wires.client_port import ClientView
 from proxy.wires.dialects.openai import error_body
 from proxy.wires.json.splice import replace_values, value_at
 from proxy.wires.responses.client_tools import ClientTools
@@ -35,20 +36,21 @@ class ResponsesReplyWriter(ReplyWriter):
     """One Response over all turns of its run.
 
     ``asked`` is the client's request, ``echo`` the fields that say what the client sent, ``lists`` are the
-    servers whose tools are listed first; ``settings`` are those of :class:`ReplyWriter`.
+    servers whose tools are listed first; ``options`` are those of :class:`ReplyWriter`.
     """
 
     def __init__(
         self,
+        view: ClientView,
         *,
         asked: Mapping[str, Any],
         echo: Mapping[str, bytes],
         tools: ClientTools,
         signer: ItemSigner,
         lists: Sequence[ShownServer] = (),
-        **settings: Any,
+        **options: Any,
     ) -> None:
-        super().__init__(**settings)
+        super().__init__(view, **options)
         self._asked = asked
         self._echo = echo
         self._tools = tools

@@ -25,6 +25,7 @@ from proxy.wires.responses.items import (
     mint_item_id,
     own_mark,
 )
+from proxy.wires.responses.stretches import stretch_length, stretches
 from proxy.wires.turn.declared import listed_tools
 from proxy.wires.turn.digest import (
     PrefixDigests,
@@ -172,14 +173,9 @@ class ResponsesRequest:
             ids = frozenset(str(self.items[place].get("call_id")) for place in places)
             return [ReturnedCalls(places[0], ids)] if places else []
         found = []
-        start: int | None = None
-        for position, item in enumerate((*self.items, {"role": "user"})):
-            if is_model_item(item):
-                start = position if start is None else start
-            elif start is not None:
-                if ids := self._client_calls(start, position):
-                    found.append(ReturnedCalls(start, ids))
-                start = None
+        for start, end in stretches(self.items):
+            if ids := self._client_calls(start, end):
+                found.append(ReturnedCalls(start, ids))
         return found
 
     def _client_calls(self, start: int, end: int) -> frozenset[str]:
@@ -200,21 +196,16 @@ class ResponsesRequest:
             # The upstream holds what was hidden.
             return []
         found = []
-        stretch: list[Mapping[str, Any]] = []
-        for position, item in enumerate((*self.items, {"role": "user"})):
-            if is_model_item(item):
-                stretch.append(item)
-                continue
-            text = answer_text(stretch)
-            if text and not self._client_calls(position - len(stretch), position):
-                found.append(Answer(position - len(stretch), text))
-            stretch = []
+        for start, end in stretches(self.items):
+            text = answer_text(self.items[start:end])
+            if text and not self._client_calls(start, end):
+                found.append(Answer(start, text))
         return found
 
     def fits(self, position: int, held: Mapping[str, Any], is_shown: Callable[[str], bool]) -> bool:
         if self.conversation:
             return True
-        stretch = list(itertools.takewhile(is_model_item, self.items[position:]))
+        stretch = self.items[position : position + stretch_length(self.items[position:])]
         made = [orjson.loads(item) for item in held["items"]]
         text = answer_text(stretch)
         referred = any(map(is_reference, stretch))

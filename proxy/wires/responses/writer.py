@@ -22,8 +22,8 @@ from proxy.events import (
     TurnStarted,
     pauses,
 )
-from proxy.wires.chosen import NOTHING_SHOWN, ShownServer, ShownTools, ran
-from proxy.wires.client_port import Trace, TurnEnd
+from proxy.wires.chosen import ShownServer, ran
+from proxy.wires.client_port import ClientView, TurnEnd
 from proxy.wires.dialects.responses import error_event
 from proxy.wires.json.splice import replace_values, value_at
 from proxy.wires.repairing import CUT_OFF, RepairingWriter, failure_of
@@ -56,35 +56,32 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
 
     ``asked`` is the client's request, ``echo`` the raw values of the fields that the resource
     repeats and that we changed on the way upstream; ``tools`` says
-    which tools it has.  With ``hold_text`` the messages of a turn wait for its end: of several turns
+    which tools it has.  With ``last_text_only`` the messages of a turn wait for its end: of several turns
     only the last may give JSON output.  Calls of ``shown`` are shown whatever the trace; ``lists`` are the
     servers whose tools are listed before all else.
     """
 
     def __init__(
         self,
+        view: ClientView,
         *,
-        model: str,
         asked: Mapping[str, Any],
         echo: Mapping[str, bytes],
         tools: ClientTools,
         signer: ItemSigner,
-        is_hidden: Callable[[str], bool],
-        trace: Trace = "silent",
-        hold_text: bool = False,
-        shown: ShownTools = NOTHING_SHOWN,
+        last_text_only: bool = False,
         lists: Sequence[ShownServer] = (),
     ) -> None:
-        self._model = model
+        self._model = view.model
+        self._is_hidden = view.is_hidden
+        self._trace = view.trace
+        self._shown = view.shown
         self._asked = asked
         self._echo = echo
         self._tools = tools
         self._signer = signer
         self._tools_said: Mapping[str, Any] = {}
-        self._is_hidden = is_hidden
-        self._trace = trace
-        self._hold_text = hold_text
-        self._shown = shown
+        self._last_text_only = last_text_only
         self._lists = lists
         self._phase = COMPOSING if lists else PASSING
         self._held = HeldFrames()
@@ -112,7 +109,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         if always:
             self._phase = COMPOSING
         if single_turn:
-            self._hold_text = False
+            self._last_text_only = False
 
     def _new_turn(self) -> None:
         self._keys = ItemKeys()
@@ -134,7 +131,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         return self._result
 
     def passing(self) -> Callable[[bytes], bytes] | None:
-        return unchanged if self._phase is PASSING and not self._hold_text else None
+        return unchanged if self._phase is PASSING and not self._last_text_only else None
 
     def write(self, frame: Frame) -> bytes:
         for event in frame.events:
@@ -146,16 +143,16 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
             elif isinstance(event, TurnFailed):
                 self._failure = event.error
         if self._phase is COMPOSING:
-            return self._held.put(frame) if self._hold_text else self._compose(frame)
+            return self._held.put(frame) if self._last_text_only else self._compose(frame)
         is_ours = any(
             isinstance(event, ToolCallStarted) and self._is_hidden(event.name) for event in frame.events
         )
         if is_ours or pauses(frame.events) or (self._inspects and self._is_defective(frame)):
             self._phase = NEXT[self._phase, HIDDEN]
-            if self._hold_text:
+            if self._last_text_only:
                 return self._held.put(frame)
             return b"".join(map(self._compose, [*self._held.take(), frame]))
-        if self._hold_text and (frame.undecided or is_message_event(frame.payload)):
+        if self._last_text_only and (frame.undecided or is_message_event(frame.payload)):
             sign = OPEN
         else:
             sign = UNCERTAIN if frame.undecided else CERTAIN
@@ -414,7 +411,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         if self._phase is not COMPOSING:
             out = b"".join(map(self._forward, frames))
         else:
-            if end == "hidden" and self._hold_text:
+            if end == "hidden" and self._last_text_only:
                 frames = [frame for frame in frames if not is_message_event(frame.payload)]
             out = b"".join(map(self._compose, frames))
         self._sum_usage()
@@ -440,12 +437,12 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
         if told := ran(self._shown, result):
             self._usage = add_usage(self._usage or {}, told)
-        served, texts = self._shown.called(call.name), not self._hold_text
+        served, texts = self._shown.called(call.name), not self._last_text_only
         events = traced_events(self._trace, call, result, self._signer, served=served, texts=texts)
         return self._show(events) if events else b""
 
     def note(self, text: str) -> bytes:
-        return b"" if self._hold_text else self._show(message_events(text))
+        return b"" if self._last_text_only else self._show(message_events(text))
 
     def approval_requested(self, item_id: str, label: str, name: str, arguments: str) -> bytes:
         """See :meth:`proxy.wires.approving.shown.AsksByItems.approval_requested`."""

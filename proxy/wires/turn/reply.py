@@ -1,12 +1,12 @@
 """An answer without streaming: what the writers of all dialects have in common."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from proxy.events import Frame, ToolCall, ToolCallFinished, ToolProgress, ToolResult, UsageReported
-from proxy.wires.chosen import NOTHING_SHOWN, ShownTools, ran
-from proxy.wires.client_port import Trace, TurnEnd
+from proxy.wires.chosen import ran
+from proxy.wires.client_port import ClientView, TurnEnd
 from proxy.wires.turn.assembler import mint_call_id
 from proxy.wires.turn.trace import reasoning_line, status_line, trace_call, trace_result
 from proxy.wires.turn.usage import add_usage
@@ -19,28 +19,20 @@ class ReplyWriter(ABC):
 
     Nothing leaves before :meth:`finish`.  ``last_text_only`` drops the text of hidden turns: of several turns
     only the last may give JSON output.  ``used_ids`` are call ids that the request's history holds.
-    ``shown`` says whether usage tells of server tools.
     """
 
     _AFTER_STATUS: ClassVar[str] = "\n\n"
     """What separates the status of a call from the text after it."""
 
     def __init__(
-        self,
-        *,
-        model: str,
-        is_hidden: Callable[[str], bool],
-        trace: Trace = "silent",
-        last_text_only: bool = False,
-        used_ids: frozenset[str] = frozenset(),
-        shown: ShownTools = NOTHING_SHOWN,
+        self, view: ClientView, *, last_text_only: bool = False, used_ids: frozenset[str] = frozenset()
     ) -> None:
-        self._model = model
-        self._is_hidden = is_hidden
-        self._trace = trace
+        self._model = view.model
+        self._is_hidden = view.is_hidden
+        self._trace = view.trace
+        self._shown = view.shown
         self._last_text_only = last_text_only
         self._used_ids = used_ids
-        self._shown = shown
         self._composing = False
         self._last = Frame(b"")
         self._usage: dict[str, Any] | None = None

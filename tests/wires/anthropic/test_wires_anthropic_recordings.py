@@ -12,7 +12,7 @@ from messages_script import Read, read_stream, tool, tool_use, turn
 from recording_files import recording_files
 
 from proxy.events import ToolCallFinished, TurnFailed, TurnFinished
-from proxy.wires.client_port import StreamWriter
+from proxy.wires.client_port import ClientView, StreamWriter
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures"
 END = re.compile(rb'event: message_stop\r?\ndata: [^\n]*"message_stop"[^\n]*\n\r?\n')
@@ -66,7 +66,7 @@ def writer_for(names: set[str], *, streaming: bool = True) -> StreamWriter:
     """The writer of a client that declares these tools."""
     tools = [tool(name) for name in sorted(names)]
     asked = WIRE.parse({**ASK, "stream": streaming, "tools": tools})
-    return WIRE.writer(asked, is_hidden=hides(*names), trace="silent", model="m", usage_was_added=False)
+    return WIRE.writer(asked, ClientView("m", hides(*names)))
 
 
 @pytest.mark.parametrize("file", WHOLE, ids=_name)

@@ -8,7 +8,7 @@ from messages_rig import ASK, OURS, WIRE, hides, reader_of
 from messages_script import Block, text, thinking, tool, tool_use
 
 from proxy.events import ToolResult
-from proxy.wires.client_port import StreamWriter, Trace
+from proxy.wires.client_port import ClientView, StreamWriter, Trace
 
 RESULT = ToolResult("toolu_s", True, "noon", redacted="noon", arguments_redacted={"z": 1}, milliseconds=3)
 
@@ -16,7 +16,7 @@ RESULT = ToolResult("toolu_s", True, "noon", redacted="noon", arguments_redacted
 def writer_of(trace: Trace = "silent", **ask: Any) -> StreamWriter:
     """A writer for a request that does not stream."""
     asked = WIRE.parse({**ASK, "stream": False, "tools": [tool("mine")], **ask})
-    return WIRE.writer(asked, is_hidden=hides("mine"), trace=trace, model="m", usage_was_added=False)
+    return WIRE.writer(asked, ClientView("m", hides("mine"), trace=trace))
 
 
 def body(*blocks: Block, reason: str = "end_turn", id: str = "msg_1") -> bytes:

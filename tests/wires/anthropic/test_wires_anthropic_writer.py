@@ -25,6 +25,7 @@ from messages_script import (
 )
 
 from proxy.events import Frame, ToolCall, ToolResult, TurnFailed
+from proxy.wires.client_port import ClientView
 from proxy.wires.stream.fast_path import FastWriter
 
 MINE: dict[str, Any] = {"tools": [tool("mine")]}
@@ -298,5 +299,5 @@ def test_a_writer_passes_only_what_it_need_not_see() -> None:
 def test_a_stream_is_asked_for_or_not() -> None:
     """The wire makes the writer that fits the request."""
     asked = WIRE.parse({**ASK, "stream": False})
-    writer = WIRE.writer(asked, is_hidden=hides(), trace="silent", model="m", usage_was_added=False)
+    writer = WIRE.writer(asked, ClientView("m", hides()))
     assert writer.keep_alive() == b""

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from proxy.approval_records import mention
 from proxy.errors import RequestError
 from proxy.wires.approving.read import read_approvals
-from proxy.wires.approving.shown import APPROVE, call_id_of, item_id_of, mention, visible_with
+from proxy.wires.approving.shown import APPROVE, call_id_of, item_id_of, visible_with
 
 ONE, TWO = "appr_" + "1" * 32, "appr_" + "2" * 32
 
@@ -157,3 +158,17 @@ def test_items_are_taken_out_whole_or_by_reference() -> None:
     for wrong in ({"approve": "true"}, {"approve": None}, {"reason": 1}, {"reason": "x" * 501}):
         with pytest.raises(RequestError, match=r"input\[0\]"):
             read("responses", input=[{**answer, **wrong}])
+
+
+@pytest.mark.parametrize("elsewhere", [{}, {"previous_response_id": "resp_1"}, {"conversation": "conv_1"}])
+def test_an_answer_without_its_question_stands_for_both(elsewhere: dict[str, Any]) -> None:
+    """In a whole conversation only: elsewhere the question is where the conversation begins."""
+    user = {"role": "user", "content": "go"}
+    answers: list[Any] = [
+        {"type": "mcp_approval_response", "approval_request_id": item_id_of(one), "approve": True}
+        for one in (ONE, TWO)
+    ]
+    heard, body = read("responses", input=[user, answers[0], answers[0], answers[1]], **elsewhere)
+    assert [one.approval_id for one in heard.answered] == [ONE, ONE, TWO]
+    texts = [item["content"][0]["text"] for item in body["input"][1:]]
+    assert texts == ([] if elsewhere else [mention(ONE), mention(TWO)])

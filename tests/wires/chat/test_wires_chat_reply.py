@@ -9,7 +9,7 @@ import pytest
 from proxy.events import Frame, ToolCall, ToolResult
 from proxy.wires.chat.reader import ChatTurnReader
 from proxy.wires.chat.reply import ChatReplyWriter
-from proxy.wires.client_port import Trace
+from proxy.wires.client_port import ClientView, Trace
 
 SERVER = ("srv_time",)
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5, "details": {"a": 1}}
@@ -45,7 +45,8 @@ def relay(
     *turns: dict[str, Any], reason: str | None = None, note: str = "", finish: str = "tool_calls", **how: Any
 ) -> tuple[dict[str, Any], ChatReplyWriter, bytes]:
     """Run turns as the relay does; the reply, the writer, and the reply's bytes."""
-    writer = ChatReplyWriter(model="asked", is_hidden=is_hidden, **how)
+    seen = {key: how.pop(key) for key in ("trace",) if key in how}
+    writer = ChatReplyWriter(ClientView("asked", is_hidden, **seen), **how)
     for number, turn in enumerate(turns):
         reader = ChatTurnReader({"srv_time", "book"}, is_hidden, 8192)
         frame = reader.read_reply(json.dumps(turn).encode())
@@ -151,14 +152,14 @@ def test_empty_reasoning_is_none() -> None:
 
 def test_what_the_client_sees_so_far() -> None:
     """The visible text is that of all turns, as paragraphs, and nothing at first."""
-    writer = ChatReplyWriter(model="m", is_hidden=is_hidden)
+    writer = ChatReplyWriter(ClientView("m", is_hidden))
     assert (writer.visible, writer.client_ids()) == ("", {})
     assert relay(body("a", call("s", "srv_time")), body("b"))[1].visible == "a\n\nb"
 
 
 def test_a_hidden_turn_means_composing() -> None:
     """Once a turn was hidden the reply is composed, even of a frame that says nothing."""
-    writer = ChatReplyWriter(model="m", is_hidden=is_hidden)
+    writer = ChatReplyWriter(ClientView("m", is_hidden))
     writer.write(Frame(b"x"))
     composing = [writer.composing]
     writer.turn_ended("hidden")
@@ -300,7 +301,7 @@ def test_traces(trace: Trace) -> None:
 
 def test_nothing_to_keep_alive() -> None:
     """A reply that is one object has no keep-alives."""
-    writer = ChatReplyWriter(model="m", is_hidden=is_hidden)
+    writer = ChatReplyWriter(ClientView("m", is_hidden))
     assert writer.keep_alive() == b""
     assert writer.tool_started(ToolCall("a", "srv_time", "{}", 0), None) == b""
     assert writer.write(Frame(b"x")) == b""
@@ -309,5 +310,5 @@ def test_nothing_to_keep_alive() -> None:
 
 def test_failing() -> None:
     """E1: a failure is OpenAI's error object."""
-    raw = ChatReplyWriter(model="m", is_hidden=is_hidden).fail("no", type="t", code="c")
+    raw = ChatReplyWriter(ClientView("m", is_hidden)).fail("no", type="t", code="c")
     assert json.loads(raw) == {"error": {"message": "no", "type": "t", "param": None, "code": "c"}}

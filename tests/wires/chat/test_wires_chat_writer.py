@@ -17,7 +17,7 @@ from proxy.errors import FrameTooLarge
 from proxy.events import Frame, ToolCall, ToolCallFinished, ToolResult
 from proxy.wires.chat.reader import ChatTurnReader
 from proxy.wires.chat.writer import ChatStreamWriter
-from proxy.wires.client_port import Trace
+from proxy.wires.client_port import ClientView, Trace
 from proxy.wires.dialects.openai import error_event
 from proxy.wires.stream import held as held_module
 from proxy.wires.stream.sse import END_MARK, SSEParser
@@ -88,8 +88,9 @@ def relay(
     *turns: bytes, size: int | None = None, reason: str | None = None, note: str = "", **how: Any
 ) -> Relayed:
     """Run turns as the relay does, cut into pieces of ``size`` bytes."""
-    how.setdefault("is_hidden", is_hidden)
-    writer = ChatStreamWriter(model="asked", **how)
+    seen = {key: how.pop(key) for key in ("trace", "usage_was_added") if key in how}
+    hidden = how.pop("is_hidden", is_hidden)
+    writer = ChatStreamWriter(ClientView("asked", hidden, **seen), **how)
     pieces: list[bytes] = []
     calls: list[list[ToolCall]] = []
     ids: dict[str, str] = {}
@@ -227,7 +228,7 @@ def test_an_undecided_call_is_held() -> None:
     """Rule W5: no piece of a call leaves while its owner is uncertain, not even with a comment."""
     head = encoded(chunk({"role": "assistant"}), done=False)
     stream = head + encoded(chunk(fragment(0, "a", "srv_time")), b": ping\n\n", done=False)
-    writer = ChatStreamWriter(model="m", is_hidden=is_hidden)
+    writer = ChatStreamWriter(ClientView("m", is_hidden))
     reader = ChatTurnReader({*SERVER, *CLIENT}, is_hidden, 8192)
     assert b"".join(map(writer.write, reader.feed(stream))) == head
     assert b"".join(map(writer.write, reader.feed(END_MARK))) == b""
@@ -259,7 +260,7 @@ def test_too_much_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is held back has a bound."""
     monkeypatch.setattr(held_module, "_MAX_BYTES", 300)
     with pytest.raises(FrameTooLarge, match="300 bytes"):
-        relay(text_turn("a", "b"), hold_text=True)
+        relay(text_turn("a", "b"), last_text_only=True)
     assert relay(text_turn("x" * 400)).body == text_turn("x" * 400)
 
 
@@ -267,10 +268,10 @@ def test_the_bound_is_met_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     """As much as the bound is held, not a byte more."""
     stream = text_turn("a")
     monkeypatch.setattr(held_module, "_MAX_BYTES", len(stream))
-    assert relay(stream, hold_text=True).body == stream
+    assert relay(stream, last_text_only=True).body == stream
     monkeypatch.setattr(held_module, "_MAX_BYTES", len(stream) - 1)
     with pytest.raises(FrameTooLarge):
-        relay(stream, hold_text=True)
+        relay(stream, last_text_only=True)
 
 
 def test_the_bound_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,7 +295,7 @@ def test_usage_nobody_asked_for_is_taken_out(dump: Any) -> None:
     plain = [chunk({"content": 'a,"usage":null'}), chunk(finish="stop")]
     asked = [raw(p | {"usage": None}) for p in plain]
     stream = encoded(*asked, chunk(usage=USAGE) | {"choices": []})
-    assert relay(stream, filter_usage=True).body == encoded(*[raw(p) for p in plain])
+    assert relay(stream, usage_was_added=True).body == encoded(*[raw(p) for p in plain])
     assert relay(stream, wants_usage=True).body == stream
 
 
@@ -302,14 +303,14 @@ def test_numbers_stay_as_they_are_where_usage_is_taken_out() -> None:
     """Rule W2: the null key goes and no other byte."""
     for before, after in ((b',"usage":null', b""), (b', "usage": null', b"")):
         raw = b'data: {"choices":[{"delta":{"content":"a"}}],"x":1.00' + before + b"}\n\n"
-        assert relay(encoded(raw), filter_usage=True).body == encoded(raw.replace(before, after))
+        assert relay(encoded(raw), usage_was_added=True).body == encoded(raw.replace(before, after))
 
 
 def test_usage_in_other_places_is_taken_out() -> None:
     """Rule W2: usage beside choices goes, and so does a null key that stands first."""
     first = {"usage": None, **chunk({"role": "assistant", "content": "a"})}
     stream = encoded(first, chunk({"content": "b"}, usage=USAGE), chunk(finish="stop"))
-    relayed = relay(stream, filter_usage=True)
+    relayed = relay(stream, usage_was_added=True)
     assert relayed.read().text == "ab"
     assert b"usage" not in relayed.body
 
@@ -317,7 +318,7 @@ def test_usage_in_other_places_is_taken_out() -> None:
 def test_what_has_no_usage_is_not_touched() -> None:
     """Rule W2: filtering changes nothing else."""
     stream = encoded(chunk({"content": "a"}), b": ping\n\n", chunk(finish="stop"))
-    assert relay(stream, filter_usage=True).body == stream
+    assert relay(stream, usage_was_added=True).body == stream
 
 
 # Composing.
@@ -356,7 +357,7 @@ def test_role_and_id_in_different_chunks() -> None:
 
 def test_a_hidden_turn_means_composing() -> None:
     """Once a turn was hidden the upstream's bytes are no longer the client's."""
-    writer = ChatStreamWriter(model="m", is_hidden=is_hidden)
+    writer = ChatStreamWriter(ClientView("m", is_hidden))
     assert not writer.composing
     assert writer.turn_ended("hidden") == b""
     assert writer.composing
@@ -928,7 +929,7 @@ def test_json_is_never_two_texts() -> None:
         call_turn("srv_time", text='{"a":1}', usage=USAGE),
         call_turn("srv_weather", turn=2, text='{"b":2}'),
         text_turn('{"c"', ":3}", turn=3, usage=USAGE),
-        hold_text=True,
+        last_text_only=True,
         wants_usage=True,
         trace="status",
     )
@@ -941,14 +942,14 @@ def test_json_is_never_two_texts() -> None:
 def test_json_waits_for_its_turn() -> None:
     """There, and only there, text waits for the end of its turn; the bytes stay the upstream's."""
     stream = text_turn('{"c"', ":3}")
-    relayed = relay(stream, hold_text=True)
+    relayed = relay(stream, last_text_only=True)
     assert [piece for piece in relayed.pieces if piece] == [stream]
     assert not relayed.writer.composing
 
 
 def test_json_and_a_client_call() -> None:
     """A mixed turn shows its text and the client's calls."""
-    relayed = relay(call_turn("srv_time", "book_flight", text="x"), hold_text=True)
+    relayed = relay(call_turn("srv_time", "book_flight", text="x"), last_text_only=True)
     read = relayed.read()
     assert (read.text, [call.name for call in read.calls], read.finish) == (
         "x",
@@ -960,7 +961,11 @@ def test_json_and_a_client_call() -> None:
 def test_json_and_a_note() -> None:
     """The proxy's own words would spoil JSON."""
     relayed = relay(
-        call_turn("srv_time"), call_turn("srv_time", turn=2), hold_text=True, reason="stop", note="[spent]"
+        call_turn("srv_time"),
+        call_turn("srv_time", turn=2),
+        last_text_only=True,
+        reason="stop",
+        note="[spent]",
     )
     assert relayed.read().text == ""
 
@@ -978,7 +983,7 @@ CALL = ToolCall("a", "srv_time", '{"secret":1}', 0)
 @pytest.mark.parametrize("trace", ["silent", "reasoning", "status", "events"])
 def test_traces(trace: Trace) -> None:
     """Rule W5: a server call is shown as far as was asked, redacted, never with its own arguments."""
-    writer = ChatStreamWriter(model="m", is_hidden=is_hidden, trace=trace)
+    writer = ChatStreamWriter(ClientView("m", is_hidden, trace=trace))
     out = writer.tool_started(CALL, {"zone": "UTC"}) + writer.tool_finished(CALL, RESULT)
     out += writer.tool_finished(CALL, FAILED)
     assert b"secret" not in out
@@ -1038,7 +1043,7 @@ def test_status_lines_are_paragraphs() -> None:
 
 def test_keep_alive() -> None:
     """Section 0: a keep-alive is a comment and nothing else, long enough for buffering proxies."""
-    alive = ChatStreamWriter(model="m", is_hidden=is_hidden).keep_alive()
+    alive = ChatStreamWriter(ClientView("m", is_hidden)).keep_alive()
     (event,) = SSEParser().feed(alive)
     assert event.is_comment
     assert len(alive) == 2048
@@ -1048,7 +1053,7 @@ def test_failing() -> None:
     """Rule W3: a broken stream ends in the error that all clients read, and one end mark."""
     error = encoded({"error": {"message": "no", "type": "t", "param": None, "code": "c"}}, done=False)
     assert error_event("no", type="t", code="c").replace(b" ", b"") == error.replace(b" ", b"")
-    writer = ChatStreamWriter(model="m", is_hidden=is_hidden)
+    writer = ChatStreamWriter(ClientView("m", is_hidden))
     reader = ChatTurnReader({*SERVER, *CLIENT}, is_hidden, 8192)
     for frame in reader.feed(
         encoded(chunk({"role": "assistant"}), chunk(fragment(0, "a", "srv_time")), done=False)
@@ -1062,7 +1067,7 @@ def test_failing() -> None:
 
 def test_failing_after_the_end_mark() -> None:
     """Rule W3: where the end mark has gone out there is no second one."""
-    writer = ChatStreamWriter(model="m", is_hidden=is_hidden)
+    writer = ChatStreamWriter(ClientView("m", is_hidden))
     writer.write(Frame(END_MARK, is_end_mark=True))
     assert writer.fail("no", type="t", code=None) == error_event("no", type="t", code=None)
 
@@ -1092,7 +1097,7 @@ def runs(draw: st.DrawFn) -> tuple[list[bytes], dict[str, Any]]:
     turns.append(text_turn(*texts, turn=9, finish=draw(st.sampled_from(["stop", "length"])), usage=USAGE))
     how = {
         "wants_usage": draw(st.booleans()),
-        "hold_text": draw(st.booleans()),
+        "last_text_only": draw(st.booleans()),
         "trace": draw(st.sampled_from(["silent", "reasoning", "status", "events"])),
     }
     return turns, how

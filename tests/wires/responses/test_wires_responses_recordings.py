@@ -16,7 +16,7 @@ from responses_rig import HIDDEN, OURS, WIRE, hides, play
 from responses_script import function_call, turn
 
 from proxy.events import TurnFailed, TurnFinished
-from proxy.wires.client_port import StreamWriter
+from proxy.wires.client_port import ClientView, StreamWriter
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures"
 CALL = function_call("call_h", OURS)
@@ -51,7 +51,7 @@ def writer_for(names: set[str]) -> StreamWriter:
     """The writer of a client that declares these functions."""
     tools = [{"type": "function", "name": name} for name in sorted(names)]
     asked = WIRE.parse({"model": "m", "stream": True, "tools": tools})
-    return WIRE.writer(asked, is_hidden=hides(*names), trace="silent", model="m", usage_was_added=False)
+    return WIRE.writer(asked, ClientView("m", hides(*names)))
 
 
 def final_calls(data: bytes) -> list[tuple[str, str]]:

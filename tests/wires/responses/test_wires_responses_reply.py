@@ -9,7 +9,7 @@ from responses_rig import ASK, OURS, WIRE, hides, reader_of
 from responses_script import custom, function, function_call, message, reasoning, refusal, resource
 
 from proxy.events import ToolCall, ToolResult
-from proxy.wires.client_port import StreamWriter, Trace
+from proxy.wires.client_port import ClientView, StreamWriter, Trace
 from proxy.wires.dialects.responses import error_event
 from proxy.wires.responses.items import own_item_id
 from proxy.wires.responses.stored_stream import stream_of_stored
@@ -24,7 +24,7 @@ DECLARED = {"tools": [function("mine")]}
 def writer_of(trace: Trace = "silent", **ask: Any) -> StreamWriter:
     """The writer of a request that is not streamed."""
     asked = WIRE.parse({**ASK, "stream": False, **DECLARED, **ask})
-    return WIRE.writer(asked, is_hidden=hides("mine"), trace=trace, model="m", usage_was_added=False)
+    return WIRE.writer(asked, ClientView("m", hides("mine"), trace=trace))
 
 
 def take(writer: StreamWriter, *items: dict[str, Any], **more: Any) -> bytes:

@@ -26,7 +26,7 @@ from responses_script import (
 
 from proxy.errors import FrameTooLarge
 from proxy.events import ToolResult
-from proxy.wires.client_port import Trace
+from proxy.wires.client_port import ClientView, Trace
 
 DONE = b"data: [DONE]\n\n"
 CALL = function_call("call_h", OURS, '{"zone":"UTC"}')
@@ -74,9 +74,7 @@ def test_tools_are_told_as_the_upstream_filled_them_in(hidden_turn: bool) -> Non
     ours = {**function("now"), "description": "ours", "strict": True}
     tools = [ours, SEARCHED, FILLED, {**function(OURS), "strict": True}, {"type": "custom", "name": "odd"}]
     client = WIRE.parse({**ASK, **asked})
-    writer = WIRE.writer(
-        client, is_hidden=hides("mine", "left_out"), trace="silent", model="m", usage_was_added=False
-    )
+    writer = WIRE.writer(client, ClientView("m", hides("mine", "left_out")))
     out = b""
     turns = [turn(CALL, tools=tools)] if hidden_turn else []
     for data in [*turns, turn(message("a"), tools=tools)]:
@@ -93,9 +91,7 @@ def test_tools_are_told_as_the_upstream_filled_them_in(hidden_turn: bool) -> Non
 def test_tools_of_a_stored_prompt_are_told() -> None:
     """Tools that only the prompt brings are the client's, and stand behind those that it declared."""
     client = WIRE.parse({**ASK, "prompt": {"id": "pmpt_1"}})
-    writer = WIRE.writer(
-        client, is_hidden=lambda name: name == OURS, trace="silent", model="m", usage_was_added=False
-    )
+    writer = WIRE.writer(client, ClientView("m", lambda name: name == OURS))
     data = turn(message("a"), tools=[function("theirs"), function(OURS), SEARCHED])
     told = events_of(play(data, writer, "theirs").out + DONE)
     assert [e["response"]["tools"] for e in told if "response" in e] == [[function("theirs"), SEARCHED]] * 3
@@ -831,9 +827,7 @@ def test_names_that_begin_alike_are_told_apart() -> None:
 def test_the_wire_hides_by_the_offer_alone() -> None:
     """With a stored prompt, whose tools nobody here sees, a name that is unknown is the client's."""
     asked = WIRE.parse({**ASK, "prompt": {"id": "pmpt_1"}})
-    writer = WIRE.writer(
-        asked, is_hidden=lambda name: name == OURS, trace="silent", model="m", usage_was_added=False
-    )
+    writer = WIRE.writer(asked, ClientView("m", lambda name: name == OURS))
     reader = WIRE.reader({OURS}, lambda name: name == OURS, 8192)
     data = turn(function_call("call_1", "unseen"))
     out = b"".join(writer.write(frame) for frame in reader.feed(data) + reader.close())

@@ -23,6 +23,7 @@ from proxy.events import (
     UsageReported,
 )
 from proxy.wires.chat import ChatWire
+from proxy.wires.client_port import ClientView
 from proxy.wires.responses import ResponsesWire
 from proxy.wires.stream.fast_path import FastWriter
 from proxy.wires.stream.reader import _MOST_VAIN, StreamReader
@@ -82,13 +83,7 @@ class Told:
         request = wire.parse({"model": "m", "stream": True, **asks[wire.dialect.name]})
         reader = wire.reader({"time"}, lambda name: hidden, 8192)
         assert isinstance(reader, StreamReader)
-        writer = wire.writer(
-            request,
-            is_hidden=lambda name: hidden,
-            trace="silent",
-            model="m",
-            usage_was_added=usage_was_added,
-        )
+        writer = wire.writer(request, ClientView("m", lambda name: hidden, usage_was_added=usage_was_added))
         assert isinstance(writer, FastWriter)
         self.taken_unread = self.read = 0
         out: list[bytes] = []

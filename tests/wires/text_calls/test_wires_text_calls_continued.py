@@ -14,6 +14,7 @@ from toy_dialect import ToyWire, event
 
 from proxy.wires.anthropic import AnthropicWire
 from proxy.wires.chat import ChatWire
+from proxy.wires.client_port import ClientView
 from proxy.wires.ollama import OllamaWire
 from proxy.wires.responses import ResponsesWire
 from proxy.wires.stream.fast_path import FastPath
@@ -54,9 +55,7 @@ class Turn:
         port = text_call_port(dialect, dialect, request, rules, self.notes.append)
         port.editor(json.dumps(asked).encode(), request)
         self.reader = port.reader({"get_weather", "get_time"}, lambda name: name in hidden, 8192)
-        self.writer = dialect.writer(
-            request, is_hidden=lambda name: name in hidden, trace="silent", model="m", usage_was_added=False
-        )
+        self.writer = dialect.writer(request, ClientView("m", lambda name: name in hidden))
         self.fast = FastPath.of(self.reader, self.writer)
         self.taken_unread = 0
 

@@ -4,12 +4,11 @@ Source: Ollama's API reference, "Generate a completion", and its types ``Generat
 ``GenerateResponse``.  An upstream that speaks Ollama gets such a request as it came.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from proxy.errors import ModelMissing
-from proxy.wires.chosen import NOTHING_SHOWN, ShownTools
-from proxy.wires.client_port import ClientRequest, StreamWriter, Trace, TurnEncoder
+from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.ollama import OllamaWire
 from proxy.wires.ollama.body import OllamaBody
@@ -65,19 +64,9 @@ class OllamaCompletionWire(OllamaWire):
     ) -> BodyEditor:
         return _CompletionBody(raw, cast(OllamaRequest, request))
 
-    def writer(
-        self,
-        request: ClientRequest,
-        *,
-        is_hidden: Callable[[str], bool],
-        trace: Trace,
-        model: str,
-        usage_was_added: bool,
-        caller: str = "",
-        shown: ShownTools = NOTHING_SHOWN,
-    ) -> StreamWriter:
+    def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
         kind = OllamaStreamWriter if request.stream else OllamaReplyWriter
-        return kind(model=model, is_hidden=is_hidden, trace=trace, lines=CompletionLines)
+        return kind(view, lines=CompletionLines)
 
 
 class _CompletionBody(OllamaBody):

@@ -5,11 +5,12 @@ An upstream that speaks Responses gets the request unchanged.
 Source: OpenAI's API reference, "Compact a response".
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
-from proxy.wires.chosen import NOTHING_SHOWN, ShownTools
-from proxy.wires.client_port import ClientRequest, StreamWriter, Trace
+from proxy.wires.chosen import NOTHING_SHOWN
+from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.responses import ResponsesWire
 from proxy.wires.responses.client_tools import ClientTools
@@ -37,26 +38,15 @@ class ResponsesCompactionWire(ResponsesWire):
         read = {name: payload[name] for name in _READ if name in payload}
         return parse_responses_request({**read, "tool_choice": "none", "store": False})
 
-    def writer(
-        self,
-        request: ClientRequest,
-        *,
-        is_hidden: Callable[[str], bool],
-        trace: Trace,
-        model: str,
-        usage_was_added: bool,
-        caller: str = "",
-        shown: ShownTools = NOTHING_SHOWN,
-    ) -> StreamWriter:
+    def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
         """See :meth:`proxy.wires.client_port.ClientPort.writer`."""
         asked = cast(ResponsesRequest, request)
         return CompactionReplyWriter(
+            replace(view, trace="silent", shown=NOTHING_SHOWN),
             asked=asked,
-            summaries=self.summaries(caller),
-            model=model,
+            summaries=self.summaries(view.caller),
             echo={},
-            tools=ClientTools(asked.asked, is_hidden, open_names=False),
-            signer=ItemSigner(self._key, caller),
-            is_hidden=is_hidden,
+            tools=ClientTools(asked.asked, view.is_hidden, open_names=False),
+            signer=ItemSigner(self._key, view.caller),
             last_text_only=True,
         )

@@ -9,6 +9,7 @@ from typing import Any, Final
 import orjson
 
 from proxy.errors import WireError
+from proxy.wires.client_port import ClientView
 from proxy.wires.responses.items import item_text, mint_item_id
 from proxy.wires.responses.own_items.summaries import SealedSummaries
 from proxy.wires.responses.reply import ResponsesReplyWriter
@@ -25,9 +26,11 @@ _WORDS: Final = "The user's newest messages, word for word:"
 class CompactionReplyWriter(ResponsesReplyWriter):
     """Turns the model's answer into a compaction."""
 
-    def __init__(self, *, asked: ResponsesRequest, summaries: SealedSummaries, **settings: Any) -> None:
-        """``settings`` are those of :class:`~proxy.wires.responses.reply.ResponsesReplyWriter`."""
-        super().__init__(asked=asked.asked, **settings)
+    def __init__(
+        self, view: ClientView, *, asked: ResponsesRequest, summaries: SealedSummaries, **options: Any
+    ) -> None:
+        """``options`` are those of :class:`~proxy.wires.responses.reply.ResponsesReplyWriter`."""
+        super().__init__(view, asked=asked.asked, **options)
         self._request = asked
         self._summaries = summaries
 

@@ -19,6 +19,7 @@ from proxy.tools.access.policy import Policy
 from proxy.tools.running.ledger import RunContext, RunLedger
 from proxy.upstreams.base import PulledResponse
 from proxy.wires.chat import ChatWire
+from proxy.wires.client_port import ClientView
 
 ASK: dict[str, Any] = {
     "model": "m",
@@ -67,7 +68,7 @@ async def test_a_slow_client_costs_no_usage(monkeypatch: pytest.MonkeyPatch, man
     policy, catalog = Policy(), Catalog()
     access = ToolAccess(Offer(), policy, catalog.select(policy), RunLedger())
     tools = ToolState(access, cast("RunContext", None), sealed=False)
-    writer = wire.writer(request, is_hidden=tools.is_hidden, trace="silent", model="m", usage_was_added=False)
+    writer = wire.writer(request, ClientView("m", tools.is_hidden))
     writer.turn_ended("hidden")  # From here on it composes.
     run = Run(RunSettings(), is_hidden=tools.is_hidden, clock=lambda: 0.0)
     run.start()

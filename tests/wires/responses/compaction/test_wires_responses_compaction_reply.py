@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from proxy.events import Frame
+from proxy.wires.client_port import ClientView
 from proxy.wires.responses.compaction import ResponsesCompactionWire
 
 WIRE = ResponsesCompactionWire(bytes(32))
@@ -24,9 +25,7 @@ ANSWER = {
 def told(items: list[dict[str, Any]]) -> str:
     """What the next request tells the model in place of a conversation."""
     request = WIRE.parse({"model": "m", "input": items})
-    writer = WIRE.writer(
-        request, is_hidden=lambda name: False, trace="silent", model="m", usage_was_added=False, caller="a"
-    )
+    writer = WIRE.writer(request, ClientView("m", lambda name: False, caller="a"))
     raw = json.dumps(ANSWER).encode()
     writer.write(Frame(raw, dict(ANSWER)))
     compaction = json.loads(writer.finish(None))

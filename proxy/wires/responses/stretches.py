@@ -1,0 +1,43 @@
+"""Which items of a Responses conversation are one answer of a model."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from proxy.approval_records import is_mention
+from proxy.wires.responses.items import is_model_item, item_text
+
+__all__ = ["stretch_length", "stretches"]
+
+Item = Mapping[str, Any]
+
+
+def stretches(items: Iterable[Item]) -> Iterator[tuple[int, int]]:
+    """Where each answer of a model begins and ends: its items up to the client's next one.
+
+    An answer also ends behind the questions about calls that wait for approval.  The client's own items
+    behind them, which said yes or no, have been taken out of the conversation.
+    """
+    start: int | None = None
+    asked, length = False, 0
+    for position, item in enumerate(items):
+        of_model = is_model_item(item)
+        asks = of_model and _is_question(item)
+        if start is not None and (not of_model or (asked and not asks)):
+            yield start, position
+            start = None
+        if of_model and start is None:
+            start = position
+        asked, length = asks, position + 1
+    if start is not None:
+        yield start, length
+
+
+def stretch_length(items: Iterable[Item]) -> int:
+    """How many of the first items are one answer; none if the first is the client's."""
+    start, end = next(stretches(items), (0, 0))
+    return 0 if start else end
+
+
+def _is_question(item: Item) -> bool:
+    """Whether an item stands for a question that the client was asked."""
+    return item.get("type") == "message" and item.get("role") == "assistant" and is_mention(item_text(item))

@@ -1,0 +1,178 @@
+"""A stream that becomes the proxy's own: what the writers of several dialects have in common."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from proxy.events import Frame, TextDelta, ToolCall, ToolProgress, ToolResult, TurnFailed, UsageReported
+from proxy.wires.chosen import ran
+from proxy.wires.client_port import ClientView, TurnEnd
+from proxy.wires.stream.fast_path import FastWriter
+from proxy.wires.stream.held import HeldFrames, unchanged
+from proxy.wires.stream.phases import COMPOSING, HIDDEN, HOLDING, NEXT, PASSING, TURN_ENDED, Sign
+from proxy.wires.turn.trace import reasoning_line, status_line, trace_call, trace_progress, trace_result
+from proxy.wires.turn.usage import add_usage
+
+__all__ = ["ComposingWriter"]
+
+
+class ComposingWriter(FastWriter):
+    """A :class:`~proxy.wires.client_port.StreamWriter` that begins by handing on the upstream's bytes.
+
+    It goes on like that to the end of a run in which no server tool is called.  From the first server call
+    on it composes the stream.  ``last_text_only`` keeps a turn back until its end: of several turns only the
+    last may give JSON output.  ``used_ids`` are call ids that the request's history holds.
+    """
+
+    def __init__(
+        self, view: ClientView, *, last_text_only: bool = False, used_ids: frozenset[str] = frozenset()
+    ) -> None:
+        self._is_hidden = view.is_hidden
+        self._trace = view.trace
+        self._shown = view.shown
+        self._last_text_only = last_text_only
+        self._used_ids = used_ids
+        self._phase = HOLDING if last_text_only else PASSING
+        self._held = HeldFrames()
+        self._over = False
+        self._texts: list[str] = []
+        self._usage: dict[str, Any] = {}
+        self._turn_usage: Mapping[str, Any] = {}
+        self._drop_text = False
+
+    @property
+    def composing(self) -> bool:
+        return self._phase is COMPOSING
+
+    @property
+    def visible(self) -> str:
+        return "".join(self._texts)
+
+    def result(self) -> dict[str, Any] | None:
+        return None
+
+    def passing(self) -> Callable[[bytes], bytes] | None:
+        return unchanged if self._phase is PASSING else None
+
+    def write(self, frame: Frame) -> bytes:
+        if self._phase is COMPOSING:
+            return self._held.put(frame) if self._last_text_only else self._compose(frame)
+        if (sign := self._sign(frame)) is HIDDEN:
+            self._phase = NEXT[self._phase, HIDDEN]
+            if self._last_text_only:
+                return self._held.put(frame)
+            return b"".join(map(self._compose, [*self._held.take(), frame]))
+        if sign is not None:
+            self._phase = NEXT[self._phase, sign]
+        return self._forward(frame) if self._phase is PASSING else self._held.put(frame)
+
+    @abstractmethod
+    def _sign(self, frame: Frame) -> Sign | None:
+        """What a frame says of its turn: ``HIDDEN``, ``OPEN``, or nothing."""
+
+    # The upstream's own bytes.
+
+    def _forward(self, frame: Frame) -> bytes:
+        """Hand on a frame as it is, remembering what a composed stream would have to go on with."""
+        self._note(frame)
+        self._note_forwarded(frame)
+        self._over = self._over or frame.is_end_mark
+        for event in frame.events:
+            if isinstance(event, TextDelta):
+                self._texts.append(event.text)
+            elif isinstance(event, TurnFailed):
+                return self._failed(frame, event.error)
+        return frame.raw
+
+    @abstractmethod
+    def _note_forwarded(self, frame: Frame) -> None:
+        """Remember what the client gets of a frame that goes out as it came."""
+
+    def _failed(self, frame: Frame, error: Mapping[str, Any]) -> bytes:
+        """The upstream's own error if clients can read it, otherwise the same in the dialect's form."""
+        if self._over:
+            return b""
+        self._over = True
+        if self._is_readable_error(frame):
+            return frame.raw
+        code = next((word for name in ("code", "type") if isinstance(word := error.get(name), str)), None)
+        message = str(error.get("message") or "The upstream reported an error.")
+        return self._error(message, type="api_error", code=code)
+
+    @abstractmethod
+    def _is_readable_error(self, frame: Frame) -> bool:
+        """Whether clients of the dialect read a frame of an error as such."""
+
+    @abstractmethod
+    def _error(self, message: str, *, type: str, code: str | None) -> bytes:
+        """An error that ends a stream, in the form of the dialect."""
+
+    def _note(self, frame: Frame) -> None:
+        """Remember the usage of the turn."""
+        for event in frame.events:
+            if isinstance(event, UsageReported):
+                self._turn_usage = event.usage.native
+
+    # The composed stream.
+
+    @abstractmethod
+    def _compose(self, frame: Frame) -> bytes:
+        """A frame as part of the composed stream: less what is hidden."""
+
+    @abstractmethod
+    def _say(self, text: str) -> bytes:
+        """A text of the proxy's own, as part of the answer."""
+
+    @abstractmethod
+    def _think(self, text: str) -> bytes:
+        """A text of the proxy's own, as reasoning."""
+
+    @abstractmethod
+    def _tell(self, trace: Mapping[str, Any]) -> bytes:
+        """An event of the trace, in a form that clients pass over if they do not know it."""
+
+    # What the run tells.
+
+    def turn_ended(self, end: TurnEnd) -> bytes:
+        frames = self._held.take()
+        self._phase = NEXT[self._phase, HIDDEN if end == "hidden" else TURN_ENDED]
+        self._drop_text = end == "hidden" and self._last_text_only
+        out = b"".join(map(self._compose if self._phase is COMPOSING else self._forward, frames))
+        self._drop_text = False
+        if self._phase is COMPOSING:
+            out += self._close_turn()
+        if self._turn_usage:
+            self._usage = add_usage(self._usage, self._turn_usage)
+            self._turn_usage = {}
+        return out
+
+    def _close_turn(self) -> bytes:
+        """What ends with a turn of the composed stream that the upstream left open."""
+        return b""
+
+    def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
+        return self._tell(trace_call(call, arguments)) if self._trace == "events" else b""
+
+    def tool_progressed(self, call: ToolCall, progress: ToolProgress) -> bytes:
+        return self._tell(trace_progress(call, progress)) if self._trace == "events" else b""
+
+    def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
+        self._usage = add_usage(self._usage, ran(self._shown, result))
+        if self._trace == "events":
+            return self._tell(trace_result(call, result))
+        if self._trace == "reasoning":
+            return self._think(reasoning_line(call, result))
+        if self._trace == "status" and not self._last_text_only:
+            return self._say(status_line(call, result) + "\n\n")
+        return b""
+
+    def note(self, text: str) -> bytes:
+        return b"" if self._last_text_only else self._say(text)
+
+    def fail(self, message: str, *, type: str, code: str | None) -> bytes:
+        """The dialect's error; what was held back may name a server call, and is dropped."""
+        self._held.take()
+        if self._over:
+            return b""
+        self._over = True
+        return self._error(message, type=type, code=code)
