@@ -140,7 +140,7 @@ async def test_an_answer_within_the_conversation_gives_a_grant(tmp_path: Path) -
             ({"for": "1h", "arguments": {"what": {"max": "x"}}}, "messages[2].grant.arguments.what.max"),
             ({"for": "1h", "until": 1}, "messages[2].grant has the unknown field 'until'"),
         ):
-            said = {
+            said: Any = {
                 "role": "tool",
                 "tool_call_id": call.id,
                 "content": json.dumps({"approve": True, "grant": wrong}),
@@ -151,8 +151,8 @@ async def test_an_answer_within_the_conversation_gives_a_grant(tmp_path: Path) -
                 )
             assert words in str(caught.value)
         assert WATCH.started == []
-        said = {"approve": True, "grant": {"for": "1h", "arguments": limits}}
-        conversation.append({"role": "tool", "tool_call_id": call.id, "content": json.dumps(said)})
+        yes = {"approve": True, "grant": {"for": "1h", "arguments": limits}}
+        conversation.append({"role": "tool", "tool_call_id": call.id, "content": json.dumps(yes)})
         assert (await ask()).content == "Done 1."
         conversation[:] = [user("Buy more milk.")]
         assert (await ask()).content == "Done 2."
@@ -179,7 +179,8 @@ async def test_an_administrator_gives_lists_and_revokes_grants(tmp_path: Path) -
         with pytest.raises(PermissionDeniedError):
             await say(client, "chat", conversation, stream=False, extra_headers=own)
         path = f"/admin/approvals/{id_}"
-        for wrong in ({"for": "40d"}, {"for": "0h"}, {"for": 3600}, {"conversation": "yes"}, [], True):
+        wrongs: list[Any] = [{"for": "40d"}, {"for": "0h"}, {"for": 3600}, {"conversation": "yes"}, [], True]
+        for wrong in wrongs:
             answer = await proxy.ask({"approve": True, "grant": wrong}, ADMIN, path=path)
             assert answer.status == 400, wrong
         assert (await proxy.ask({"approve": False, "grant": {"for": "1h"}}, ADMIN, path=path)).status == 400
