@@ -213,8 +213,11 @@ class ApprovalLog(GrantLog, Protocol):
         """Approvals, newest first; raises :class:`~proxy.errors.StoreError`."""
         ...
 
-    async def count_waiting(self, caller: str, now: float) -> int:
-        """How many of a caller's approvals can still be decided; raises :class:`~proxy.errors.StoreError`."""
+    async def count_waiting(self, caller: str | None, now: float) -> int:
+        """How many approvals of a caller, or of all for ``None``, can still be decided.
+
+        Raises :class:`~proxy.errors.StoreError`.
+        """
         ...
 
     async def decide_approval(

@@ -264,6 +264,7 @@ ORDER = {
             "websockets",
             "detached",
             "approval_webhook",
+            "approval_figures",
             "grant_terms",
             "admin_approvals",
             "memory_output",

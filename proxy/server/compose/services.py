@@ -9,9 +9,10 @@ from proxy import __version__
 from proxy.errors import ConfigError, Guard
 from proxy.relay.approvals.approvals import Approvals
 from proxy.relay.routing.router import Router
+from proxy.server.approval_figures import ApprovalFigures
 from proxy.server.approval_webhook import ApprovalWebhook
 from proxy.server.captures import Captures
-from proxy.server.compose.approvals import make_approvals, make_webhook
+from proxy.server.compose.approvals import make_approvals, make_figures, make_webhook
 from proxy.server.compose.credentials import OpenCredentials
 from proxy.server.compose.overrides import Overrides
 from proxy.server.compose.tools import (
@@ -73,6 +74,7 @@ class Services:
     instruments: Instruments
     approvals: Approvals
     webhook: ApprovalWebhook | None = None
+    approval_figures: ApprovalFigures | None = None
     mcp: Sequence[McpProvider] = ()
     agents: Sequence[AgentProvider] = ()
     detached: list[Callable[[float], Awaitable[None]]] = field(default_factory=list)
@@ -138,7 +140,7 @@ class Services:
         await self.registry.aclose()
         for upstream in self.upstreams.values():
             await upstream.aclose()
-        for outgoing in (self.egress, self.credentials, self.webhook):
+        for outgoing in (self.approval_figures, self.egress, self.credentials, self.webhook):
             if outgoing is not None:
                 await outgoing.aclose()
         await self.limiter.aclose()
@@ -188,6 +190,7 @@ async def create_services(
     instruments = _instruments(config, registry, given.endpoints, store)
     upstreams = open_upstreams(config, given, instruments, guard)
     webhook = make_webhook(config)
+    figures = make_figures(config, store, instruments.metrics)
     runner = Runner(
         registry,
         policy,
@@ -216,8 +219,9 @@ async def create_services(
         egress=egress,
         credentials=credentials,
         instruments=instruments,
-        approvals=make_approvals(config, runner, store, webhook),
+        approvals=make_approvals(config, runner, store, figures, webhook),
         webhook=webhook,
+        approval_figures=figures,
         mcp=mcp,
         agents=agents,
     )
@@ -243,6 +247,8 @@ async def _start(services: Services) -> Services:
             if await provider.begin():
                 await registry.refresh(quiet=True)
             provider.follow(registry.refresh)
+        if services.approval_figures is not None:
+            services.approval_figures.start()
     except BaseException:  # A start that fails or is cancelled leaves nothing open.
         await services.aclose()
         raise

@@ -127,10 +127,11 @@ class SqlApprovals(SqlGrants):
         found = await self._look_up("SELECT DISTINCT tool FROM approvals", ())
         return [tool for (tool,) in found if any(fits(tool, pattern) for pattern in patterns)][:_MOST_TOOLS]
 
-    async def count_waiting(self, caller: str, now: float) -> int:
+    async def count_waiting(self, caller: str | None, now: float) -> int:
         """See :class:`~proxy.approval_records.ApprovalLog`."""
-        sql = f"SELECT count(*) FROM approvals WHERE caller = ? AND {_WAITING}"
-        ((found,),) = await self._look_up(sql, (rows.clean_name(caller), now))
+        whose, values = ("", ()) if caller is None else ("caller = ? AND ", (rows.clean_name(caller),))
+        sql = f"SELECT count(*) FROM approvals WHERE {whose}{_WAITING}"
+        ((found,),) = await self._look_up(sql, (*values, now))
         return int(found)
 
     async def decide_approval(
