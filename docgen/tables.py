@@ -1,4 +1,4 @@
-"""Tables of the reference: commands, metrics, the options of a tool."""
+"""Tables of the reference: commands, errors, metrics, the options of a tool."""
 
 import inspect
 import re
@@ -8,10 +8,12 @@ from typing import Any
 from typer.main import get_command
 
 from proxy.commands.cli import app
+from proxy.error_codes import ERRORS, ErrorCode
 from proxy.server.telemetry.metric_families import FAMILIES
 from proxy.tools.contract.declaration import tool
+from proxy.tools.contract.error_codes import TOOL_ERRORS
 
-__all__ = ["commands", "metrics", "tool_options"]
+__all__ = ["commands", "errors", "metrics", "tool_errors", "tool_options"]
 
 _ARGUMENT = re.compile(r"^        (?P<name>[a-z_]+): (?P<text>.*(?:\n {12}.*)*)", re.MULTILINE)
 
@@ -56,6 +58,30 @@ def _option(option: Any) -> str:
     return f"| {names}{value} | {_line(option.help or '')} |"
 
 
+def errors() -> str:
+    """Every error code of a response: its status, its type, what happened, and what to do."""
+    rows = [_error(error) for error in ERRORS.values()]
+    return "\n".join(
+        ["| code | status | type | what happened | what to do |", "|---|---|---|---|---|", *rows, ""]
+    )
+
+
+def _error(error: ErrorCode) -> str:
+    code = f"`{error.code}`" if error.code else "(null)"
+    status = " or ".join(map(str, error.statuses))
+    kind = f"`{error.type}`" if error.type else ""
+    cells = (f'<a id="{error.name}"></a>{code}', status, kind, _linked(error.when), _linked(error.remedy))
+    return f"| {' | '.join(cells)} |"
+
+
+def tool_errors() -> str:
+    """Every code that the result of a failed call can have."""
+    rows = [
+        f'| <a id="tool-{code}"></a>`{code}` | {_linked(meaning)} |' for code, meaning in TOOL_ERRORS.items()
+    ]
+    return "\n".join(["| error_code | what happened |", "|---|---|", *rows, ""])
+
+
 def metrics() -> str:
     """Every metric: its name, its kind, its labels and what it means."""
     lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
@@ -75,6 +101,11 @@ def tool_options() -> str:
             shown = default.value if hasattr(default, "value") else default
             lines.append(f"| `{found['name']}` | `{shown!r}` | {_line(found['text'])} |")
     return "\n".join(lines) + "\n"
+
+
+def _linked(text: str) -> str:
+    """A text whose links are relative to ``docs/``, as a page in a folder of ``docs/`` has it."""
+    return _line(text).replace("](", "](../")
 
 
 def _line(text: str) -> str:

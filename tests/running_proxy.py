@@ -71,9 +71,9 @@ class Answer:
 
     @property
     def error(self) -> dict[str, Any]:
-        """The error object of a response in OpenAI's shape, all four keys of it."""
+        """The error object of a response in OpenAI's shape: its four keys, and where the page about it is."""
         error = self.json["error"]
-        assert set(error) == {"message", "type", "param", "code"}
+        assert set(error) - {"doc_url"} == {"message", "type", "param", "code"}
         assert error["message"]
         return dict(error)
 

@@ -23,6 +23,7 @@ WORDS = {
     "proxy.caches",
     "proxy.conversation",
     "proxy.effect_records",
+    "proxy.error_codes",
     "proxy.errors",
     "proxy.events",
     "proxy.globs",
@@ -166,10 +167,16 @@ def tree_of(module: str) -> ast.Module:
 
 
 @cache
+def nodes_of(module: str) -> tuple[ast.AST, ...]:
+    """The nodes of a module's syntax tree: to walk through it costs as much as to parse it."""
+    return tuple(ast.walk(tree_of(module)))
+
+
+@cache
 def imports_of(module: str) -> frozenset[str]:
     """Every module of this package that a module imports, wherever in it the import stands."""
     found = set()
-    for node in ast.walk(tree_of(module)):
+    for node in nodes_of(module):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names if alias.name.split(".")[0] == "proxy"}
         elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "proxy":
@@ -192,20 +199,20 @@ def test_the_packages_are_there() -> None:
 def test_imports_are_absolute() -> None:
     """A reader sees from any line where a name comes from."""
     for module in MODULES:
-        for node in ast.walk(tree_of(module)):
+        for node in nodes_of(module):
             assert not (isinstance(node, ast.ImportFrom) and node.level), f"{module}:{node.lineno}"
 
 
-@pytest.mark.parametrize("module", sorted(MODULES))
-def test_imports_point_down(module: str) -> None:
+def test_imports_point_down() -> None:
     """Words know nothing, the four lower packages not each other, and nobody who stands above."""
-    package = package_of(module)
-    for imported in imports_of(module):
-        target = package_of(imported.removesuffix(".__init__"))
-        if target == "words":
-            continue
-        assert package in ALLOWED or package == "__main__", f"{module} imports {imported}"
-        assert package == "__main__" or target in ALLOWED[package], f"{module} imports {imported}"
+    for module in MODULES:
+        package = package_of(module)
+        for imported in imports_of(module):
+            target = package_of(imported.removesuffix(".__init__"))
+            if target == "words":
+                continue
+            assert package in ALLOWED or package == "__main__", f"{module} imports {imported}"
+            assert package == "__main__" or target in ALLOWED[package], f"{module} imports {imported}"
 
 
 ORDER = {
@@ -268,6 +275,7 @@ ORDER = {
             "grant_terms",
             "admin_approvals",
             "memory_output",
+            "reference",
             "api",
             "mcp",
             "ui",
@@ -324,12 +332,12 @@ def run_time_imports_of(module: str) -> frozenset[str]:
     """As :func:`imports_of`, without what is imported for types alone."""
     for_types = {
         id(inner)
-        for node in ast.walk(tree_of(module))
+        for node in nodes_of(module)
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
         for inner in ast.walk(node)
     }
     found = set()
-    for node in ast.walk(tree_of(module)):
+    for node in nodes_of(module):
         if isinstance(node, ast.ImportFrom) and node.module and id(node) not in for_types:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
@@ -398,7 +406,7 @@ def test_nobody_knows_that_replay_exists() -> None:
         if module in KNOWS_REPLAY | SETTINGS or package_of(module) == "commands":
             continue
         assert "proxy.upstreams.recorded.replay" not in imports_of(module), path
-        for node in ast.walk(tree_of(module)):
+        for node in nodes_of(module):
             text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
             assert "replay:" not in text, f"{path}:{getattr(node, 'lineno', 0)}"
 
@@ -425,23 +433,25 @@ def _fields(kind: ast.ClassDef) -> list[str]:
     return [ast.unparse(node.target) for node in given if "ClassVar" not in ast.unparse(node.annotation)]
 
 
-@pytest.mark.parametrize("module", sorted(in_package("relay") + in_package("server")))
-def test_nothing_has_more_collaborators_than_one_can_keep_in_mind(module: str) -> None:
+def test_nothing_has_more_collaborators_than_one_can_keep_in_mind() -> None:
     """A constructor on the path of a request takes eight arguments at most; what goes together is one."""
-    for kind in (node for node in ast.walk(tree_of(module)) if isinstance(node, ast.ClassDef)):
-        for made in kind.body:
-            if isinstance(made, ast.FunctionDef) and made.name == "__init__":
-                arguments = [*made.args.posonlyargs, *made.args.args, *made.args.kwonlyargs][1:]
-                assert len(arguments) <= MOST_COLLABORATORS, f"{module}.{kind.name} takes {len(arguments)}"
+    for module in in_package("relay") + in_package("server"):
+        for kind in (node for node in nodes_of(module) if isinstance(node, ast.ClassDef)):
+            for made in kind.body:
+                if isinstance(made, ast.FunctionDef) and made.name == "__init__":
+                    arguments = [*made.args.posonlyargs, *made.args.args, *made.args.kwonlyargs][1:]
+                    assert len(arguments) <= MOST_COLLABORATORS, (
+                        f"{module}.{kind.name} takes {len(arguments)}"
+                    )
 
 
-@pytest.mark.parametrize("module", sorted(in_package("relay")))
-def test_values_of_the_relay_are_made_of_few_parts(module: str) -> None:
+def test_values_of_the_relay_are_made_of_few_parts() -> None:
     """A value has eight fields at most, or holds data alone and says here of what."""
-    for kind in (node for node in ast.walk(tree_of(module)) if isinstance(node, ast.ClassDef)):
-        fields = _fields(kind)
-        name = f"{module}.{kind.name}"
-        assert len(fields) <= MOST_COLLABORATORS or name in MADE_OF_DATA, f"{name} has {fields}"
+    for module in in_package("relay"):
+        for kind in (node for node in nodes_of(module) if isinstance(node, ast.ClassDef)):
+            fields = _fields(kind)
+            name = f"{module}.{kind.name}"
+            assert len(fields) <= MOST_COLLABORATORS or name in MADE_OF_DATA, f"{name} has {fields}"
 
 
 # ---------------------------------------------------------------- broad handlers
@@ -458,31 +468,33 @@ SWALLOWS_ANYTHING: dict[str, str] = {
 
 def _broad(module: str) -> Iterator[ast.ExceptHandler]:
     """The handlers of a module that catch whatever is raised."""
-    for node in ast.walk(tree_of(module)):
+    for node in nodes_of(module):
         if isinstance(node, ast.ExceptHandler):
             caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
             if any(one is None or ast.unparse(one) in ("Exception", "BaseException") for one in caught):
                 yield node
 
 
-@pytest.mark.parametrize("module", sorted(MODULES))
-def test_a_broad_handler_has_its_reason(module: str) -> None:
+def test_a_broad_handler_has_its_reason() -> None:
     """What catches whatever is raised says why, on its line, above it or below it."""
-    lines = MODULES[module].read_text("utf-8").splitlines()
-    for handler in _broad(module):
-        above, own, below = lines[handler.lineno - 2], lines[handler.lineno - 1], lines[handler.lineno]
-        reason = own.partition("#")[2].replace("noqa: BLE001", "").strip(" -")
-        commented = any(line.strip().startswith("#") for line in (above, below))
-        assert reason or commented, f"{module}:{handler.lineno} does not say why"
+    for module in MODULES:
+        lines = MODULES[module].read_text("utf-8").splitlines()
+        for handler in _broad(module):
+            above, own, below = lines[handler.lineno - 2], lines[handler.lineno - 1], lines[handler.lineno]
+            reason = own.partition("#")[2].replace("noqa: BLE001", "").strip(" -")
+            commented = any(line.strip().startswith("#") for line in (above, below))
+            assert reason or commented, f"{module}:{handler.lineno} does not say why"
 
 
-@pytest.mark.parametrize("module", sorted(MODULES))
-def test_nobody_swallows_a_cancellation(module: str) -> None:
+def test_nobody_swallows_a_cancellation() -> None:
     """What catches ``BaseException`` raises it again."""
-    for handler in _broad(module):
-        if handler.type is None or ast.unparse(handler.type) != "Exception":
-            raises = any(isinstance(node, ast.Raise) for node in ast.walk(handler))
-            assert raises or module in SWALLOWS_ANYTHING, f"{module}:{handler.lineno} swallows cancellations"
+    for module in MODULES:
+        for handler in _broad(module):
+            if handler.type is None or ast.unparse(handler.type) != "Exception":
+                raises = any(isinstance(node, ast.Raise) for node in ast.walk(handler))
+                assert raises or module in SWALLOWS_ANYTHING, (
+                    f"{module}:{handler.lineno} swallows cancellations"
+                )
 
 
 # ---------------------------------------------------------------- state
@@ -508,7 +520,7 @@ def bound(module: str) -> Iterator[tuple[str, ast.expr]]:
 
 def changed(module: str) -> Iterator[str]:
     """The names whose value a module changes in place: item set or deleted, mutator called, rebound."""
-    for node in ast.walk(tree_of(module)):
+    for node in nodes_of(module):
         if isinstance(node, ast.Global):
             yield from node.names
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
@@ -521,18 +533,20 @@ def changed(module: str) -> Iterator[str]:
             yield ast.unparse(node.func.value)
 
 
-@pytest.mark.parametrize("module", sorted(MODULES))
-def test_no_state_at_module_level(module: str) -> None:
+def test_no_state_at_module_level() -> None:
     """Two applications in one process share nothing: a module binds constants, and none is changed."""
-    touched = set(changed(module))
-    for name, value in bound(module):
-        called = value.func if isinstance(value, ast.Call) else None
-        maker = ast.unparse(called).rpartition(".")[2] if called is not None else ""
-        assert maker not in STATEFUL, f"{module}: {name} begins as something to be filled"
-        if isinstance(value, DISPLAYS):
-            assert getattr(value, "elts", getattr(value, "keys", None)) != [], f"{module}: {name} is empty"
-            assert name == "__all__" or name.isupper(), f"{module}: {name} is not written as a constant"
-        assert name not in touched, f"{module}: {name} is changed"
+    for module in MODULES:
+        touched = set(changed(module))
+        for name, value in bound(module):
+            called = value.func if isinstance(value, ast.Call) else None
+            maker = ast.unparse(called).rpartition(".")[2] if called is not None else ""
+            assert maker not in STATEFUL, f"{module}: {name} begins as something to be filled"
+            if isinstance(value, DISPLAYS):
+                assert getattr(value, "elts", getattr(value, "keys", None)) != [], (
+                    f"{module}: {name} is empty"
+                )
+                assert name == "__all__" or name.isupper(), f"{module}: {name} is not written as a constant"
+            assert name not in touched, f"{module}: {name} is changed"
 
 
 # ---------------------------------------------------------------- exports and sizes
@@ -556,40 +570,40 @@ def used() -> dict[str, set[str]]:
     """For each module the names that others import from it."""
     found: dict[str, set[str]] = {}
     for module in MODULES:
-        for node in ast.walk(tree_of(module)):
+        for node in nodes_of(module):
             if isinstance(node, ast.ImportFrom) and node.module:
                 found.setdefault(node.module, set()).update(alias.name for alias in node.names)
     return found
 
 
-@pytest.mark.parametrize("module", sorted(MODULES))
-def test_exports_are_truthful(module: str) -> None:
+def test_exports_are_truthful() -> None:
     """``__all__`` names what is there, once and sorted, and every name that other modules use."""
-    loaded = importlib.import_module(module.removesuffix(".__init__"))
-    exported = getattr(loaded, "__all__", None)
-    if exported is None:
-        assert not defined(module) or module.endswith("__main__"), f"{module} has no __all__"
-        return
-    assert len(exported) == len(set(exported))
-    for name in exported:
-        assert hasattr(loaded, name), f"{module}.{name}"
-        assert not name.startswith("_")
     submodules = {m.rpartition(".")[2] for m in MODULES}
-    asked = used().get(module.removesuffix(".__init__"), set())
-    private = asked & defined(module) - set(exported) - submodules
-    assert not private, f"{module} is asked for {private}, which it does not export"
+    for module in MODULES:
+        loaded = importlib.import_module(module.removesuffix(".__init__"))
+        exported = getattr(loaded, "__all__", None)
+        if exported is None:
+            assert not defined(module) or module.endswith("__main__"), f"{module} has no __all__"
+            continue
+        assert len(exported) == len(set(exported))
+        for name in exported:
+            assert hasattr(loaded, name), f"{module}.{name}"
+            assert not name.startswith("_")
+        asked = used().get(module.removesuffix(".__init__"), set())
+        private = asked & defined(module) - set(exported) - submodules
+        assert not private, f"{module} is asked for {private}, which it does not export"
 
 
-@pytest.mark.parametrize("module", sorted(MODULES))
-def test_sizes_stay_readable(module: str) -> None:
+def test_sizes_stay_readable() -> None:
     """A file has up to 500 lines and a function up to 60, or says here why not."""
-    lines = len(MODULES[module].read_text("utf-8").splitlines())
-    assert lines <= 500 or module in LONG_FILES, f"{module} has {lines} lines"
-    for node in ast.walk(tree_of(module)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
-            length = node.end_lineno - node.lineno + 1
-            name = f"{module}.{node.name}"
-            assert length <= 60 or name in LONG_FUNCTIONS, f"{name} has {length} lines"
+    for module in MODULES:
+        lines = len(MODULES[module].read_text("utf-8").splitlines())
+        assert lines <= 500 or module in LONG_FILES, f"{module} has {lines} lines"
+        for node in nodes_of(module):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
+                length = node.end_lineno - node.lineno + 1
+                name = f"{module}.{node.name}"
+                assert length <= 60 or name in LONG_FUNCTIONS, f"{name} has {length} lines"
 
 
 def test_exceptions_are_still_needed() -> None:
@@ -600,7 +614,7 @@ def test_exceptions_are_still_needed() -> None:
         module, _, function = name.rpartition(".")
         lengths = [
             (node.end_lineno or 0) - node.lineno + 1
-            for node in ast.walk(tree_of(module))
+            for node in nodes_of(module)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function
         ]
         assert max(lengths, default=0) > 60, name

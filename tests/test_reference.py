@@ -8,8 +8,10 @@ import pytest
 from documents import DOCS, ROOT
 
 from docgen.cast import drawn, play, words
-from docgen.pages import ERRORS, PARTS, pages
+from docgen.pages import PARTS, pages
+from proxy.error_codes import ERRORS
 from proxy.errors import ToolErrorCode
+from proxy.tools.contract.error_codes import TOOL_ERRORS
 
 
 def codes_in_source() -> set[str]:
@@ -42,7 +44,7 @@ def codes_in_source() -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("name", [*PARTS, ERRORS])
+@pytest.mark.parametrize("name", PARTS)
 def test_a_page_holds_what_the_code_says(name: str) -> None:
     """What stands between the marks of a page is what the code makes; `python -m docgen` writes it."""
     assert (DOCS / name).read_text("utf-8") == pages(ROOT)[name]
@@ -128,3 +130,48 @@ def test_each_message_of_troubleshooting_is_one_that_is_said() -> None:
         for filled, place in FILLED:
             general = general.replace(filled, place)
         assert general in said or text in said, text
+
+
+def _answered() -> set[tuple[str, int, str]]:
+    """The code, the status and the type of each error that the source answers with by literals alone.
+
+    The name of an error without a code is its status.
+    """
+    found: set[tuple[str, int, str]] = set()
+    for path in (ROOT / "proxy").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(
+                    func=ast.Name(id="RequestError" | "error_response"),
+                    args=[ast.Constant(value=int(status)), *_],
+                ):
+                    words = {word.arg: getattr(word.value, "value", ...) for word in node.keywords}
+                    code, kind = words.get("code"), words.get("type", "invalid_request_error")
+                    if code is not ... and isinstance(kind, str):
+                        found.add((str(status) if code is None else str(code), status, kind))
+    return found
+
+
+def test_the_table_has_the_statuses_and_types_that_are_answered() -> None:
+    """An error is answered with the status and the type that the page on errors says."""
+    answered = _answered()
+    assert len(answered) >= 60
+    wrong = {
+        (name, status, kind)
+        for name, status, kind in answered
+        if name != "client_gone" and (status not in ERRORS[name].statuses or kind != ERRORS[name].type)
+    }
+    assert wrong == set()
+
+
+def test_each_text_about_an_error_is_a_sentence() -> None:
+    """What happened, and what to do, begin with a capital letter or a code and end with a full stop."""
+    texts = [text for error in ERRORS.values() for text in (error.when, error.remedy) if text]
+    for text in [*texts, *TOOL_ERRORS.values()]:
+        assert re.match(r"[A-Z`\[0-9]", text), text
+        assert text.endswith((".", ".)", "`.")), text
+
+
+def test_each_code_of_a_tool_is_explained_once() -> None:
+    """The table of the codes that models read has each of them, and no other."""
+    assert set(TOOL_ERRORS) == set(get_args(ToolErrorCode))

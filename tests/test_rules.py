@@ -1,13 +1,10 @@
 """Every rule that always holds is named by a test that holds it to its word."""
 
-import ast
 import re
 from functools import cache
-from pathlib import Path
 
 import pytest
-
-TESTS = Path(__file__).resolve().parent
+from all_tests import all_tests
 
 RULES = {
     "W1": "no server tool offered: the client's bytes are the upstream's",
@@ -54,12 +51,10 @@ _RULE = re.compile(r"[WTRE][1-9]")
 def named_rules() -> dict[str, set[str]]:
     """For each rule the tests whose docstring names it: ``Rule W1: …`` or ``Rules W1, W2: …``."""
     found: dict[str, set[str]] = {}
-    for path in TESTS.rglob("test_*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-                for group in _NAMED.findall(ast.get_docstring(node) or ""):
-                    for rule in _RULE.findall(group):
-                        found.setdefault(rule, set()).add(f"{path.name}::{node.name}")
+    for test in all_tests():
+        for group in _NAMED.findall(test.says):
+            for rule in _RULE.findall(group):
+                found.setdefault(rule, set()).add(f"{test.file}::{test.name}")
     return found
 
 
@@ -79,7 +74,4 @@ def test_no_test_names_a_rule_that_is_none() -> None:
 
 def test_every_test_says_what_it_holds() -> None:
     """Each test has a docstring of its own."""
-    for path in TESTS.rglob("test_*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-                assert ast.get_docstring(node), f"{path.name}::{node.name}"
+    assert [f"{test.file}::{test.name}" for test in all_tests() if not test.says] == []

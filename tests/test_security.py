@@ -1,11 +1,11 @@
 """Every promise in SECURITY.md's tables is held by tests that exist."""
 
-import ast
 import re
 from functools import cache
 from pathlib import Path
 
 import pytest
+from all_tests import all_tests
 
 ROOT = Path(__file__).resolve().parent.parent
 SECTIONS = ("Every crossing", "Every count")
@@ -34,12 +34,7 @@ def rows() -> dict[str, str]:
 @cache
 def names_of_tests() -> frozenset[str]:
     """The names of all tests."""
-    return frozenset(
-        node.name
-        for path in (ROOT / "tests").rglob("test_*.py")
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
-    )
+    return frozenset(test.name for test in all_tests())
 
 
 @pytest.mark.parametrize("what", rows() or ["no row"])

@@ -57,7 +57,13 @@ _BYE = b"data: bye\n\n"
 
 
 def _error_body(
-    message: str, *, type: str, param: str | None = None, code: str | None = None, request_id: str = ""
+    message: str,
+    *,
+    type: str,
+    param: str | None = None,
+    code: str | None = None,
+    request_id: str = "",
+    doc_url: str = "",
 ) -> dict[str, Any]:
     return {"wrong": message, "kind": type, "code": code, "where": param}
 

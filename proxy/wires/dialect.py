@@ -157,7 +157,11 @@ class Framing:
 
 
 class ErrorBody(Protocol):
-    """Makes the object that an HTTP error has as its body; some dialects say the ``request_id`` there."""
+    """Makes the object that an HTTP error has as its body.
+
+    Some dialects say the ``request_id`` there.  ``doc_url`` is the address of the page about the error, empty
+    where there is none; a dialect without a place for it leaves it out.
+    """
 
     def __call__(
         self,
@@ -167,6 +171,7 @@ class ErrorBody(Protocol):
         param: str | None = None,
         code: str | None = None,
         request_id: str = "",
+        doc_url: str = "",
     ) -> dict[str, Any]: ...
 
 

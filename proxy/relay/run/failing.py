@@ -3,6 +3,7 @@
 import orjson
 import structlog
 
+from proxy.error_codes import docs_path, help_link
 from proxy.errors import RunFault
 from proxy.relay.run.job import Job
 from proxy.relay.run.state import State
@@ -25,18 +26,27 @@ async def tell_failure(job: Job, state: State, fault: RunFault) -> None:
             said = f"{message} ({job.identity.run_id})"
             await client.write(state.output.writer.fail(said, type=fault.type, code=fault.code))
         else:
-            errors = job.client.port.dialect.errors
-            body = orjson.dumps(
-                errors.body(message, type=fault.type, code=fault.code, request_id=job.identity.request_id)
+            errors, identity = job.client.port.dialect.errors, job.identity
+            status = fault.status if fault.status >= 400 else 502
+            page = docs_path(fault.code, status)
+            error = errors.body(
+                message,
+                type=fault.type,
+                code=fault.code,
+                request_id=identity.request_id,
+                doc_url=identity.origin + page if identity.origin and page else "",
             )
+            body = orjson.dumps(error)
             headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+            if page:
+                headers.append(help_link(identity.origin + page))
             if errors.id_header != _ALWAYS_SENT:
-                headers.append((errors.id_header, job.identity.request_id))
+                headers.append((errors.id_header, identity.request_id))
             headers += fault.headers
             if state.tools.effects:
                 # An SDK that repeats the request would repeat the effect (rule E3).
                 headers.append(("x-should-retry", "false"))
-            client.start(fault.status if fault.status >= 400 else 502, headers)
+            client.start(status, headers)
             await client.write(body)
         client.finish()
     except ConnectionError:

@@ -10,8 +10,8 @@ from typing import Final
 from aiohttp import hdrs, web
 
 from proxy.errors import RequestError
-from proxy.server.middleware.page_guard import host_name
 from proxy.server.serving.errors import ERROR_CODE
+from proxy.server.serving.own_address import own_origin
 from proxy.server.serving.request import EdgeRequest
 
 __all__ = ["front_page", "health", "nothing_here"]
@@ -23,7 +23,10 @@ _KEY: Final = (
     "the key that the operator of this server gave you, or the start token that the server printed; "
     "an open server accepts any value"
 )
-_DOCS: Final = "the README of toolrelay, its folder docs, and toolrelay --help on the server"
+_DOCS: Final = (
+    "the README of toolrelay, its folder docs, and toolrelay --help on the server; /docs/errors explains "
+    "each error"
+)
 _PAGE: Final = """\
 <!doctype html>
 <html lang="en">
@@ -88,9 +91,4 @@ def health(state: str) -> web.Response:
 
 def _base_url(request: EdgeRequest) -> str:
     """What a client would call: the address that this request was sent to, as far as it can be known."""
-    hosts = request.headers.getall(hdrs.HOST, ())
-    if len(hosts) != 1 or not host_name(hosts[0]):
-        return "/v1"
-    # Whoever makes this up shows it to nobody else.
-    secure = request.headers.get("X-Forwarded-Proto", "").strip().lower() == "https"
-    return f"{'https' if secure else 'http'}://{hosts[0].lower()}/v1"
+    return f"{own_origin(request.head)}/v1"

@@ -32,6 +32,7 @@ from proxy.server.detached.resumable import resume_of, same_request
 from proxy.server.detached.runs import DetachedRuns
 from proxy.server.grant_terms import read_terms
 from proxy.server.serving.body import check_counts
+from proxy.server.serving.own_address import own_origin
 from proxy.server.serving.request import WebSocketMessage, new_ids
 from proxy.wires.approving.read import read_approvals
 from proxy.wires.approving.shown import Heard
@@ -145,9 +146,9 @@ class Generate:
     ) -> Ask:
         """The request without its HTTP."""
         request_id, key = context.facts.request_id, context.caller.name
-        message = context.request.websocket
+        message, origin = context.request.websocket, context.request.head[own_origin]
         return Ask(
-            Identity(next(self._run_ids), request_id, principal.name, key, principal.is_person),
+            Identity(next(self._run_ids), request_id, principal.name, key, principal.is_person, origin),
             wire,
             body,
             RequestHead(context.request.head[headers_of_runs], context.target.query),

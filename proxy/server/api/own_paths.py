@@ -1,4 +1,4 @@
-"""What the proxy answers for itself outside of the API: front page, probes, metrics, administration, UI."""
+"""What the proxy answers for itself outside of the API: its pages, probes, metrics, administration, UI."""
 
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -8,6 +8,7 @@ from aiohttp import web
 from proxy.server.api.admin import Admin
 from proxy.server.api.front_page import front_page, health, nothing_here
 from proxy.server.auth.authenticate import Authenticator
+from proxy.server.reference.error_pages import ErrorPages
 from proxy.server.serving.draining import Draining
 from proxy.server.serving.request import EdgeRequest
 from proxy.server.serving.target import Target
@@ -50,12 +51,15 @@ class OwnPaths:
         self._snapshot = snapshot
         self._admin = admin
         self._ui = ui
+        self._errors = ErrorPages()
 
     async def answer(self, request: EdgeRequest, facts: RequestFacts, target: Target) -> web.StreamResponse:
         """The response; raises :class:`~proxy.errors.RequestError` (404) where there is nothing."""
         if request.method in ("GET", "HEAD"):
             if target.path == "/":
                 return front_page(request)
+            if self._errors.serves(target.path):
+                return self._errors.answer(request, target.path)
             if target.path == "/healthz":
                 return health("ok")
             if target.path == "/readyz":

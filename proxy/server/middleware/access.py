@@ -26,6 +26,7 @@ from proxy.server.serving.errors import (
 )
 from proxy.server.serving.fairness import FairScheduler
 from proxy.server.serving.heads.head import Head
+from proxy.server.serving.own_address import own_origin
 from proxy.server.serving.request import EdgeRequest, new_ids
 from proxy.server.serving.target import MAX_TARGET, Targets
 from proxy.server.telemetry.access_log import AccessLog
@@ -114,7 +115,8 @@ class AccessMiddleware:
             facts.status = response.status
             if response.status >= 400 and isinstance(response, web.Response):
                 facts.error_code = facts.error_code or response.get(ERROR_CODE, "")
-                told_in(self._targets.dialect(request.head), response, request_id)
+                origin = request.head[own_origin]
+                told_in(self._targets.dialect(request.head), response, request_id, origin)
             facts.sent = facts.client.sent if facts.client is not None else response.body_length
         finally:
             if facts.status == 499 and facts.client is not None and (whole := facts.client.completed):

@@ -24,6 +24,7 @@ _RATE_LIMITS = tuple(
 _EXPOSED = ", ".join(
     (
         "content-disposition",
+        "link",
         "openai-processing-ms",
         "openai-version",
         "retry-after",

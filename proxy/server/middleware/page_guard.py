@@ -4,7 +4,6 @@ A page can send requests to any address that its reader's machine reaches.  A br
 page's origin in most of them, and asks beforehand unless the request is as plain as a form's.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -18,13 +17,13 @@ from proxy.errors import RequestError
 from proxy.server.middleware.cors import METHODS, Cors
 from proxy.server.middleware.refused_origins import RefusedOrigins
 from proxy.server.serving.client_address import TrustedProxies
+from proxy.server.serving.own_address import host_name
 from proxy.server.serving.request import EdgeRequest
 from proxy.server.serving.target import Target, Targets
 
-__all__ = ["HostRule", "PageGuard", "host_name", "is_loopback_name", "is_own_origin"]
+__all__ = ["HostRule", "PageGuard", "is_loopback_name", "is_own_origin"]
 
 _METHODS: Final = frozenset({*METHODS, "OPTIONS"})
-_HOST: Final = re.compile(r"(?:\[([0-9a-f:.]{2,45})\]|([a-z0-9_.-]{1,253}))(?::[0-9]{1,5})?\Z")
 _SEC_FETCH_SITE: Final = istr("Sec-Fetch-Site")
 _NAVIGATION: Final = ((istr("Sec-Fetch-Mode"), "navigate"), (istr("Sec-Fetch-Dest"), "document"))
 """What a browser says of a link that its reader follows, and of nothing that a page loads or frames."""
@@ -303,12 +302,6 @@ def _check_unmarked(request: EdgeRequest, target: Target) -> None:
         "Without client keys, a web page of another site could have sent this GET. Send any key, as in "
         "Authorization: Bearer unused, which such a page cannot send"
     )
-
-
-def host_name(host: str) -> str:
-    """The name or address in a ``Host`` header, in lower case; empty where it has the form of none."""
-    matched = _HOST.match(host.lower())
-    return (matched[1] or matched[2]) if matched else ""
 
 
 def is_loopback_name(host: str) -> bool:

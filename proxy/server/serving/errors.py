@@ -5,6 +5,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from proxy.error_codes import docs_path, help_link
 from proxy.errors import RequestError, UpstreamError
 from proxy.wires.dialect import Dialect
 from proxy.wires.dialects.openai import OPENAI
@@ -36,7 +37,10 @@ def error_response(
     headers: dict[str, str] | None = None,
     dialect: Dialect = OPENAI,
 ) -> web.Response:
-    """A JSON error in the words of a dialect; ``Connection: close`` among ``headers`` is kept."""
+    """A JSON error in the words of a dialect, with a ``Link`` to the page about it.
+
+    ``Connection: close`` among ``headers`` is kept.
+    """
     said: dict[str, Any] = {"message": message, "type": type, "param": param, "code": code}
     response = web.Response(
         status=status,
@@ -44,6 +48,9 @@ def error_response(
         content_type="application/json",
         headers=headers,
     )
+    if page := docs_path(code, status):
+        name, link = help_link(page)
+        response.headers[name] = link
     response[_SAID] = said
     response[ERROR_CODE] = code or type
     if headers and headers.get("Connection") == "close":
@@ -51,12 +58,22 @@ def error_response(
     return response
 
 
-def told_in(dialect: Dialect, response: web.StreamResponse, request_id: str) -> None:
-    """Put the request's id where clients of a dialect look for it, into an error of ours and its head."""
+def told_in(dialect: Dialect, response: web.StreamResponse, request_id: str, origin: str) -> None:
+    """Complete an error of ours: the request's id where clients of the dialect look for it, and the address
+    of the page about it.
+
+    ``origin`` is the server's own, as the client called it; empty if unknown.
+    """
     said = response.get(_SAID)
-    if said is not None and isinstance(response, web.Response) and dialect.errors is not OPENAI.errors:
-        response.body = orjson.dumps(dialect.errors.body(**said, request_id=request_id))
-        response.headers[dialect.errors.id_header] = request_id
+    if said is None or not isinstance(response, web.Response):
+        return
+    page = docs_path(said["code"], response.status)
+    doc_url = origin + page if origin and page else ""
+    response.body = orjson.dumps(dialect.errors.body(**said, request_id=request_id, doc_url=doc_url))
+    response.headers[dialect.errors.id_header] = request_id
+    if doc_url:
+        name, link = help_link(doc_url)
+        response.headers[name] = link
 
 
 def of_request_error(error: RequestError, dialect: Dialect = OPENAI) -> web.Response:

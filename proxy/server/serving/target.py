@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from proxy.caches import Memo
+from proxy.error_codes import ERROR_DOCS
 from proxy.errors import RequestError
 from proxy.server.serving.azure_paths import below_openai, without_slashes
 from proxy.server.serving.heads.head import Head
@@ -28,7 +29,7 @@ _UI: Final = "/ui/"
 _UI_DATA: Final = f"{_UI}api/"
 _NO_PAGES: Final = (_UI_DATA, f"{_UI}static/")
 _OWN_FAMILIES: Final = frozenset({"admin", "toolrelay"})
-_OWN_ROOTS: Final = ("/admin/", _UI_DATA, _UI)
+_OWN_ROOTS: Final = ("/admin/", f"{ERROR_DOCS}/", _UI_DATA, _UI)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,10 @@ class Target:
 
     @property
     def is_page(self) -> bool:
-        """Whether it is a page for people: below ``/ui``, and no file or data of the pages."""
+        """Whether it is a page for people: about errors, or below ``/ui`` but no file or data."""
         path = f"{self.path}/"
+        if path.startswith(f"{ERROR_DOCS}/"):
+            return True
         return path.startswith(_UI) and not path.startswith(_NO_PAGES) and "." not in path.split("/")[-2]
 
     @property

@@ -70,10 +70,18 @@ def _error(message: str, type: str, code: str | None) -> dict[str, Any]:
 
 
 def error_body(
-    message: str, *, type: str, param: str | None = None, code: str | None = None, request_id: str = ""
+    message: str,
+    *,
+    type: str,
+    param: str | None = None,
+    code: str | None = None,
+    request_id: str = "",
+    doc_url: str = "",
 ) -> dict[str, Any]:
     """The envelope of an error.  It has no place for ``param``, which every message names."""
     body = _error(message, type, code)
+    if doc_url:
+        body["error"]["doc_url"] = doc_url
     return {**body, "request_id": request_id} if request_id else body
 
 

@@ -23,11 +23,17 @@ INTERNAL_ERROR: Final = -32603
 
 
 def error_body(
-    message: str, *, type: str, param: str | None = None, code: str | None = None, request_id: str = ""
+    message: str,
+    *,
+    type: str,
+    param: str | None = None,
+    code: str | None = None,
+    request_id: str = "",
+    doc_url: str = "",
 ) -> dict[str, Any]:
     """A JSON-RPC error that answers no request of the body's, since none was read: its ``id`` is null."""
     number = INTERNAL_ERROR if type == "server_error" else INVALID_REQUEST
-    said = {"code": code, "param": param, "request_id": request_id}
+    said = {"code": code, "param": param, "request_id": request_id, "doc_url": doc_url}
     return {
         "jsonrpc": "2.0",
         "id": None,

@@ -53,7 +53,13 @@ def escape_line_breaks(data: bytes) -> bytes:
 
 
 def error_body(
-    message: str, *, type: str, param: str | None = None, code: str | None = None, request_id: str = ""
+    message: str,
+    *,
+    type: str,
+    param: str | None = None,
+    code: str | None = None,
+    request_id: str = "",
+    doc_url: str = "",
 ) -> dict[str, str]:
     """An error is one text, and has no place for anything else.
 

@@ -41,10 +41,20 @@ _MOST_FAULTS: Final = 32
 
 
 def error_body(
-    message: str, *, type: str, param: str | None = None, code: str | None = None, request_id: str = ""
+    message: str,
+    *,
+    type: str,
+    param: str | None = None,
+    code: str | None = None,
+    request_id: str = "",
+    doc_url: str = "",
 ) -> dict[str, dict[str, str | None]]:
-    """OpenAI's error envelope: all four keys present, ``param`` and ``code`` nullable."""
-    return {"error": {"message": message, "type": type, "param": param, "code": code}}
+    """OpenAI's error envelope: all four keys present, ``param`` and ``code`` nullable.
+
+    WIRE: openai-python keeps the whole object as ``body`` of its exception, so ``doc_url`` stands in it.
+    """
+    error = {"message": message, "type": type, "param": param, "code": code}
+    return {"error": {**error, "doc_url": doc_url} if doc_url else error}
 
 
 def error_event(message: str, *, type: str, code: str | None) -> bytes:

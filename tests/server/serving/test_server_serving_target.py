@@ -19,7 +19,13 @@ LIMITED = {"cost": ("1/day",)}
 
 
 def oops(
-    message: str, *, type: str, param: str | None = None, code: str | None = None, request_id: str = ""
+    message: str,
+    *,
+    type: str,
+    param: str | None = None,
+    code: str | None = None,
+    request_id: str = "",
+    doc_url: str = "",
 ) -> dict[str, Any]:
     """An error in the toy's words."""
     return {"oops": message, "why": code or type}

@@ -1,0 +1,1 @@
+"""The reference that the server itself serves: what its errors mean."""

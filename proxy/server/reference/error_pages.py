@@ -1,0 +1,127 @@
+"""``/docs/errors``: what each error code of this version means, for anybody who got one.
+
+The pages are the same for everybody and need no key, since whoever has no valid key needs them most.
+"""
+
+import base64
+import hashlib
+import html
+import re
+from functools import cached_property
+from typing import Final
+
+from aiohttp import hdrs, web
+
+from proxy import __version__
+from proxy.error_codes import ERROR_DOCS, ERRORS, ErrorCode
+from proxy.errors import RequestError
+from proxy.server.serving.request import EdgeRequest
+
+__all__ = ["ErrorPages"]
+
+_STYLE: Final = (
+    "body{font:1rem/1.5 system-ui,sans-serif;max-width:44rem;margin:2rem auto;padding:0 1rem}"
+    "code{font-size:.95em}dt{font-weight:600}dd{margin:0 0 .75rem}"
+)
+_PAGE: Final = """\
+<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<meta name="color-scheme" content="light dark">
+<title>{title}: toolrelay</title>
+<style>{style}</style>
+<h1>{title}</h1>
+{body}
+<p>This is toolrelay {version}.{more}
+"""
+_ALL: Final = f' <a href="{ERROR_DOCS}">All errors</a>'
+_HEADERS: Final = {
+    # Nothing may run or load but the style above, and no page may frame it.
+    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action "
+    f"'none'; style-src 'sha256-{base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()}'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "max-age=300",
+    "Vary": "Accept",
+}
+_MARKED: Final = re.compile(r"`([^`]+)`|\[([^\]]+)\]\([^)]+\)")
+
+
+class ErrorPages:
+    """Answers below ``/docs/errors``: a page for browsers, the same as text for all others."""
+
+    def serves(self, path: str) -> bool:
+        """Whether a path is one of these pages, or would be."""
+        return f"{path}/".startswith(f"{ERROR_DOCS}/")
+
+    def answer(self, request: EdgeRequest, path: str) -> web.Response:
+        """The page of a path that :meth:`serves` is true of.
+
+        Raises :class:`~proxy.errors.RequestError` (404) for a code that this version does not have.
+        """
+        name = path.removeprefix(ERROR_DOCS).removeprefix("/")
+        error = ERRORS.get(name)
+        if name and error is None:
+            raise RequestError(
+                404,
+                f"toolrelay has no error code {name[:64]!r}. It may be the model provider's; {ERROR_DOCS} "
+                "lists those of toolrelay.",
+                code="not_found",
+            )
+        if "text/html" in request.headers.get(hdrs.ACCEPT, "").lower():
+            text, kind = self._all_as_html if error is None else _as_html(error), "text/html"
+        else:
+            text, kind = self._all_as_text if error is None else _as_text(error), "text/plain"
+        return web.Response(text=text, content_type=kind, charset="utf-8", headers=_HEADERS)
+
+    @cached_property
+    def _all_as_text(self) -> str:
+        return "\n".join(map(_as_text, ERRORS.values()))
+
+    @cached_property
+    def _all_as_html(self) -> str:
+        items = "\n".join(
+            f'<dt id="{error.name}"><a href="{ERROR_DOCS}/{error.name}"><code>{error.name}</code></a>'
+            f"<dd>{_marked_up(error.when)}"
+            for error in ERRORS.values()
+        )
+        return _page("Errors", f"<dl>\n{items}\n</dl>", "")
+
+
+def _title(error: ErrorCode) -> str:
+    """How an error is answered: ``model_not_found (HTTP 404, invalid_request_error)``."""
+    status = f"HTTP {' or '.join(map(str, error.statuses))}" if error.statuses else ""
+    code = error.name if error.code else "no code"
+    facts = ", ".join(fact for fact in (status, error.type) if fact)
+    return f"{code} ({facts})" if facts else code
+
+
+def _as_text(error: ErrorCode) -> str:
+    lines = [_title(error), "", f"  What happened: {_plain(error.when)}"]
+    if error.remedy:
+        lines.append(f"  What to do: {_plain(error.remedy)}")
+    return "\n".join([*lines, ""])
+
+
+def _as_html(error: ErrorCode) -> str:
+    parts = ["<dl>", f"<dt>What happened<dd>{_marked_up(error.when)}"]
+    if error.remedy:
+        parts.append(f"<dt>What to do<dd>{_marked_up(error.remedy)}")
+    return _page(_title(error), "\n".join([*parts, "</dl>"]), _ALL)
+
+
+def _page(title: str, body: str, more: str) -> str:
+    return _PAGE.format(title=html.escape(title), style=_STYLE, body=body, version=__version__, more=more)
+
+
+def _plain(text: str) -> str:
+    """Markdown without its marks; of a link its words, since the documentation is elsewhere."""
+    return _MARKED.sub(lambda found: found[1] or found[2], text)
+
+
+def _marked_up(text: str) -> str:
+    """Markdown as HTML; of a link its words."""
+    return _MARKED.sub(
+        lambda found: f"<code>{found[1]}</code>" if found[1] else found[2], html.escape(text, quote=False)
+    )

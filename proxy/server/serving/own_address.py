@@ -1,0 +1,30 @@
+"""The address by which a client calls this server, as far as its request tells."""
+
+import re
+from typing import Final
+
+from aiohttp import hdrs
+
+from proxy.server.serving.heads.head import Head
+
+__all__ = ["host_name", "own_origin"]
+
+_HOST: Final = re.compile(r"(?:\[([0-9a-f:.]{2,45})\]|([a-z0-9_.-]{1,253}))(?::[0-9]{1,5})?\Z")
+
+
+def host_name(host: str) -> str:
+    """The name or address in a ``Host`` header, in lower case; empty where it has the form of none."""
+    matched = _HOST.match(host.lower())
+    return (matched[1] or matched[2]) if matched else ""
+
+
+def own_origin(head: Head) -> str:
+    """Scheme, host and port that a request was sent to (``http://127.0.0.1:8080``); empty if unknown.
+
+    A client can make them up, but only the client itself is shown the result.
+    """
+    hosts = head.headers.getall(hdrs.HOST, ())
+    if len(hosts) != 1 or not host_name(hosts[0]):
+        return ""
+    secure = head.headers.get(hdrs.X_FORWARDED_PROTO, "").strip().lower() == "https"
+    return f"{'https' if secure else 'http'}://{hosts[0].lower()}"
