@@ -96,7 +96,9 @@ class ApprovalPages:
             raise RequestError(400, "before must be the id of an approval.", param="before")
         limit = read_limit(query.get("limit"))
         rows, more = await self._approvals.listed(query, decider, limit=limit, **_STATES[state])
-        return page(await self._rows.named(rows), more=more)
+        rules = self._approvals.decisions.rules
+        may = {"edit": rules.edit, "max_grant_s": rules.max_grant_s}
+        return page(await self._rows.named(rows), more=more) | {"rules": may}
 
 
 def _decider(session: Session) -> Decider:
