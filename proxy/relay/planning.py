@@ -317,6 +317,7 @@ class Planner:
                 local=ask.local,
                 waiting=restored.waiting,
                 asked_in=restored.asked_in,
+                ran=restored.ran,
                 recall=restored.recall,
             ),
             Accounting(meter, price_of(meter, self._prices, route, payload)),

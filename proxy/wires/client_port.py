@@ -30,6 +30,7 @@ __all__ = [
     "ClientView",
     "ContinuingEncoder",
     "LoadsModels",
+    "RanBefore",
     "RefersToItems",
     "ReturnedCalls",
     "StreamWriter",
@@ -206,12 +207,26 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class RanBefore:
+    """A call that ran before the model was asked, since somebody had approved it.
+
+    ``call`` has the name that models call the tool by; ``asked_by`` is the id of the item that asks about
+    it, in a dialect that has such items.
+    """
+
+    call: ToolCall
+    result: ToolResult
+    asked_by: str
+
+
+@dataclass(frozen=True, slots=True)
 class ClientView:
     """How a client sees its run.
 
     ``model`` is named where no upstream names one.  ``is_hidden`` tells the names of server tools: the client
     does not get their calls.  ``usage_was_added`` says that the proxy, not the client, asked the upstream for
     usage.  ``shown`` is what the client sees of the server tools that it chose, whatever the trace.
+    ``ran_before`` are calls that ran for this request before the model was asked.
     """
 
     model: str
@@ -220,6 +235,7 @@ class ClientView:
     usage_was_added: bool = False
     caller: str = ""
     shown: ShownTools = NOTHING_SHOWN
+    ran_before: Sequence[RanBefore] = ()
 
 
 class StreamWriter(Protocol):

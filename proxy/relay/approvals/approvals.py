@@ -77,12 +77,14 @@ class Settled:
     """What approvals came to: ``results`` are texts for the model by approval id, ``waiting`` are still
     undecided.
 
-    ``untrusted`` names a tool with an untrusted result, if there is one.
+    ``untrusted`` names a tool with an untrusted result, if there is one.  ``ran`` are the calls that have
+    run, with what came of each.
     """
 
     results: Mapping[str, str] = field(default_factory=dict)
     waiting: Sequence[Approval] = ()
     untrusted: str = ""
+    ran: Sequence[tuple[ToolCall, ToolResult, str]] = ()
 
 
 class Approvals(Decisions):
@@ -238,6 +240,7 @@ class Approvals(Decisions):
         found = {one.id: one.at(now) for one in await self._log.find_approvals(ids)}
         results: dict[str, str] = {}
         waiting: list[Approval] = []
+        ran: list[tuple[ToolCall, ToolResult, str]] = []
         ledger = RunLedger()
         for approval_id in ids:
             approval = found.get(approval_id)
@@ -247,13 +250,17 @@ class Approvals(Decisions):
             elif approval.status is ApprovalStatus.PENDING:
                 waiting.append(approval)
             elif approval.status in (ApprovalStatus.APPROVED, ApprovalStatus.USED):
-                results[approval_id] = await self._run(approval, resuming, ledger)
+                call, result = await self._run(approval, resuming, ledger)
+                results[approval_id] = _told(approval, result)
+                ran.append((call, result, approval_id))
             else:
                 results[approval_id] = _failure_text("approval_denied", verdict_of(approval))
-        return Settled(results, waiting, ledger.untrusted_before(sys.maxsize))
+        return Settled(results, waiting, ledger.untrusted_before(sys.maxsize), ran)
 
-    async def _run(self, approval: Approval, resuming: Resuming, ledger: RunLedger) -> str:
-        """Run an approved call as part of the run that asked, or return the result that it already has."""
+    async def _run(
+        self, approval: Approval, resuming: Resuming, ledger: RunLedger
+    ) -> tuple[ToolCall, ToolResult]:
+        """Run an approved call as part of the run that asked, or give the result that it already has."""
         identity = resuming.identity
         context = RunContext(
             approval.run_id,
@@ -276,11 +283,7 @@ class Approvals(Decisions):
         result = await self._runner.run(call, context, policy=resuming.policy, approved=approved)
         if approval.status is ApprovalStatus.APPROVED:
             await self._used(approval, result)
-        content = result.to_keep().content
-        if approval.edited:
-            said = f"A person changed the arguments of this call. It ran with: {approval.edited}"
-            content = f"{said}\n{content}"
-        return content
+        return call, result
 
     async def _used(self, approval: Approval, result: ToolResult) -> None:
         """Report that an approval was used.  If its call could not run, ensure that it never runs later."""
@@ -297,6 +300,15 @@ class Approvals(Decisions):
             found = [await self._log.decide_approval(found[0], gone, self._now())]
         if found:
             self._tell("approval_used", found[0])
+
+
+def _told(approval: Approval, result: ToolResult) -> str:
+    """What the model reads of an approved call."""
+    content = result.to_keep().content
+    if approval.edited:
+        said = f"A person changed the arguments of this call. It ran with: {approval.edited}"
+        content = f"{said}\n{content}"
+    return content
 
 
 def _failure_text(code: ToolErrorCode, message: str) -> str:

@@ -134,7 +134,9 @@ class History:
         restored = _restore(request, editor, found, recall)
         if said is not None and restored:
             untrusted = restored.untrusted or said.untrusted
-            restored = replace(restored, waiting=tuple(said.waiting), untrusted=untrusted)
+            restored = replace(
+                restored, waiting=tuple(said.waiting), untrusted=untrusted, ran=tuple(said.ran)
+            )
         return restored
 
     def _filled(self, found: "_Found", results: Mapping[str, str]) -> "_Found":

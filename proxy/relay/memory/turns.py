@@ -6,6 +6,7 @@ from typing import Protocol
 
 from proxy.approval_records import Approval
 from proxy.errors import RequestError, StoreError
+from proxy.events import ToolCall, ToolResult
 from proxy.relay.memory.outcomes import Recall
 from proxy.values import value_class
 from proxy.wires.client_port import ClientRequest
@@ -41,7 +42,8 @@ class Answers(Protocol):
     """What approvals came to.
 
     ``results`` are texts for the model by approval id, ``waiting`` are still undecided, and ``untrusted``
-    names a tool with an untrusted result, if there is one.
+    names a tool with an untrusted result, if there is one.  ``ran`` are the calls that have run, each
+    with its result and the id of its approval.
     """
 
     @property
@@ -52,6 +54,9 @@ class Answers(Protocol):
 
     @property
     def untrusted(self) -> str: ...
+
+    @property
+    def ran(self) -> Sequence[tuple[ToolCall, ToolResult, str]]: ...
 
 
 Settle = Callable[[Sequence[str]], Awaitable[Answers]]
@@ -66,7 +71,8 @@ class Restored:
     them; no other upstream accepts its signatures or has its caches.  ``bound`` says that the request
     continues a response by its id, which no other upstream knows.  ``unavailable`` says that the record did
     not answer.  ``waiting`` are the undecided approvals of calls in these turns, and ``asked_in`` the runs
-    that asked for approvals in this very conversation.  ``recall`` says what each look-up found.
+    that asked for approvals in this very conversation.  ``ran`` are those of :class:`Answers`.
+    ``recall`` says what each look-up found.
     """
 
     turns: int = 0
@@ -76,6 +82,7 @@ class Restored:
     unavailable: bool = False
     waiting: tuple[Approval, ...] = ()
     asked_in: tuple[str, ...] = ()
+    ran: tuple[tuple[ToolCall, ToolResult, str], ...] = ()
     recall: Recall = field(default_factory=Recall, compare=False)
 
     def __bool__(self) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import field
 
 from proxy.approval_records import Approval
+from proxy.events import ToolCall, ToolResult
 from proxy.records import Meter
 from proxy.relay.ask import Ask, Identity, RequestHead
 from proxy.relay.memory.local import LocalResponses
@@ -85,7 +86,8 @@ class Conversation:
     recognised.  ``local`` keeps a response that the record must not have, where the client's connection may
     go on from it.  ``waiting`` are approvals that what was restored waits for: no model is asked before
     somebody has decided.  ``asked_in`` are the runs earlier in the conversation that asked for approvals.
-    ``recall`` says what was put back and what not.
+    ``ran`` are approved calls that ran before the model is asked, each with its result and the id of its
+    approval.  ``recall`` says what was put back and what not.
     """
 
     restored: bool
@@ -96,6 +98,7 @@ class Conversation:
     local: LocalResponses | None
     waiting: tuple[Approval, ...] = ()
     asked_in: tuple[str, ...] = ()
+    ran: tuple[tuple[ToolCall, ToolResult, str], ...] = ()
     recall: Recall = field(default_factory=Recall, compare=False)
 
 

@@ -7,6 +7,7 @@ the client sees, the editor owns what the upstream gets; nothing here knows a wi
 import asyncio
 import contextlib
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from proxy.errors import NotOnRecord, UpstreamError, WireError
@@ -33,7 +34,8 @@ from proxy.relay.stopping import message_of, stopped
 from proxy.store.base import Store
 from proxy.tools.running.ledger import RunContext
 from proxy.tools.running.runner import Runner
-from proxy.wires.client_port import ClientView
+from proxy.wires.approving.shown import item_id_of
+from proxy.wires.client_port import ClientView, RanBefore
 from proxy.wires.repairing import RepairingWriter
 
 __all__ = ["Orchestrator"]
@@ -161,6 +163,7 @@ class Orchestrator:
                 usage_was_added=usage_was_added,
                 caller=identity.caller,
                 shown=tools.offer.shown,
+                ran_before=_ran_before(job),
             ),
         )
         nested, detached = job.client.ask.nested, job.client.ask.options.detached
@@ -218,6 +221,17 @@ class Orchestrator:
                 await output.send(output.writer.turn_ended("final") + output.writer.note(command.note))
             await self._ending.finish(job, state, command.reason)
         return ("failed", code) if error is not None else ("completed", None)
+
+
+def _ran_before(job: Job) -> Sequence[RanBefore]:
+    """The approved calls that ran for a request, under the names that models call their tools by."""
+    if not job.conversation.ran:
+        return ()
+    names = {id_: name for name, id_ in job.tools.offer.names.items()}
+    return [
+        RanBefore(replace(call, name=names.get(call.name, call.name)), result, item_id_of(approval_id))
+        for call, result, approval_id in job.conversation.ran
+    ]
 
 
 def _cancelled(job: Job) -> str:

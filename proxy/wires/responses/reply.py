@@ -19,6 +19,7 @@ from proxy.wires.responses.items import mint_item_id
 from proxy.wires.responses.own_items.shown import (
     Event,
     approval_events,
+    before_events,
     call_events,
     list_events,
     message_events,
@@ -55,13 +56,14 @@ class ResponsesReplyWriter(ReplyWriter):
         self._echo = echo
         self._tools = tools
         self._signer = signer
-        self._composing = bool(lists)
+        first = [*map(list_events, lists), *before_events(view, signer)]
+        self._composing = bool(first)
         self._public_id = ""
         self._created_at = 0
         self._output: list[Any] = []
         self._result: dict[str, Any] | None = None
-        for server in lists:
-            self._show(list_events(server))
+        for events in first:
+            self._show(events)
 
     @property
     def visible(self) -> str:

@@ -33,6 +33,7 @@ from proxy.wires.responses.open_item import OpenItem
 from proxy.wires.responses.own_items.shown import (
     Event,
     approval_events,
+    before_events,
     list_events,
     message_events,
     traced_events,
@@ -82,8 +83,9 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         self._signer = signer
         self._tools_said: Mapping[str, Any] = {}
         self._last_text_only = last_text_only
-        self._lists = lists
-        self._phase = COMPOSING if lists else PASSING
+        self._first: list[Iterable[Event]] = [list_events(server) for server in lists]
+        self._first += before_events(view, signer)
+        self._phase = COMPOSING if self._first else PASSING
         self._held = HeldFrames()
         self._done_seen = False
         self._public_id = ""
@@ -280,12 +282,12 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         kind = payload.get("type")
         if kind in CLOSING:
             self._note_lifecycle(str(kind), payload)
-            return self._show_lists() + self._compose_closing()
+            return self._show_first() + self._compose_closing()
         if kind in OPENING:
             return self._compose_opening(str(kind), payload)
         if not kind or kind == "error" or payload.get("error"):
             return b""
-        return self._show_lists() + self._compose_next(str(kind), payload)
+        return self._show_first() + self._compose_next(str(kind), payload)
 
     def _compose_next(self, kind: str, payload: dict[str, Any]) -> bytes:
         """Whatever comes after the opening and before the end."""
@@ -293,10 +295,11 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
             return self._compose_item(kind, payload)
         return self._emit(payload)
 
-    def _show_lists(self) -> bytes:
-        """The tools of the servers that the client chose, once."""
-        lists, self._lists = self._lists, ()
-        return b"".join([self._show(list_events(server)) for server in lists])
+    def _show_first(self) -> bytes:
+        """What stands before all else, once: tools of the servers that the client chose, and calls that ran
+        before the model was asked."""
+        first, self._first = self._first, []
+        return b"".join(map(self._show, first))
 
     def _compose_opening(self, kind: str, payload: dict[str, Any]) -> bytes:
         """Only the first turn opens the response."""

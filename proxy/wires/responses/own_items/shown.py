@@ -10,7 +10,7 @@ import orjson
 
 from proxy.events import ToolCall, ToolResult
 from proxy.wires.chosen import ShownServer
-from proxy.wires.client_port import Trace
+from proxy.wires.client_port import ClientView, Trace
 from proxy.wires.responses.items import (
     SERVER_LABEL,
     mcp_call,
@@ -26,6 +26,7 @@ from proxy.wires.turn.trace import reasoning_line, status_line
 __all__ = [
     "Event",
     "approval_events",
+    "before_events",
     "call_events",
     "list_events",
     "message_events",
@@ -46,13 +47,25 @@ def list_events(server: ShownServer) -> Iterator[Event]:
     yield {"type": "response.output_item.done", "item": mcp_list(item_id, server.label, server.tools)}
 
 
+def before_events(view: ClientView, signer: ItemSigner) -> Iterator[list[Event]]:
+    """The calls that ran before the model was asked, each of a tool that the client chose by its server."""
+    for one in view.ran_before:
+        if (served := view.shown.called(one.call.name)) is not None:
+            yield list(call_events(one.call, one.result, signer, served, asked_by=one.asked_by))
+
+
 def call_events(
-    call: ToolCall, result: ToolResult, signer: ItemSigner, served: tuple[str, str] | None = None
+    call: ToolCall,
+    result: ToolResult,
+    signer: ItemSigner,
+    served: tuple[str, str] | None = None,
+    *,
+    asked_by: str | None = None,
 ) -> Iterator[Event]:
     """A server call that has come to something, redacted, as a hosted MCP call.
 
     ``served`` is what the client calls the server, and the server its tool; ``None`` for a tool that the
-    client did not choose by its server.
+    client did not choose by its server.  ``asked_by`` is the id of the item that asked about it.
     """
     label, name = served or (SERVER_LABEL, call.name)
     shown = {} if result.arguments_redacted is None else result.arguments_redacted
@@ -63,14 +76,15 @@ def call_events(
     else:
         error = f"{result.error_code}: {result.safe_message}"
     item_id = signer.item_id(name, arguments, output=output, error=error, label=label)
-    opened = mcp_call(item_id, name, "", status="in_progress", label=label)
+    asked = {"approval_request_id": asked_by}
+    opened = mcp_call(item_id, name, "", status="in_progress", label=label) | asked
     yield {"type": "response.output_item.added", "item": opened}
     yield {"type": "response.mcp_call.in_progress", "item_id": item_id}
     yield {"type": "response.mcp_call_arguments.delta", "item_id": item_id, "delta": arguments}
     yield {"type": "response.mcp_call_arguments.done", "item_id": item_id, "arguments": arguments}
     status = "completed" if result.ok else "failed"
     done = mcp_call(item_id, name, arguments, status=status, label=label)
-    done |= {"output": output, "error": error}
+    done |= {"output": output, "error": error, **asked}
     yield {"type": f"response.mcp_call.{status}", "item_id": item_id}
     yield {"type": "response.output_item.done", "item": done}
 
