@@ -85,6 +85,7 @@ RELAY_MAY_IMPORT = {
     "proxy.upstreams.base",
     "proxy.store.base",
     "proxy.tools.contract.spec",
+    "proxy.tools.running.granted",
     "proxy.tools.running.plan",
     "proxy.tools.running.runner",
     "proxy.tools.access.policy",

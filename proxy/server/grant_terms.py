@@ -9,6 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from proxy.errors import RequestError
 from proxy.relay.approvals.grants import GrantTerms
 from proxy.server.config.types import BoundConfig, check_bounds
+from proxy.tools.running.granted import ArgumentLimits
 
 __all__ = ["GRANT_EXAMPLE", "read_terms"]
 
@@ -40,7 +41,7 @@ def read_terms(value: Any, at: str = "grant") -> GrantTerms:
     seconds = _seconds(value.get("for"), f"{at}.for")
     if seconds is None and not conversation:
         raise _fault(at, f"must say how long or for which conversation, like {GRANT_EXAMPLE}")
-    return GrantTerms(seconds, conversation, _read_bounds(value.get("arguments", {}), f"{at}.arguments"))
+    return GrantTerms(seconds, conversation, _read_limits(value.get("arguments", {}), f"{at}.arguments"))
 
 
 def _seconds(value: Any, at: str) -> float | None:
@@ -52,7 +53,7 @@ def _seconds(value: Any, at: str) -> float | None:
     return int(said[1]) * _SECONDS[said[2]]
 
 
-def _read_bounds(value: Any, at: str) -> Mapping[str, Any]:
+def _read_limits(value: Any, at: str) -> ArgumentLimits:
     if not isinstance(value, dict) or len(value) > _MOST_BOUNDS:
         raise _fault(
             at, f'must be an object of at most {_MOST_BOUNDS} limits like {{"amount": {{"max": 100}}}}'
@@ -75,7 +76,7 @@ def _read_bounds(value: Any, at: str) -> Mapping[str, Any]:
                 f"{at}.{path[:100]}.enum",
                 f"must have at most {_MOST_VALUES} values of at most {_LONGEST_VALUE} characters",
             )
-    return {path: bound.bound() for path, bound in bounds.items()}
+    return ArgumentLimits({path: bound.bound() for path, bound in bounds.items()})
 
 
 def _fault(at: str, words: str) -> RequestError:

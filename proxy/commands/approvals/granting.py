@@ -9,7 +9,7 @@ from proxy.grant_records import Grant, GrantFilter
 from proxy.server.admin_approvals import grant_to_json
 from proxy.server.api.json_output import to_line
 from proxy.server.config.load import Config
-from proxy.tools.contract.bounds import bounds_from_json
+from proxy.tools.running.granted import ArgumentLimits
 
 __all__ = ["list_grants", "revoke"]
 
@@ -59,5 +59,5 @@ async def revoke(config: Config, ids: Sequence[str]) -> bool:
 def _covers(grant: Grant) -> str:
     """Whose calls a grant lets run, and with which arguments."""
     whose = grant.caller if grant.scope == "caller" else f"{grant.caller}, one conversation"
-    limits = [f"{path}: {bound}" for path, bound in bounds_from_json(grant.bounds).items()]
+    limits = [f"{path}: {bound}" for path, bound in ArgumentLimits.from_json(grant.bounds).bounds.items()]
     return f"{whose}; {'; '.join(limits) or 'any arguments'}"

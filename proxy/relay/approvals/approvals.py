@@ -35,8 +35,9 @@ from proxy.relay.approvals.rules import MOST_ASKED, MOST_WAITING, ApprovalRules
 from proxy.relay.ask import Identity
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
+from proxy.tools.running.granted import GrantedCall
 from proxy.tools.running.ledger import RunContext, RunLedger
-from proxy.tools.running.plan import ApprovedCall, GrantedCall, PlannedCall, Refusal, digest_of
+from proxy.tools.running.plan import ApprovedCall, PlannedCall, Refusal, digest_of
 from proxy.tools.running.runner import Runner
 from proxy.values import value_class
 

@@ -24,9 +24,8 @@ from proxy.grant_records import MOST_GRANTS, Grant, GrantFilter, GrantLog
 from proxy.relay.approvals.rules import ApprovalRules, Decider
 from proxy.relay.ask import Identity
 from proxy.tools.access.policy import reasons_of
-from proxy.tools.contract.argument_paths import ABSENT, values_at
-from proxy.tools.contract.bounds import ArgumentBound, bounds_from_json, bounds_to_json, find_excess
-from proxy.tools.running.plan import GrantedCall, PlannedCall
+from proxy.tools.running.granted import ArgumentLimits, GrantedCall
+from proxy.tools.running.plan import PlannedCall
 from proxy.values import value_class
 
 __all__ = ["GrantTerms", "Grants", "OnApproval", "nobody_told"]
@@ -50,12 +49,12 @@ class GrantTerms:
     """What somebody wants to grant with an approval.
 
     ``seconds`` is how long; ``None`` for as long as the operator allows.  ``in_conversation`` limits the
-    grant to requests that continue the turn which asked.  ``bounds`` is what arguments may be, by path.
+    grant to requests that continue the turn which asked.  ``limits`` is what arguments may be.
     """
 
     seconds: float | None = None
     in_conversation: bool = False
-    bounds: Mapping[str, ArgumentBound] = field(default_factory=dict)
+    limits: ArgumentLimits = field(default_factory=ArgumentLimits)
 
 
 class Grants:
@@ -92,7 +91,7 @@ class Grants:
                 f"A grant lasts at most {longest:g} seconds on this server (approvals.max_grant_s).",
                 "grant.for",
             )
-        _check_bounds(approval, orjson.loads(arguments), terms.bounds)
+        _check_limits(approval, orjson.loads(arguments), terms.limits)
         now = self._now()
         return Grant(
             id=f"grant_{uuid.uuid4().hex}",
@@ -102,7 +101,7 @@ class Grants:
             tool=approval.tool,
             spec_digest=approval.spec_digest,
             rule=approval.rule,
-            bounds=bounds_to_json(terms.bounds),
+            bounds=terms.limits.to_json(),
             scope="conversation" if terms.in_conversation else "caller",
             created_at=now,
             expires_at=now + seconds,
@@ -153,7 +152,11 @@ class Grants:
                 if grant.tool != checked.spec.name or not _is_in_scope(grant, identity, asked_in):
                     continue
                 granted = self._granted(grant, identity)
-                if granted is not None and granted.covers(rule) and not granted.mismatch(checked):
+                if (
+                    granted is not None
+                    and granted.covers(rule)
+                    and not granted.mismatch(checked.spec, checked.arguments)
+                ):
                     found[call.index] = granted
                     break
         return found
@@ -161,12 +164,12 @@ class Grants:
     def _granted(self, grant: Grant, identity: Identity) -> GrantedCall | None:
         """A grant as the runner takes it; ``None`` if its limits cannot be read."""
         try:
-            bounds = bounds_from_json(grant.bounds)
+            limits = ArgumentLimits.from_json(grant.bounds)
         except ValueError:  # Another version of the program wrote them.
             _LOG.error("approval_grant_unreadable", grant_id=grant.id, tool=grant.tool)
             return None
         use = partial(self._use, grant, identity.run_id)
-        return GrantedCall(grant.id, grant.made_by, grant.spec_digest, reasons_of(grant.rule), bounds, use)
+        return GrantedCall(grant.id, grant.made_by, grant.spec_digest, reasons_of(grant.rule), limits, use)
 
     async def _use(self, grant: Grant, run_id: str) -> bool:
         if self._log is None or not await self._log.use_grant(grant.id, self._now()):
@@ -222,23 +225,20 @@ def _is_in_scope(grant: Grant, identity: Identity, asked_in: Sequence[str]) -> b
     return identity.is_person
 
 
-def _check_bounds(approval: Approval, arguments: Any, bounds: Mapping[str, ArgumentBound]) -> None:
+def _check_limits(approval: Approval, arguments: Mapping[str, Any], limits: ArgumentLimits) -> None:
     """Check limits against the call that they are given with; raises ``RequestError`` (400).
 
-    A misspelt path would limit nothing, and the definition of the tool is not known on the command line.
+    The definition of the tool is not known on the command line.
     """
-    for path, bound in bounds.items():
-        there = any(value is not ABSENT for value, _ in values_at(arguments, path, {}))
-        if not (there or bound.forbidden):
-            raise _refused(
-                f"grant.arguments limits {path[:80]!r}, which the call of {approval.tool} does not have. "
-                f"Its arguments are: {', '.join(map(str, arguments)) or 'none'}.",
-                "grant.arguments",
-            )
-    if (found := find_excess(bounds, arguments, {})) is not None:
+    if path := limits.unused(arguments):
         raise _refused(
-            f"The call that you approve is not within grant.arguments: {found[0]} {found[1]}.",
+            f"grant.arguments limits {path[:80]!r}, which the call of {approval.tool} does not have. "
+            f"Its arguments are: {', '.join(arguments) or 'none'}.",
             "grant.arguments",
+        )
+    if words := limits.excess(arguments):
+        raise _refused(
+            f"The call that you approve is not within grant.arguments: {words}.", "grant.arguments"
         )
 
 

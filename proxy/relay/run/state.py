@@ -16,8 +16,8 @@ from proxy.relay.run.run import Run
 from proxy.relay.run.usage import RunUsage
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.contract.redaction import mask_written, redact_written
+from proxy.tools.running.granted import GrantedCall
 from proxy.tools.running.ledger import RunContext
-from proxy.tools.running.plan import GrantedCall
 from proxy.wires.approving.shown import APPROVE
 from proxy.wires.client_port import StreamWriter
 from proxy.wires.upstream_port import TranslatingReader, TurnReader

@@ -24,8 +24,9 @@ from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.redaction import brief
 from proxy.tools.contract.spec import ToolSpec
+from proxy.tools.running.granted import GrantedCall
 from proxy.tools.running.ledger import RunContext
-from proxy.tools.running.plan import Approved, ApprovedCall, GrantedCall
+from proxy.tools.running.plan import Approved, ApprovedCall
 
 __all__ = [
     "MAX_NATIVE",

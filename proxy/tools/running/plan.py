@@ -6,32 +6,30 @@ more, and only the runner runs it (rule T1).
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from proxy.errors import ToolErrorCode, ToolFailure
 from proxy.events import ToolCall
-from proxy.tools.access.policy import Policy, reasons_of
+from proxy.tools.access.policy import Policy
 from proxy.tools.contract.arguments import (
     ArgumentsMalformed,
     canonical_arguments,
     parse_arguments,
     utf8_length,
 )
-from proxy.tools.contract.bounds import ArgumentBound, FetchBounds, find_excess
+from proxy.tools.contract.bounds import FetchBounds
 from proxy.tools.contract.capabilities import IdempotencyKey
 from proxy.tools.contract.provider import ArgumentsInvalid
 from proxy.tools.contract.redaction import private_values, redact_arguments
-from proxy.tools.contract.schema import may_have
 from proxy.tools.contract.spec import Redaction, ToolEffect, ToolSpec
 from proxy.tools.contract.validation import validate_canonically
+from proxy.tools.running.granted import GrantedCall
 
 __all__ = [
     "AdmittedCall",
     "Approved",
     "ApprovedCall",
-    "GrantedCall",
     "PlannedCall",
     "Refusal",
     "admit",
@@ -60,39 +58,6 @@ class ApprovedCall:
         if digest_of(planned.arguments) != self.arguments_digest:
             return "the arguments are not those that were approved, so the call was not made"
         return ""
-
-
-@dataclass(frozen=True, slots=True)
-class GrantedCall:
-    """What lets a call run though nobody was asked about it: a grant, given with an earlier approval.
-
-    ``id`` is the grant's, ``by`` who gave it.  ``spec_digest`` is the tool's definition as it was then,
-    ``reasons`` what the person was told (see :func:`~proxy.tools.access.policy.reasons_of`) and ``bounds``
-    what the arguments may be.  ``use`` is asked right before the call runs: whether the grant still holds;
-    it raises :class:`~proxy.errors.StoreError` if nobody can say.
-    """
-
-    id: str
-    by: str
-    spec_digest: str
-    reasons: frozenset[str]
-    bounds: Mapping[str, ArgumentBound] = field(repr=False)
-    use: Callable[[], Awaitable[bool]] = field(repr=False, compare=False)
-
-    def covers(self, rule: str) -> bool:
-        """Whether the person was told of every reason that a decision's rule names."""
-        return reasons_of(rule) <= self.reasons
-
-    def mismatch(self, planned: "PlannedCall") -> str:
-        """Why the grant does not cover a call, in words; empty if it does."""
-        if planned.spec.digest != self.spec_digest:
-            return "the definition of the tool has changed since the grant was given"
-        for path in self.bounds:
-            if not may_have(planned.spec.parameters, path):
-                return f"the grant limits {path}, and the tool has no such argument"
-        schema = planned.spec.schema_with_defaults
-        found = find_excess(self.bounds, json.loads(planned.arguments), schema)
-        return "" if found is None else f"the grant does not cover these arguments: {found[0]} {found[1]}"
 
 
 Approved = bool | ApprovedCall | GrantedCall

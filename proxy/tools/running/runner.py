@@ -29,6 +29,7 @@ from proxy.tools.running.checks import Checks
 from proxy.tools.running.concurrency import Nesting, Slots
 from proxy.tools.running.effects import SharedEffects, claim_of
 from proxy.tools.running.execution import Executor, OnCrash
+from proxy.tools.running.granted import GrantedCall
 from proxy.tools.running.invocation import (
     Invocation,
     InvocationJournal,
@@ -41,7 +42,7 @@ from proxy.tools.running.ledger import Claim, RunContext, fingerprint
 from proxy.tools.running.loop_watch import MAX_STEP_S, blocked_s, thread_use
 from proxy.tools.running.order import is_read_only, side_by_side
 from proxy.tools.running.outcome import Outcomes, failed, mark_untrusted
-from proxy.tools.running.plan import Approved, GrantedCall, PlannedCall, Refusal, admit, plan
+from proxy.tools.running.plan import Approved, PlannedCall, Refusal, admit, plan
 from proxy.tools.running.tool_tasks import ToolTasks
 
 __all__ = ["OnClosed", "OnCrash", "OnDone", "OnProgress", "OnStart", "Runner", "new_invocation_id"]
@@ -340,7 +341,9 @@ class Runner:
                 self._executor.crashed(invocation, admitted.spec, planned.cause)
         elif invocation.approval is not None and (words := invocation.approval.mismatch(planned)):
             return planned.refused(ToolFailure(words, code="policy_denied"))
-        elif invocation.grant is not None and (words := invocation.grant.mismatch(planned)):
+        elif invocation.grant is not None and (
+            words := invocation.grant.mismatch(planned.spec, planned.arguments)
+        ):
             return planned.refused(ToolFailure(words, code="approval_required"))
         return planned
 

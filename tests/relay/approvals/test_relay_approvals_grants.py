@@ -28,6 +28,7 @@ from proxy.tools.contract.bounds import ArgumentBound
 from proxy.tools.contract.capabilities import Capabilities
 from proxy.tools.contract.spec import Redaction
 from proxy.tools.providers.function import FunctionProvider, tool
+from proxy.tools.running.granted import ArgumentLimits
 from proxy.tools.running.ledger import RunContext, RunLedger
 from proxy.tools.running.runner import Runner
 
@@ -253,7 +254,7 @@ async def test_revocation_and_uses_at_once(make_shop: MakeShop) -> None:
     assert not await shop.is_covered()
 
 
-BELOW_TEN: Final = {"amount": ArgumentBound(max=10), "what": ArgumentBound(pattern="te[a-z]")}
+BELOW_TEN: Final = ArgumentLimits({"amount": ArgumentBound(max=10), "what": ArgumentBound(pattern="te[a-z]")})
 
 
 @pytest.mark.parametrize(
@@ -270,7 +271,7 @@ async def test_arguments_stay_within_the_limits(
 ) -> None:
     """A call runs if all limits hold, also for what the tool takes where nothing is given."""
     shop = await make_shop()
-    await shop.gives(GrantTerms(3600.0, bounds=BELOW_TEN))
+    await shop.gives(GrantTerms(3600.0, limits=BELOW_TEN))
     assert await shop.is_covered(arguments) is covered
 
 
@@ -278,9 +279,18 @@ async def test_arguments_stay_within_the_limits(
     ("terms", "words"),
     [
         (GrantTerms(86401.0), "at most 86400 seconds"),
-        (GrantTerms(3600.0, bounds={"amuont": ArgumentBound(max=10)}), "'amuont', which the call"),
-        (GrantTerms(3600.0, bounds={"amount": ArgumentBound(max=1)}), "not within grant.arguments: amount"),
-        (GrantTerms(3600.0, bounds={"what": ArgumentBound(forbidden=True)}), "what may not be given"),
+        (
+            GrantTerms(3600.0, limits=ArgumentLimits({"amuont": ArgumentBound(max=10)})),
+            "'amuont', which the call",
+        ),
+        (
+            GrantTerms(3600.0, limits=ArgumentLimits({"amount": ArgumentBound(max=1)})),
+            "not within grant.arguments: amount",
+        ),
+        (
+            GrantTerms(3600.0, limits=ArgumentLimits({"what": ArgumentBound(forbidden=True)})),
+            "what may not be given",
+        ),
     ],
 )
 async def test_a_grant_that_cannot_be_given_decides_nothing(
@@ -299,7 +309,7 @@ async def test_a_grant_that_cannot_be_given_decides_nothing(
 async def test_a_misspelt_prohibition_covers_nothing(make_shop: MakeShop) -> None:
     """A grant that forbids an argument which the tool does not have never lets a call run."""
     shop = await make_shop()
-    await shop.gives(GrantTerms(3600.0, bounds={"amuont": ArgumentBound(forbidden=True)}))
+    await shop.gives(GrantTerms(3600.0, limits=ArgumentLimits({"amuont": ArgumentBound(forbidden=True)})))
     assert not await shop.is_covered()
 
 
