@@ -39,6 +39,7 @@ from proxy.server.config.settings import (
 )
 from proxy.toolbox import units_server
 from proxy.toolbox.clock import FixedClock
+from proxy.toolbox.notes import NOTES_FILE, notes_provider
 from proxy.toolbox.recorded import RecordedHttpClient
 from proxy.tools.mcp.definitions import read_listing
 from proxy.tools.mcp.pins import GivenPins, Pin
@@ -47,8 +48,11 @@ from proxy.wires.dialects.mcp import MCP
 from proxy.wires.wire import CrossableWire
 
 __all__ = [
+    "LEAVE_NOTE",
     "MODEL",
+    "NOTE",
     "QUESTIONS",
+    "approval_lines",
     "curl_lines",
     "demo",
     "demo_config",
@@ -67,6 +71,10 @@ QUESTIONS = (
 )
 RECORDED_AT = datetime.fromisoformat("2026-11-21T14:05:00+01:00")
 TOOLS = ("core__get_current_time", "core__get_weather")
+LEAVE_NOTE = "demo__leave_note"
+"""The tool that asks a person first."""
+NOTE = ("Leave a note for Ada: the build is green.", "Go on.")
+"""What is said to have it called, and once somebody has decided."""
 CONVERT = "mcp__units__convert"
 """The tool of the bundled MCP server."""
 _CONVERSION: Final = {"value": 26.2, "from": "mi", "to": "km"}
@@ -96,7 +104,9 @@ async def demo(port: int) -> None:
                     app,
                     sockets,
                     drain_s=config.server.drain_s,
-                    announce=lambda: say("\n".join([*_ui_line(app, address), *_greeting(config, address)])),
+                    announce=lambda: say(
+                        "\n".join([*_ui_line(app, address), *_greeting(config, address, folder)])
+                    ),
                     draining=lambda: say(
                         f"stopping; the recorded runs stay in {folder} until the next demo starts"
                     ),
@@ -134,13 +144,17 @@ def _remove_unused(folder: Path) -> None:
 
 
 def look_line(run_id: str, folder: Path) -> str:
-    """The command that shows a run, for any terminal and folder: the way this one was called, in full."""
+    """The command that shows a run, for any terminal and folder."""
+    return _command(folder, "runs", "show", run_id.removeprefix("run_")[:_SHOWN_ID])
+
+
+def _command(folder: Path, *words: str) -> str:
+    """A command of ours about the demo's record: the way this one was called, in full."""
     called = Path(sys.argv[0])
     found = shutil.which(sys.argv[0])
     ours = [found] if called.name == "toolrelay" and found else [sys.executable, "-m", "proxy"]
     program = [str(Path(ours[0]).absolute()), *ours[1:]]
-    shown = run_id.removeprefix("run_")[:_SHOWN_ID]
-    return shlex.join([*program, "runs", "show", shown, "--config", str(folder / CONFIG_NAME)])
+    return shlex.join([*program, *words, "--config", str(folder / CONFIG_NAME)])
 
 
 def demo_config(port: int, fixtures: Path, folder: Path) -> Config:
@@ -160,7 +174,9 @@ def demo_config(port: int, fixtures: Path, folder: Path) -> Config:
         server=ServerConfig(port=port, drain_s=5),
         # Clients of every dialect ask one and the same recorded model.
         upstreams={"demo": UpstreamConfig(base_url=f"replay:{fixtures}", api_key=None, wires=("chat",))},
-        policy=PolicyConfig(allow=(*TOOLS, CONVERT) if servers else TOOLS),
+        policy=PolicyConfig(
+            allow=(*TOOLS, LEAVE_NOTE, *([CONVERT] if servers else [])), approve=(LEAVE_NOTE,)
+        ),
         mcp=McpConfig(serve=True, servers=servers),
         # It holds nothing but the recorded conversation, and the next demo deletes it.
         store=StoreConfig(url=f"sqlite:///{folder / 'demo.db'}", seal=False),
@@ -179,6 +195,7 @@ def _overrides(config: Config, fixtures: Path, folder: Path, mcp_socket: Path | 
         on_run_event=events,
         mcp_socket=mcp_socket,
         pins=GivenPins(_pins(config)),
+        further=[notes_provider(folder)],
         demo={"model": MODEL, "question": QUESTIONS[0][0]},
     )
 
@@ -199,7 +216,7 @@ def _pins(config: Config) -> list[Pin]:
     return found
 
 
-def _greeting(config: Config, address: str) -> list[str]:
+def _greeting(config: Config, address: str, folder: Path) -> list[str]:
     return [
         f"toolrelay demo listens on {address}/v1",
         "The model is a recording. It answers only the questions below.",
@@ -216,6 +233,8 @@ def _greeting(config: Config, address: str) -> list[str]:
         "",
         "Other questions to ask:",
         *(f"  {question}  ({about})" for question, about in QUESTIONS[1:]),
+        "",
+        *approval_lines(address, folder),
         "",
         *mcp_lines(address, serves=bool(config.mcp.servers)),
         "",
@@ -250,6 +269,24 @@ def python_lines(address: str) -> list[str]:
         "    stream=True,",
         ")",
         'print("".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices))',
+    ]
+
+
+def approval_lines(address: str, folder: Path) -> list[str]:
+    """Commands, ready to be pasted into one shell: ask for the tool that asks, decide, and go on."""
+    question, going_on = NOTE
+    curl = f"curl -s {address}/v1/responses -H 'content-type: application/json' -d "
+    asked = json.dumps({"model": MODEL, "input": question})
+    further = json.dumps({"model": MODEL, "input": going_on, "previous_response_id": ""})[:-2]
+    approve = _command(folder, "approvals", "approve")
+    return [
+        f"{LEAVE_NOTE} writes into {folder / NOTES_FILE}. A person must approve its calls first:",
+        "",
+        f'answer=$({curl}{shlex.quote(asked)}); echo "$answer"',
+        f'{approve} $(echo "$answer" | grep -o "appr_[0-9a-f]*" | head -n 1)',
+        f"""{curl}{shlex.quote(further)}$(echo "$answer" | grep -o "resp_[0-9a-f]*" | head -n 1)'"}}'""",
+        "",
+        "To refuse, put deny in place of approve. The page Approvals of the web UI decides, too.",
     ]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.commands.demo import CONVERT, TOOLS, demo_config, mcp_lines
+from proxy.commands.demo import CONVERT, LEAVE_NOTE, TOOLS, approval_lines, demo_config, mcp_lines
 from proxy.upstreams.recorded.replay import packaged_fixtures
 
 
@@ -22,7 +22,7 @@ def test_without_the_library_the_demo_has_no_mcp_server(
     monkeypatch.setattr(importlib.util, "find_spec", without)
     config = demo_config(1, packaged_fixtures(), tmp_path)
     assert config.mcp.servers == {}
-    assert tuple(config.policy.allow) == TOOLS
+    assert tuple(config.policy.allow) == (*TOOLS, LEAVE_NOTE)
     (line,) = mcp_lines("http://127.0.0.1:1", serves=False)
     assert line.endswith("pip install '.[mcp]'")
 
@@ -31,6 +31,15 @@ def test_with_the_library_one_tool_of_it_is_allowed(tmp_path: Path) -> None:
     """And no other."""
     config = demo_config(1, packaged_fixtures(), tmp_path)
     assert list(config.mcp.servers) == ["units"]
-    assert tuple(config.policy.allow) == (*TOOLS, CONVERT)
+    assert tuple(config.policy.allow) == (*TOOLS, LEAVE_NOTE, CONVERT)
     *_, line = mcp_lines("http://127.0.0.1:1", serves=True)
     assert line.startswith("curl http://127.0.0.1:1/mcp ")
+
+
+def test_one_tool_asks_a_person_first(tmp_path: Path) -> None:
+    """Its calls need an approval, and the lines say where the notes and the decision go."""
+    config = demo_config(1, packaged_fixtures(), tmp_path)
+    assert tuple(config.policy.approve) == (LEAVE_NOTE,)
+    text = "\n".join(approval_lines("http://127.0.0.1:1", tmp_path))
+    assert str(tmp_path / "notes.txt") in text
+    assert f"approvals approve --config {tmp_path / 'toolrelay.toml'} " in text

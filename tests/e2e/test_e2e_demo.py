@@ -65,7 +65,7 @@ def test_the_demo_as_a_newcomer_meets_it(folder: Path, env: dict[str, str]) -> N
         # A prompt takes the lines one by one, and would stumble over an indented or a blank one.
         prompt = run([sys.executable, "-q", "-i", "-c", ""], folder, env, stdin=program)
         assert ANSWER in prompt
-        (called,) = [line for line in printed if line.startswith("curl ") and line not in lines]
+        (called,) = [line for line in printed if line.startswith("curl ") and "/mcp " in line]
         assert '{\\"value\\": 42.1648128, \\"unit\\": \\"km\\"}' in run(["sh", "-c", called], folder, env)
         assert list(Path(env["TMPDIR"]).rglob("*.db"))
         status, out, err = demo.stop()
@@ -79,6 +79,31 @@ def test_the_demo_as_a_newcomer_meets_it(folder: Path, env: dict[str, str]) -> N
     look = next(line.partition(" more: ")[2] for line in shown if " more: " in line)
     assert look.startswith(str(TOOLRELAY))
     assert "core__get_weather" in run(["sh", "-c", look], folder, env)
+
+
+@pytest.mark.parametrize("decision", ["approve", "deny"])
+def test_the_demo_asks_a_person(decision: str, folder: Path, env: dict[str, str]) -> None:
+    """The three printed lines in one shell: the note is left once somebody approved it, and not before."""
+    require("curl", shutil.which("curl") is not None, "curl is not installed")
+    with serving([str(TOOLRELAY), "demo", "--port", "0"], folder, env) as demo:
+        demo.read_until("Runs appear here")
+        start = next(at for at, line in enumerate(demo.printed) if line.startswith("answer=$(curl "))
+        (notes,) = [part for part in demo.printed[start - 2].split() if "/notes.txt" in part]
+        file = Path(notes.rstrip("."))
+        asks, approves, goes_on = demo.printed[start : start + 3]
+        there = 'test -e "$1" && echo "already there"'
+        decides = approves.replace(" approvals approve ", f" approvals {decision} ")
+        program = "\n".join([asks, there, decides, there, goes_on])
+        said = run(["sh", "-c", program, "sh", str(file)], folder, env)
+        assert "already there" not in said
+        assert "demo__leave_note with" in said
+        if decision == "approve":
+            assert "I left the note for Ada: the build is green." in said
+            assert file.read_text("utf-8") == "Ada: The build is green.\n"
+        else:
+            assert "I did not leave the note, because its call was not approved." in said
+            assert not file.exists()
+        demo.stop()
 
 
 def test_runs_are_read_while_the_server_runs(folder: Path, env: dict[str, str]) -> None:

@@ -34,8 +34,8 @@ class Overrides:
     tools in place of the record's.
     ``approver`` decides about calls that need an approval.
     ``endpoints`` are what is served, ``wires`` dialects beside those that are built in, by their names.
-    ``providers`` are all sources of tools, in place of those of the configuration.  ``demo`` is what the
-    pages of the web UI offer to ask.
+    ``providers`` are all sources of tools, in place of those of the configuration; ``further`` ones stand
+    beside the configured.  ``demo`` is what the pages of the web UI offer to ask.
     """
 
     clock: Clock | None = None
@@ -53,4 +53,5 @@ class Overrides:
     endpoints: EndpointTable = SERVED
     wires: Mapping[str, Wire] = field(default_factory=dict)
     providers: Sequence[ToolProvider] | None = None
+    further: Sequence[ToolProvider] = ()
     demo: Mapping[str, str] | None = None

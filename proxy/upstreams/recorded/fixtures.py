@@ -4,10 +4,15 @@ One folder an exchange: ``meta.toml``, ``client/`` with the requests and the ans
 ``response.sse`` or ``response.json``, then ``request-2.json`` …) and, for each request to the
 upstream, ``turn-N/`` with ``request.json``, ``response.toml`` (status, headers, network pieces)
 and the body as ``response.sse`` or ``response.json``, or both.  Text is UTF-8.
+
+What a request must have in common with a recorded one, besides path, model and conversation, stands in the
+table ``[match]`` of ``meta.toml``.  ``fields`` are members that must be the same.  ``results`` are texts by
+the number of a turn: each must stand in a result of a tool, so that one conversation can go on in several
+ways.
 """
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +23,7 @@ from proxy.errors import ConfigError
 from proxy.http.headers import Headers
 from proxy.wires.dialects.table import BY_WIRE
 
-__all__ = ["Conversation", "RecordedTurn", "conversation_of", "load_exchanges"]
+__all__ = ["Conversation", "RecordedTurn", "conversation_of", "load_exchanges", "results_of"]
 
 _MAX_FILE_BYTES = 64 * 1024 * 1024
 _RESULT_ROLES = ("tool", "function")
@@ -42,6 +47,7 @@ class RecordedTurn:
     path: str
     request: Mapping[str, Any]
     match: tuple[str, ...]
+    results: tuple[str, ...]
     status: int
     headers: Headers
     chunks: tuple[tuple[float, int], ...]
@@ -49,6 +55,10 @@ class RecordedTurn:
     broken: bool
     sse: bytes | None
     other: bytes | None
+
+    def fits_results(self, results: Sequence[str]) -> bool:
+        """Whether each of the turn's texts stands in one of the results of tools in a request."""
+        return all(any(text in result for result in results) for text in self.results)
 
     @property
     def label(self) -> str:
@@ -91,6 +101,23 @@ def conversation_of(request: Mapping[str, Any]) -> tuple[str, Conversation]:
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
     return "input", [_item(item) for item in items] if isinstance(items, list) else []
+
+
+def results_of(request: Mapping[str, Any]) -> list[str]:
+    """The results of tools in a request, each as text; of one that is no text, its JSON."""
+    messages, items = request.get("messages"), request.get("input")
+    found = [
+        message.get("content")
+        for message in (messages if isinstance(messages, list) else ())
+        if isinstance(message, dict) and message.get("role") in _RESULT_ROLES
+    ]
+    found += [
+        item.get("output")
+        for item in (items if isinstance(items, list) else ())
+        if isinstance(item, dict) and str(item.get("type", "")).endswith("_call_output")
+    ]
+    texts = [_content(one) for one in found]
+    return [text if isinstance(text, str) else orjson.dumps(text).decode() for text in texts]
 
 
 def _message(message: Any) -> Any:
@@ -154,7 +181,7 @@ def _turn(exchange: str, number: int, folder: Path, meta: dict[str, Any]) -> Rec
     response_file = folder / "response.toml"
     response = _toml(response_file) if response_file.exists() else {}
     request_file = folder / "request.json"
-    wire = meta.get("wire", "chat")
+    wire, matching = meta.get("wire", "chat"), meta.get("match", {})
     sse, other = _bytes(folder / "response.sse"), _bytes(folder / "response.json")
     if sse is None and other is None:
         raise ConfigError(str(folder), "has neither response.sse nor response.json")
@@ -168,7 +195,8 @@ def _turn(exchange: str, number: int, folder: Path, meta: dict[str, Any]) -> Rec
             method=str(meta.get("method", "POST")),
             path=str(meta["path"]) if "path" in meta else BY_WIRE[wire].path,
             request=request,
-            match=tuple(str(field) for field in meta.get("match", {}).get("fields", ())),
+            match=tuple(str(field) for field in matching.get("fields", ())),
+            results=tuple(str(text) for text in matching.get("results", {}).get(str(number), ())),
             status=int(response.get("status", 200)),
             headers=tuple((str(k), str(v)) for k, v in response.get("headers", ())),
             chunks=tuple((float(ms), int(size)) for ms, size in response.get("chunks", ())),

@@ -19,7 +19,7 @@ from proxy.errors import ConfigError, UpstreamBroken, UpstreamError
 from proxy.http.headers import Headers
 from proxy.http.rules import HOP_BY_HOP, HeaderRules, media_type, without
 from proxy.upstreams.base import PulledResponse, Upstream, UpstreamRequest, UpstreamResponse
-from proxy.upstreams.recorded.fixtures import RecordedTurn, conversation_of, load_exchanges
+from proxy.upstreams.recorded.fixtures import RecordedTurn, conversation_of, load_exchanges, results_of
 from proxy.wires.dialects.openai import OPENAI
 from proxy.wires.dialects.table import SERVED
 
@@ -46,8 +46,8 @@ class ReplayUpstream:
     """An :class:`~proxy.upstreams.base.Upstream` over folders of recorded exchanges.
 
     A request is answered by the recorded turn with the same path, model and conversation (tool
-    results and ids do not count), the same fields that its ``[match]`` table names, and a body
-    of the kind asked for.  Among several, the one whose other fields are most alike answers.
+    results and ids do not count), what its ``[match]`` table names, and a body of the kind asked
+    for.  Among several, the one that names most answers, then the one whose other fields are most alike.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class ReplayUpstream:
     def _find(
         self, request: UpstreamRequest, asked: Mapping[str, Any], *, stream: bool
     ) -> RecordedTurn | None:
-        conversation = conversation_of(asked)
+        conversation, results = conversation_of(asked), results_of(asked)
         fitting = [
             turn
             for turn in self._turns
@@ -125,9 +125,14 @@ class ReplayUpstream:
             and turn.request.get("model") == asked.get("model")
             and conversation_of(turn.request) == conversation
             and all(turn.request.get(field) == asked.get(field) for field in turn.match)
+            and turn.fits_results(results)
             and turn.body(stream=stream) is not None
         ]
-        return max(fitting, key=lambda turn: (len(turn.match), _likeness(turn.request, asked)), default=None)
+
+        def order(turn: RecordedTurn) -> tuple[int, int]:
+            return len(turn.match) + len(turn.results), _likeness(turn.request, asked)
+
+        return max(fitting, key=order, default=None)
 
     def _explain(self, request: UpstreamRequest, asked: Mapping[str, Any]) -> str:
         there = [t for t in self._turns if (t.method, t.path) == (request.method, request.path)]
@@ -293,6 +298,8 @@ def _difference(turn: RecordedTurn, asked: Mapping[str, Any]) -> tuple[str, Any,
     for path, recorded, given in pairs:
         if (found := _first_difference(path, recorded, given)) is not None:
             return found
+    if not turn.fits_results(results := results_of(asked)):
+        return "the results of tools", list(turn.results), results
     return "stream", turn.request.get("stream"), asked.get("stream")
 
 

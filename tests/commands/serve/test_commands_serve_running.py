@@ -171,7 +171,7 @@ def test_the_demo_prints_how_to_look_at_a_run(tmp_path: Path) -> None:
         assert "until the next demo starts" in out
     assert f"run_{line[1]}" in shown_by(line.string, elsewhere)
     with running(tmp_path, "demo", "--port", "0", env=env) as third:
-        (left,) = temporary.iterdir()
+        (left,) = temporary.glob("toolrelay-demo-*")
         third.stop()
     assert str(left) not in line.string
 

@@ -12,6 +12,7 @@ from fixture_loader import FIXTURES, Exchange, all_exchanges, exchange
 from proxy.errors import ConfigError, UpstreamBroken
 from proxy.upstreams.base import Upstream, UpstreamRequest
 from proxy.upstreams.http1.upstream import Http1Upstream
+from proxy.upstreams.recorded.fixtures import results_of
 from proxy.upstreams.recorded.replay import ReplayUpstream, packaged_fixtures, serve_replay
 from proxy.wires.dialects.table import BY_WIRE
 
@@ -223,6 +224,8 @@ async def test_recorded_waits_are_kept_only_when_asked_for(
     [
         ("meta.toml", "title = "),
         ("meta.toml", 'wire = "morse"'),
+        ("meta.toml", "match = 1"),
+        ("meta.toml", "[match]\nresults = 1"),
         ("turn-1/request.json", "{"),
         ("turn-1/request.json", "[]"),
         ("turn-1/response.toml", 'status = "fine"'),
@@ -254,6 +257,46 @@ def test_the_demos_fixtures_are_found() -> None:
     """The packaged fixtures are the demo's, from an installed package or a checkout."""
     upstream = ReplayUpstream([packaged_fixtures()])
     assert upstream.models == ["qwen2.5-coder-0.5b-instruct-q4_k_m"]
+
+
+RESULTS = {
+    "note": '{"left_for":"Ada","notes":7}',
+    "note-denied": '{"ok":false,"error_code":"approval_denied","message":"No: it is red."}',
+}
+
+
+@pytest.mark.parametrize("parts", [False, True], ids=["text", "parts"])
+@pytest.mark.parametrize("name", RESULTS)
+async def test_results_choose_between_recordings(name: str, parts: bool) -> None:
+    """One conversation goes on in two ways, as the results of its tools say."""
+    fixture, upstream = exchange(f"demo/{name}"), ReplayUpstream([DEMO], fresh_ids=False)
+    for turn in fixture.turns[1:]:
+        request = json.loads(json.dumps(turn.request))
+        text = RESULTS[name]
+        request["messages"][2]["content"] = [{"type": "text", "text": text}] if parts else text
+        assert await answer(upstream, request) == (200, turn.sse)
+
+
+async def test_a_result_that_no_recording_has_is_named() -> None:
+    """The message says which texts were wanted, and what the results were."""
+    fixture, upstream = exchange("demo/note"), ReplayUpstream([DEMO / "note"])
+    request = json.loads(json.dumps(fixture.turns[1].request))
+    request["messages"][2]["content"] = '{"ok":false,"error_code":"timeout"}'
+    said = await message(upstream, request)
+    assert "note turn-2, which differs at the results of tools" in said
+    assert "left_for" in said
+    assert "timeout" in said
+
+
+def test_results_of_the_other_dialect_are_read() -> None:
+    """Outputs of calls are items there; what is no text is read as JSON."""
+    items: list[Any] = [
+        {"role": "user", "content": "go"},
+        {"type": "function_call_output", "call_id": "c", "output": "one"},
+        {"type": "function_call_output", "call_id": "d", "output": [{"type": "input_image"}]},
+    ]
+    assert results_of({"input": items}) == ["one", '[{"type":"input_image"}]']
+    assert results_of({"input": "go"}) == []
 
 
 @pytest.mark.parametrize("name", ["demo/both", "openai.chat/connection-lost", "llamacpp.chat/error-context"])

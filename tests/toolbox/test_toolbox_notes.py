@@ -1,0 +1,59 @@
+"""The demo's tool that changes something: it leaves notes in a file."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.errors import ToolFailure
+from proxy.toolbox.notes import NOTES_FILE, notes_provider
+from proxy.tools.contract.provider import ArgumentsInvalid, CallContext
+from proxy.tools.contract.spec import ToolEffect
+
+
+async def leave(folder: Path, **arguments: Any) -> Any:
+    provider = notes_provider(folder)
+    (spec,) = await provider.list_tools()
+    assert (spec.name, spec.effect) == ("demo__leave_note", ToolEffect.STATE_CHANGE)
+    arguments = {"recipient": "Ada", "text": "hello", **arguments}
+    return await provider.call_tool(spec, spec.validate(arguments), CallContext("r", "i", "c", "k"))
+
+
+async def test_a_note_is_a_line_of_the_file(tmp_path: Path) -> None:
+    """Behind those that are there, on one line whatever it says."""
+    assert await leave(tmp_path, text="one\ntwo") == {"left_for": "Ada", "notes": 1}
+    assert await leave(tmp_path, recipient="Grace", text="drei: ü") == {"left_for": "Grace", "notes": 2}
+    assert (tmp_path / NOTES_FILE).read_text("utf-8") == "Ada: one two\nGrace: drei: ü\n"
+    assert os.listdir(tmp_path) == [NOTES_FILE]
+
+
+async def test_the_file_does_not_grow_for_ever(tmp_path: Path) -> None:
+    """A full file stays as it is, and the model is told."""
+    (tmp_path / NOTES_FILE).write_text("x" * 65_530)
+    with pytest.raises(ToolFailure, match=r"no room.*notes\.txt"):
+        await leave(tmp_path)
+    assert (tmp_path / NOTES_FILE).stat().st_size == 65_530
+
+
+@pytest.mark.parametrize("wrong", [{"text": ""}, {"recipient": "x" * 81}, {"place": "/etc"}])
+async def test_arguments_have_bounds(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    """Nothing is written."""
+    with pytest.raises(ArgumentsInvalid):
+        await leave(tmp_path, **wrong)
+    assert os.listdir(tmp_path) == []
+
+
+async def test_it_is_the_tool_of_the_recordings(tmp_path: Path) -> None:
+    """The recorded requests declare it, and call it with arguments that it takes."""
+    (spec,) = await notes_provider(tmp_path).list_tools()
+    folder = Path(__file__).parents[2] / "fixtures" / "demo" / "note"
+    request = json.loads((folder / "turn-2" / "request.json").read_text("utf-8"))
+    (tool,) = request["tools"]
+    declared = tool["function"]
+    assert (declared["name"], declared["description"]) == (spec.name, spec.description)
+    assert declared["parameters"] == spec.parameters
+    (call,) = request["messages"][1]["tool_calls"]
+    result = json.loads(request["messages"][2]["content"])
+    assert await leave(tmp_path, **json.loads(call["function"]["arguments"])) == result
