@@ -419,6 +419,7 @@ MADE_OF_DATA: dict[str, str] = {
     "proxy.relay.routing.router.ServedUpstream": "one field for each setting of an upstream",
     "proxy.relay.memory.turns.LastTurn": "what is kept of one turn",
     "proxy.relay.run.run._Turn": "what is counted of one turn",
+    "proxy.relay.run.state.TurnProgress": "how far one turn is, as data",
 }
 """Values that hold more fields than that and nobody to work with, and why."""
 

@@ -46,7 +46,7 @@ from proxy.relay.memory.shown import (
     said_asked_in,
     with_marks,
 )
-from proxy.relay.memory.turns import Answers, LastTurn, Restored, Settle
+from proxy.relay.memory.turns import Answers, EarlierApprovals, LastTurn, Restored, Settle
 from proxy.relay.memory.variants import variant_of
 from proxy.store.base import LOOK_UP_S, Store
 from proxy.values import value_class
@@ -134,9 +134,9 @@ class History:
         restored = _restore(request, editor, found, recall)
         if said is not None and restored:
             untrusted = restored.untrusted or said.untrusted
-            restored = replace(
-                restored, waiting=tuple(said.waiting), untrusted=untrusted, ran=tuple(said.ran)
-            )
+            asked_in = restored.approvals.asked_in
+            approvals = EarlierApprovals(tuple(said.waiting), asked_in, tuple(said.ran))
+            restored = replace(restored, untrusted=untrusted, approvals=approvals)
         return restored
 
     def _filled(self, found: "_Found", results: Mapping[str, str]) -> "_Found":
@@ -493,5 +493,5 @@ def _restore(request: ClientRequest, editor: BodyEditor, found: _Found, recall: 
                 asked_in += asked_in_of(kept)
             stranger, home = marks_of(kept)
             untrusted, upstream = untrusted or stranger, upstream if bound else home
-    asked = tuple(dict.fromkeys(asked_in))
-    return Restored(turns, untrusted, upstream, bound, asked_in=asked, recall=recall)
+    approvals = EarlierApprovals(asked_in=tuple(dict.fromkeys(asked_in)))
+    return Restored(turns, untrusted, upstream, bound, approvals=approvals, recall=recall)

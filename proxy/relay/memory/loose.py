@@ -25,6 +25,7 @@ __all__ = [
     "loose_keys",
     "pointer_of",
     "stand_here",
+    "why_not_found",
 ]
 
 PLAIN: Final = "plain"

@@ -12,7 +12,7 @@ from proxy.values import value_class
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.upstream_port import Mask, SuspendedCall
 
-__all__ = ["Answers", "LastTurn", "Restored", "Settle"]
+__all__ = ["Answers", "EarlierApprovals", "LastTurn", "Restored", "Settle"]
 
 
 @value_class
@@ -64,15 +64,28 @@ Settle = Callable[[Sequence[str]], Awaitable[Answers]]
 
 
 @value_class
+class EarlierApprovals:
+    """Approvals of earlier requests of a conversation.
+
+    ``waiting`` are undecided: no model is asked before somebody has decided.  ``asked_in`` are the runs that
+    asked for approvals in this very conversation.  ``ran`` are approved calls that ran for this request
+    before its model is asked, each with its result and the id of its approval.
+    """
+
+    waiting: tuple[Approval, ...] = ()
+    asked_in: tuple[str, ...] = ()
+    ran: tuple[tuple[ToolCall, ToolResult, str], ...] = ()
+
+
+@value_class
 class Restored:
     """What was put back into a request: ``turns`` is how many hidden turns.
 
     ``untrusted`` names a tool whose untrusted result is among them, if any.  ``upstream`` made the newest of
     them; no other upstream accepts its signatures or has its caches.  ``bound`` says that the request
     continues a response by its id, which no other upstream knows.  ``unavailable`` says that the record did
-    not answer.  ``waiting`` are the undecided approvals of calls in these turns, and ``asked_in`` the runs
-    that asked for approvals in this very conversation.  ``ran`` are those of :class:`Answers`.
-    ``recall`` says what each look-up found.
+    not answer.  ``approvals`` is what earlier requests of this conversation were asked.  ``recall`` says what
+    each look-up found.
     """
 
     turns: int = 0
@@ -80,9 +93,7 @@ class Restored:
     upstream: str = ""
     bound: bool = False
     unavailable: bool = False
-    waiting: tuple[Approval, ...] = ()
-    asked_in: tuple[str, ...] = ()
-    ran: tuple[tuple[ToolCall, ToolResult, str], ...] = ()
+    approvals: EarlierApprovals = field(default_factory=EarlierApprovals)
     recall: Recall = field(default_factory=Recall, compare=False)
 
     def __bool__(self) -> bool:

@@ -184,8 +184,11 @@ def _last_turn(job: Job, state: State) -> LastTurn:
         calls=calls,
         untrusted=state.tools.untrusted_read(),
         upstream=job.upstream.route.served.upstream.name,
-        waiting=[one.id for one in (*job.conversation.waiting, *state.turn.approvals)],
-        asked_in=[*job.conversation.asked_in, *([job.identity.run_id] if state.turn.approvals else [])],
+        waiting=[one.id for one in (*job.conversation.approvals.waiting, *state.turn.approvals)],
+        asked_in=[
+            *job.conversation.approvals.asked_in,
+            *([job.identity.run_id] if state.turn.approvals else []),
+        ],
     )
 
 

@@ -3,12 +3,11 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import field
 
-from proxy.approval_records import Approval
-from proxy.events import ToolCall, ToolResult
 from proxy.records import Meter
 from proxy.relay.ask import Ask, Identity, RequestHead
 from proxy.relay.memory.local import LocalResponses
 from proxy.relay.memory.outcomes import Recall
+from proxy.relay.memory.turns import EarlierApprovals
 from proxy.relay.offer import Offer
 from proxy.relay.routing.fallback import Candidates
 from proxy.relay.routing.prices import Price
@@ -84,10 +83,8 @@ class Conversation:
     upstream keeps.  ``offer_fingerprint`` is that of the offer where the answer is to be remembered, else
     ``None``.  ``repeat_key`` is what a repeat of this request has in common with it, empty where none is
     recognised.  ``local`` keeps a response that the record must not have, where the client's connection may
-    go on from it.  ``waiting`` are approvals that what was restored waits for: no model is asked before
-    somebody has decided.  ``asked_in`` are the runs earlier in the conversation that asked for approvals.
-    ``ran`` are approved calls that ran before the model is asked, each with its result and the id of its
-    approval.  ``recall`` says what was put back and what not.
+    go on from it.  ``approvals`` is what those requests were asked.
+    ``recall`` says what was put back and what not.
     """
 
     restored: bool
@@ -96,9 +93,7 @@ class Conversation:
     offer_fingerprint: str | None
     repeat_key: str
     local: LocalResponses | None
-    waiting: tuple[Approval, ...] = ()
-    asked_in: tuple[str, ...] = ()
-    ran: tuple[tuple[ToolCall, ToolResult, str], ...] = ()
+    approvals: EarlierApprovals = field(default_factory=EarlierApprovals)
     recall: Recall = field(default_factory=Recall, compare=False)
 
 

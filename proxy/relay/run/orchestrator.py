@@ -184,9 +184,9 @@ class Orchestrator:
 
     async def _loop(self, job: Job, state: State) -> tuple[RunStatus, str | None]:
         """Turn until the run has an end; its status and error code."""
-        if job.conversation.waiting:
+        if job.conversation.approvals.waiting:
             await self._ending.ask_again(
-                job, state, self._approvals.notice(job.conversation.waiting, again=True)
+                job, state, self._approvals.notice(job.conversation.approvals.waiting, again=True)
             )
             return "suspended", None
         command = state.run.start()
@@ -225,12 +225,12 @@ class Orchestrator:
 
 def _ran_before(job: Job) -> Sequence[RanBefore]:
     """The approved calls that ran for a request, under the names that models call their tools by."""
-    if not job.conversation.ran:
+    if not job.conversation.approvals.ran:
         return ()
     names = {id_: name for name, id_ in job.tools.offer.names.items()}
     return [
         RanBefore(replace(call, name=names.get(call.name, call.name)), result, item_id_of(approval_id))
-        for call, result, approval_id in job.conversation.ran
+        for call, result, approval_id in job.conversation.approvals.ran
     ]
 
 

@@ -67,7 +67,7 @@ class ToolCalls:
             state.tools.context.at_turn(state.run.turn.number),
             self._offered_only(job, state, left),
             job.identity,
-            asked_in=job.conversation.asked_in,
+            asked_in=job.conversation.approvals.asked_in,
             can_wait=self._can_wait(job),
         )
         asked = await with_keepalive(asking, self._settings.keepalive_s, state.output.keep_alive)

@@ -179,7 +179,6 @@ async def create_services(
     store = open_record(config, reap=reap)
     shelf = ResultShelf(record=store)
     capabilities, credentials = tool_capabilities(config, clock, given.http, egress, store.vault)
-    broker = credentials.broker if credentials is not None else None
     policy = _policy(config, credentials)
     own, providers = given.providers is None, given.providers or ()
     if own:
@@ -188,7 +187,6 @@ async def create_services(
     agents = agent_provider(config, given, [*providers, *mcp], policy) if own else ()
     registry = await load_registry([*providers, *mcp, *agents], given, guard)
     instruments = _instruments(config, registry, given.endpoints, store)
-    upstreams = open_upstreams(config, given, instruments, guard)
     webhook = make_webhook(config)
     figures = make_figures(config, store, instruments.metrics)
     runner = Runner(
@@ -205,7 +203,7 @@ async def create_services(
         on_crash=given.on_tool_crash,
         on_closed=instruments.hooks.invocation_ended,
         effects=store,
-        credentials=broker if given.connect else None,
+        credentials=credentials.broker if credentials is not None and given.connect else None,
         log_arguments=config.store.content != "none",
     )
     services = Services(
@@ -214,7 +212,7 @@ async def create_services(
         policy=policy,
         runner=runner,
         store=store,
-        upstreams=upstreams,
+        upstreams=open_upstreams(config, given, instruments, guard),
         limiter=_limiter(config, instruments),
         egress=egress,
         credentials=credentials,

@@ -31,6 +31,7 @@ __all__ = [
     "Trace",
     "Wire",
     "check_aliases",
+    "check_bounds",
     "check_cost_limits",
     "check_end_user",
     "check_headers",

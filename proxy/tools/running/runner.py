@@ -215,8 +215,7 @@ class Runner:
         Read-only calls run first and together, so many at once as a run may have, then the others
         one after the other in the order called; agents that stand side by side run together.  Without
         ``parallel`` all of them run in order.
-        ``approved`` are the indices of calls that somebody approved, and ``granted`` has what lets others
-        run, by their indices.
+        ``approved`` are the indices of calls that somebody approved, ``granted`` has what lets others run.
         """
         results: dict[int, ToolResult] = {}
         deadline = None if budget_s is None else time.monotonic() + budget_s
