@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:  # It is loaded where something is printed: whoever serves prints plain lines only.
     from rich.text import Text
 
-__all__ = ["counted", "plain_text", "safe_cell", "safe_text"]
+__all__ = ["INVISIBLE", "VARIATIONS", "counted", "plain_text", "safe_cell", "safe_text"]
 
 DEFAULT_LIMIT: Final = 200
 
@@ -27,6 +27,15 @@ _HIDDEN_CATEGORIES: Final = frozenset(
         "Zp",  # paragraph separator
     }
 )
+INVISIBLE: Final = frozenset(
+    map(chr, (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), 0x2800, 0x3164, 0xFFA0))
+) | frozenset(map(chr, range(0xE0100, 0xE01F0)))
+"""Letters and marks that are shown as nothing.  Source: Default_Ignorable_Code_Point of Unicode, and the
+empty pattern of Braille."""
+
+VARIATIONS: Final = frozenset(map(chr, range(0xFE00, 0xFE10)))
+"""Each chooses how the character before it looks; many in a row could spell out a text."""
+
 _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
 _MOST_COMBINING: Final = 4
 
@@ -39,11 +48,11 @@ def plain_text(text: str, limit: int = DEFAULT_LIMIT) -> str:
     markup, such as an error line.
     """
     shown: list[str] = []
-    combining = 0
+    combining, before = 0, ""
     for character in text[:limit]:
         # A few marks on a letter are a language, a pile of them covers other lines.
         combining = combining + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
-        if combining > _MOST_COMBINING:
+        if combining > _MOST_COMBINING or character in INVISIBLE or _is_idle(character, before):
             shown.append(_written_out(character))
         elif character in _SHORT:
             shown.append(_SHORT[character])
@@ -51,6 +60,7 @@ def plain_text(text: str, limit: int = DEFAULT_LIMIT) -> str:
             shown.append(_written_out(character))
         else:
             shown.append(character)
+        before = character
     if len(text) > limit:
         shown.append("…")
     return "".join(shown)
@@ -76,6 +86,11 @@ def safe_cell(text: str, style: str = "", limit: int = DEFAULT_LIMIT) -> "Text":
 def counted(number: int, thing: str) -> str:
     """So many of a thing, whose plural ends in -s: ``1 turn``, ``2 turns``."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def _is_idle(character: str, before: str) -> bool:
+    """Whether a character would change the look of the one before it, and there is none."""
+    return character in VARIATIONS and (before in VARIATIONS or not before.strip())
 
 
 def _written_out(character: str) -> str:

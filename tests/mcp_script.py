@@ -71,6 +71,7 @@ PROGRAM = textwrap.dedent(
         if method == "initialize":
             info = {"name": "scripted", "version": "1"}
             result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
+            result["instructions"] = script["instructions"]
             send({"id": number, "result": result})
         elif method == "tools/list":
             send({"id": number, "result": script.get("list") or {"tools": script["tools"]}})
@@ -107,6 +108,7 @@ def scripted(
     stderr: str = "",
     listed: Mapping[str, Any] | None = None,
     dies_on: int = 0,
+    instructions: str = "",
     **server: Any,
 ) -> Server:
     """A server with these tools and answers, not started; ``listed`` is what it lists in place of them.
@@ -122,6 +124,7 @@ def scripted(
         "stderr": stderr,
         "list": listed,
         "dies_on": dies_on,
+        "instructions": instructions,
     }
     script.write_text(json.dumps(said))
     return Server(name, command=sys.executable, args=(str(program), str(script)), **server)

@@ -77,6 +77,7 @@ ROWS: dict[str, tuple[Any, ...]] = {
     "effect_claims": ("place:0", "inv_1", "o", 1, 1.5, 1.5),
     "client_keys": ("key_0", "webui", b"\xff", "pepper", "{}", None, 1.5, None, None),
     "response_owners": ("resp_9", "key_0", 1.5),
+    "diagnoses": ("local", "{}", 1.5),
     "threads": ("conv_0", "open", "", 1.5),
     "native_calls": ("inv_1", "run_1", "{}", 1.5),
     "connection_tokens": ("t", b"\xff", 1.5, "nobody"),

@@ -418,6 +418,7 @@ MADE_OF_DATA: dict[str, str] = {
     "proxy.relay.offer.Offer": "one decision about names, as data",
     "proxy.relay.routing.router.ServedUpstream": "one field for each setting of an upstream",
     "proxy.relay.memory.turns.LastTurn": "what is kept of one turn",
+    "proxy.relay.memory.turns.Restored": "what was put back into one request",
     "proxy.relay.run.run._Turn": "what is counted of one turn",
     "proxy.relay.run.state.TurnProgress": "how far one turn is, as data",
 }

@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from all_tests import all_tests
+from named_tests import cells_of, names_of_tests
 
 ROOT = Path(__file__).resolve().parent.parent
 SECTIONS = ("Every crossing", "Every count")
@@ -22,19 +22,13 @@ def rows() -> dict[str, str]:
         for line in body.splitlines():
             if line.startswith("**"):
                 table = f" {line.strip('*')}"
-            cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
-            if len(cells) > 1 and cells[0] != "what" and set(cells[0]) != {"-"}:
+            cells = cells_of(line)
+            if len(cells) > 1 and cells[0] != "what":
                 assert len(cells) == 3, f"three cells: {line}"
                 what = f"{section}{table}: {cells[0]}"
                 assert what not in found, f"a row stands once: {what}"
                 found[what] = cells[2]
     return found
-
-
-@cache
-def names_of_tests() -> frozenset[str]:
-    """The names of all tests."""
-    return frozenset(test.name for test in all_tests())
 
 
 @pytest.mark.parametrize("what", rows() or ["no row"])

@@ -197,7 +197,17 @@ def doctor(
 
     configure_logging(level="error", secrets=loaded.secrets())
     try:
-        status = common.run_async(examine(loaded, name, model=model, as_json=as_json, write=file, yes=yes))
+        status = common.run_async(
+            examine(
+                loaded,
+                name,
+                model=model,
+                as_json=as_json,
+                write=file,
+                yes=yes,
+                keep=not by_url and common.config_path(config) is not None,
+            )
+        )
     except KeyboardInterrupt:
         common.say_error("stopped; no file was changed")
         raise typer.Exit(130) from None

@@ -49,6 +49,13 @@ _MARGIN_S: Final = 1.0
 _PEOPLE: Final = ("safety_identifier", "user")
 """Fields by which providers count abuse by end user."""
 
+_ASKING: Final = (
+    "\n\nA person must approve each call of these tools, and nobody can be asked while you work, so you do "
+    "not have them: {}. If the task needs one, do the rest of the task. Then say in your report which tool "
+    "must be called, and with which arguments."
+)
+"""Added to the instructions of an agent, so that the model that called it can make the call."""
+
 _STOPPED: Final[Mapping[str, str]] = {
     "max_turns": "it had no turns left",
     "max_calls": "it had no tool calls left",
@@ -67,6 +74,11 @@ class _AgentPermissions:
     policies: Mapping[str, Policy]
     selections: Mapping[str, Selection]
     acts: bool
+
+    @property
+    def asking(self) -> Sequence[str]:
+        """The agent's tools that it does not get because a person would have to approve their calls."""
+        return sorted({name for selection in self.selections.values() for name in selection.asking})
 
 
 class AgentRuns:
@@ -100,7 +112,7 @@ class AgentRuns:
 
     async def __call__(self, agent: Agent, task: str, context: CallContext) -> Any:
         """The agent's report on a task, as :class:`~proxy.tools.agents.provider.RunAgent` says."""
-        parent = self._parents.of(context.run_id)
+        parent = self._parents.of(context.run_id, context.call_id)
         if parent is None:
             raise ToolFailure("an agent runs only inside of a request that asks a model")
         if not parent.purse.take_turn():
@@ -155,28 +167,29 @@ class AgentRuns:
 
     def _ask(self, agent: Agent, task: str, context: CallContext, parent: Parent, watch: "_Watch") -> Ask:
         """The request that an agent's run is."""
-        outer, purse = parent.job.client.ask, parent.purse
-        model = agent.model or parent.job.client.request.model
+        outer, purse = parent.ask, parent.purse
+        model = agent.model or parent.model
         try:
             routes = outer.access.permissions.router.routes(model, self._wire.dialect.wire, self._others)
         except RequestError as error:
             raise ToolFailure(f"the agent cannot be asked: {error}") from None
-        ledger = parent.job.tools.ledger.inner()
-        if untrusted := parent.job.tools.ledger.untrusted_before(parent.turn):
+        ledger = parent.ledger.inner()
+        if untrusted := parent.ledger.untrusted_before(parent.turn):
             # Nobody can tell whether a task quotes what the model has read.
             ledger.mark_untrusted(untrusted)
         left_s = min(agent.timeout_s, purse.seconds_left())
         identity = outer.identity
+        permissions = self._permissions(agent, outer.access.permissions, routes)
         return Ask(
             Identity(self._run_ids(), identity.request_id, identity.caller, identity.key, is_person=False),
             self._wire,
-            _body(agent, model, task, outer.body.payload),
+            _body(agent, model, task, outer.body.payload, permissions.asking),
             RequestHead(_authorization(outer.head.headers)),
             RequestOptions(wanted=Wanted(every=True), history=False),
-            Access(self._permissions(agent, outer.access.permissions, routes), routes, outer.access.meter),
+            Access(permissions, routes, outer.access.meter),
             nested=Nested(
                 agent=agent.name,
-                parent_run=identity.run_id,
+                parent_run=context.run_id,
                 parent_call=context.invocation_id,
                 settings=replace(
                     self._settings,
@@ -229,12 +242,15 @@ class AgentRuns:
         return narrowed.put(key, (both, catalog.select(both)))
 
 
-def _body(agent: Agent, model: str, task: str, outer: Mapping[str, Any]) -> Body:
+def _body(agent: Agent, model: str, task: str, outer: Mapping[str, Any], asking: Sequence[str]) -> Body:
     """The request to an agent's model: its instructions and the task, and nothing of the conversation.
 
-    ``outer`` is the client's request, from which only the end user is taken.
+    ``outer`` is the client's request, from which only the end user is taken.  ``asking`` are tools that the
+    agent would have, but for the approval that their calls need.
     """
     instructions = agent.instructions
+    if asking:
+        instructions += _ASKING.format(", ".join(asking))
     payload: dict[str, Any] = {name: outer[name] for name in _PEOPLE if isinstance(outer.get(name), str)}
     if agent.output_schema is not None:
         instructions += schema_words(agent.output_schema)

@@ -49,6 +49,18 @@ class Purse:
         self.seconds_left = seconds_left
         self.used_turns = self.used_calls = self.used_tokens = self.used_cost = 0
 
+    @classmethod
+    def of(cls, settings: RunSettings, clock: Callable[[], float]) -> "Purse":
+        """What agents may use before the first turn of a run; one turn is left for the run's own answer."""
+        until = clock() + settings.request_timeout_s
+        return cls(
+            turns=settings.max_turns - 1,
+            calls=settings.max_calls,
+            tokens=settings.max_tokens or None,
+            cost=settings.max_cost or None,
+            seconds_left=lambda: until - clock(),
+        )
+
     def take_turn(self) -> bool:
         """Take one turn; whether there was one."""
         if self.used_turns >= self._turns:

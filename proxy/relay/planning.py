@@ -4,6 +4,7 @@ The same bytes are planned for anew for each upstream that is asked: its tools, 
 Nothing here knows where a request comes from: whoever can fill an :class:`Ask` can have it run.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,15 +14,17 @@ from proxy.errors import RequestError
 from proxy.in_thread import LARGE_BYTES, in_thread
 from proxy.relay.approvals.approvals import Resuming
 from proxy.relay.ask import Ask, RequestHead, UpstreamPermissions
+from proxy.relay.base import RunSettings
 from proxy.relay.body import check_switches
 from proxy.relay.headers import of_any_dialect
 from proxy.relay.memory.fingerprint import prompt_fingerprint
-from proxy.relay.memory.history import Restored, Settle
+from proxy.relay.memory.history import Answers, Restored, Settle
 from proxy.relay.memory.idempotency import repeat_of
 from proxy.relay.memory.outcomes import MemoryOutcome
 from proxy.relay.memory.references import item_not_found
 from proxy.relay.memory.run_memory import RunMemory
 from proxy.relay.metering import price_of
+from proxy.relay.nested import Purse
 from proxy.relay.offer import Offer, OfferRules, Offers, Wanted, asking_too, guard, is_reserved
 from proxy.relay.ports import port_of, text_call_rules
 from proxy.relay.routing.fallback import Candidates
@@ -30,6 +33,7 @@ from proxy.relay.routing.router import Route
 from proxy.relay.run.job import (
     Accounting,
     ClientSide,
+    Continued,
     Conversation,
     Fallback,
     Job,
@@ -37,6 +41,7 @@ from proxy.relay.run.job import (
     ToolAccess,
     UpstreamSide,
 )
+from proxy.relay.run.parents import Parent, Parents
 from proxy.tools.running.ledger import RunLedger
 from proxy.values import value_class
 from proxy.wires.client_port import ClientRequest, LoadsModels, RefersToItems
@@ -53,7 +58,7 @@ class Planning:
     """A request while it is planned for one upstream after the other.
 
     ``repeat_key`` and ``ledger`` are its job's.  ``pinned`` says that its conversation has been looked for,
-    and with it the upstream that has it.
+    and with it the upstream that has it.  ``purse`` says what agents have used whose calls were approved.
     """
 
     ask: Ask
@@ -61,6 +66,7 @@ class Planning:
     ledger: RunLedger | None = None
     repeat_key: str = ""
     pinned: bool = False
+    purse: Purse | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +122,16 @@ class Planner:
         prices: Prices,
         settings: PlanSettings,
         wires: Mapping[str, Wire] = MappingProxyType({}),
+        parents: Parents | None = None,
+        budgets: RunSettings | None = None,
     ) -> None:
-        """``wires`` are those in which upstreams are asked, by their names."""
+        """``wires`` are those in which upstreams are asked, by their names.
+
+        Approved calls of agents are known to ``parents`` while they run, with ``budgets`` of the request.
+        """
         self._wires = wires
+        self._parents = parents or Parents()
+        self._budgets = budgets or RunSettings()
         self._approvals = memory.approvals
         self._history = memory.history
         self._items = memory.items
@@ -222,7 +235,7 @@ class Planner:
             draft.offer_fingerprint,
             is_person=draft.is_person,
             local=ask.local,
-            settle=self._settle(ask, route),
+            settle=self._settle(planning, request, route),
             why_not=_why_not(draft),
         )
         if read_before and not restored.untrusted:
@@ -236,18 +249,31 @@ class Planner:
             return Plan(route, None)
         return Plan(route, await self._job(planning, draft, restored))
 
-    def _settle(self, ask: Ask, route: Route) -> Settle | None:
+    def _settle(self, planning: Planning, request: ClientRequest, route: Route) -> Settle | None:
         """What finds out about approvals of the one who asks; ``None`` where there are none."""
         if not self._approvals.enabled:
             return None
-        upstream, permissions = route.served.upstream.name, ask.access.permissions
-        resuming = Resuming(
-            ask.identity,
-            permissions.policies[upstream],
-            permissions.selections[upstream].catalog,
-            ask.access.meter,
-        )
-        return lambda ids: self._approvals.settle(ids, resuming)
+        ask, upstream = planning.ask, route.served.upstream.name
+        permissions = ask.access.permissions
+
+        async def settle(ids: Sequence[str], untrusted: str) -> Answers:
+            ledger = RunLedger()
+            if untrusted:
+                ledger.mark_untrusted(untrusted)
+            planning.purse = planning.purse or Purse.of(
+                self._budgets.within(request.max_calls), time.monotonic
+            )
+            parent = Parent(ask, request.model, ledger, 1, planning.purse)
+            resuming = Resuming(
+                ask.identity,
+                permissions.policies[upstream],
+                permissions.selections[upstream].catalog,
+                ask.access.meter,
+                lambda approval: self._parents.continuing(approval, parent),
+            )
+            return await self._approvals.settle(ids, resuming)
+
+        return settle
 
     async def _with_items(self, ask: Ask, route: Route) -> tuple[Ask, str]:
         """A request that says the items of our responses that it names, if its upstream cannot know them; and
@@ -315,7 +341,7 @@ class Planner:
                 offer_fingerprint=draft.offer_fingerprint,
                 repeat_key=planning.repeat_key,
                 local=ask.local,
-                approvals=restored.approvals,
+                approvals=Continued(restored.waiting, restored.ran, planning.purse, restored.asked_in),
                 recall=restored.recall,
             ),
             Accounting(meter, price_of(meter, self._prices, route, payload)),

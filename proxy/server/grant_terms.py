@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from proxy.errors import RequestError
 from proxy.relay.approvals.grants import GrantTerms
-from proxy.server.config.types import BoundConfig, check_bounds
+from proxy.server.config.types import BoundConfig, Bounds
 from proxy.tools.running.granted import ArgumentLimits
 
 __all__ = ["GRANT_EXAMPLE", "read_terms"]
@@ -18,7 +18,7 @@ GRANT_EXAMPLE: Final = '{"for": "1h"} or {"conversation": true}'
 _FIELDS: Final = ("for", "conversation", "arguments")
 _DURATION: Final = re.compile(r"(\d{1,6})([smhdw])")
 _SECONDS: Final[Mapping[str, float]] = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_BOUNDS: Final = TypeAdapter(dict[str, BoundConfig])
+_BOUNDS: Final[TypeAdapter[dict[str, dict[str, BoundConfig]]]] = TypeAdapter(Bounds)
 _MOST_BOUNDS: Final = 32
 _MOST_VALUES: Final = 100
 _LONGEST_VALUE: Final = 1000
@@ -59,14 +59,12 @@ def _read_limits(value: Any, at: str) -> ArgumentLimits:
             at, f'must be an object of at most {_MOST_BOUNDS} limits like {{"amount": {{"max": 100}}}}'
         )
     try:
-        bounds = _BOUNDS.validate_python(value)
-        check_bounds({"*": bounds})
+        # Bounds are of a pattern of tools; the tool of a grant is that of its approval.
+        bounds = _BOUNDS.validate_python({"*": value})["*"]
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
+        place = ".".join(map(str, first["loc"][1:]))
         raise _fault(f"{at}.{place[:100]}" if place else at, first["msg"]) from None
-    except ValueError as error:
-        raise _fault(at, str(error)) from None
     for path, bound in bounds.items():
         values = bound.enum or ()
         if len(values) > _MOST_VALUES or any(

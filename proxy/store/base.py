@@ -28,6 +28,7 @@ __all__ = [
     "MAX_CALLED",
     "MAX_MARKS_READ",
     "CalledTool",
+    "DiagnosisStore",
     "KeySource",
     "KeyStore",
     "PinStore",
@@ -265,7 +266,19 @@ class PinStore(Protocol):
         ...
 
 
-class Store(InvocationLog, EffectLog, KeptResults, KeyStore, PinStore, ThreadLog, Protocol):
+class DiagnosisStore(Protocol):
+    """Where it is kept what ``toolrelay doctor`` found of each upstream last, as JSON by its name."""
+
+    async def read_diagnoses(self) -> Mapping[str, str]:
+        """The newest 1,000, the newest first; raises StoreError."""
+        ...
+
+    async def put_diagnosis(self, upstream: str, diagnosis: str) -> None:
+        """Keep one in place of the upstream's earlier one, committed on return; raises StoreError."""
+        ...
+
+
+class Store(InvocationLog, EffectLog, KeptResults, KeyStore, PinStore, DiagnosisStore, ThreadLog, Protocol):
     """Runs, turns, messages, invocations, effects, suspended turns, responses, large results, client keys.
 
     The plain (not ``async``) methods queue a write and return at once, whatever the disk does:

@@ -25,12 +25,12 @@ from proxy.wires.past.evidence import Evidence
 
 __all__ = [
     "Answer",
+    "ApprovedCall",
     "ClientPort",
     "ClientRequest",
     "ClientView",
     "ContinuingEncoder",
     "LoadsModels",
-    "RanBefore",
     "RefersToItems",
     "ReturnedCalls",
     "StreamWriter",
@@ -207,16 +207,15 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class RanBefore:
-    """A call that ran before the model was asked, since somebody had approved it.
+class ApprovedCall:
+    """A call that an earlier answer asked about, and that has run since.
 
-    ``call`` has the name that models call the tool by; ``asked_by`` is the id of the item that asks about
-    it, in a dialect that has such items.
+    ``call`` has the name that models use, and ``approval_id`` is that of its approval.
     """
 
+    approval_id: str
     call: ToolCall
     result: ToolResult
-    asked_by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +225,7 @@ class ClientView:
     ``model`` is named where no upstream names one.  ``is_hidden`` tells the names of server tools: the client
     does not get their calls.  ``usage_was_added`` says that the proxy, not the client, asked the upstream for
     usage.  ``shown`` is what the client sees of the server tools that it chose, whatever the trace.
-    ``ran_before`` are calls that ran for this request before the model was asked.
+    ``approved`` are calls that ran before the model is asked.
     """
 
     model: str
@@ -235,7 +234,7 @@ class ClientView:
     usage_was_added: bool = False
     caller: str = ""
     shown: ShownTools = NOTHING_SHOWN
-    ran_before: Sequence[RanBefore] = ()
+    approved: Sequence[ApprovedCall] = ()
 
 
 class StreamWriter(Protocol):

@@ -14,6 +14,7 @@ from running_proxy import running
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
 
 STREAM = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+UNSENT = "Results for OpenAI tool mcp.buy are not sent to the API when store is false"
 APPROVE = pytest.mark.parametrize("approve", [True, False], ids=["yes", "no"])
 
 
@@ -84,11 +85,14 @@ async def test_the_vercel_sdk(
     assert [(name, asked["tool"], asked["arguments"]) for name, asked in chat.pop("asked")] == [
         ("toolrelay__approve", BUY, {"what": "milk"})
     ]
-    assert chat == {"text": "Bought.", "next": "Bought.", "warnings": []}
+    assert chat == {"text": "Bought.", "next": "Bought.", "warnings": [], "ran": []}
+    # The SDK gives the call that ran an id of its own.
+    assert responses.pop("ran") == ([["mcp.buy", '{"what":"milk"}', None]] if approve else [])
+    unsent = [one["message"] for one in responses.pop("warnings")]
+    assert unsent == ([UNSENT] if approve and not store else [])
     assert responses == {
         "text": "Bought.",
         "next": "Bought.",
-        "warnings": [],
         "asked": [["mcp.buy", {"what": "milk"}]],
     }
     check_sent(bodies, approve=approve, reason="A person refused this call")

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,8 @@ def large(size: int) -> Mapping[str, Any]:
 
 
 @asynccontextmanager
-async def over_http() -> AsyncIterator[Server]:
-    """A server of 2025-11-25 that answers in JSON."""
+async def over_http(*, events: bool = False) -> AsyncIterator[Server]:
+    """A server of 2025-11-25 that answers in JSON, or with one event of a stream."""
 
     async def serve(request: web.Request) -> web.StreamResponse:
         asked = await request.json()
@@ -55,7 +55,10 @@ async def over_http() -> AsyncIterator[Server]:
                 told = FINE
             case _:
                 told = {"error": {"code": -32601, "message": "not known"}}
-        return web.json_response({"jsonrpc": "2.0", "id": asked["id"], **told})
+        whole = json.dumps({"jsonrpc": "2.0", "id": asked["id"], **told})
+        if events:
+            return web.Response(text=f"event: message\ndata: {whole}\n\n", content_type="text/event-stream")
+        return web.Response(text=whole, content_type="application/json")
 
     app = web.Application()
     app.router.add_post("/mcp", serve)
@@ -75,18 +78,22 @@ async def over_stdio(folder: Path) -> AsyncIterator[Server]:
     yield scripted(folder, TOOLS, answers)
 
 
+def over(transport: str, folder: Path) -> AbstractAsyncContextManager[Server]:
+    """The server over a transport."""
+    return over_stdio(folder) if transport == "stdio" else over_http(events=transport == "events")
+
+
 async def call(host: Hosted, server: str, tool: str) -> str:
     """What a tool says."""
     digest = (await host.definitions(server))[tool].digest
     return read_result(await host.client.call(server, tool, digest, {}, LATE_S)).text
 
 
-@pytest.mark.parametrize("transport", ["stdio", "http"])
+@pytest.mark.parametrize("transport", ["stdio", "http", "events"])
 async def test_a_large_answer_fails_its_own_call_alone(tmp_path: Path, transport: str) -> None:
     """The call is told why, and that it ran; other calls, of this server and of another, go on meanwhile."""
     other = scripted(tmp_path, [tool_definition("a")], {"a": FINE}, name="other")
-    made = over_http() if transport == "http" else over_stdio(tmp_path)
-    async with made as toy, hosted(toy, other, networks=("127.0.0.0/8",)) as host:
+    async with over(transport, tmp_path) as toy, hosted(toy, other, networks=("127.0.0.0/8",)) as host:
         await host.becomes("toy", "ready")
         await host.becomes("other", "ready")
         asking = asyncio.create_task(call(host, "toy", "large"))
@@ -99,20 +106,29 @@ async def test_a_large_answer_fails_its_own_call_alone(tmp_path: Path, transport
         assert host.client.statuses["toy"].reconnects == 0
 
 
-@pytest.mark.parametrize("transport", ["stdio", "http"])
-async def test_an_answer_past_the_bound_costs_its_connection(tmp_path: Path, transport: str) -> None:
-    """Nobody knows what the rest of it would have said; the server is connected anew."""
+@pytest.mark.parametrize(
+    ("transport", "words", "reconnects"),
+    [
+        ("stdio", "the connection to the server toy was lost", 1),
+        ("http", "the server's answer is larger than 16777216 bytes", 0),
+        ("events", "the server's answer is larger than 16777216 bytes", 0),
+    ],
+)
+async def test_an_answer_past_the_bound_is_not_read(
+    tmp_path: Path, transport: str, words: str, reconnects: int
+) -> None:
+    """Nobody knows what it would have said; a program is started anew, and no other server is affected."""
     other = scripted(tmp_path, [tool_definition("a")], {"a": FINE}, name="other")
-    made = over_http() if transport == "http" else over_stdio(tmp_path)
-    async with made as toy, hosted(toy, other, networks=("127.0.0.0/8",)) as host:
+    async with over(transport, tmp_path) as toy, hosted(toy, other, networks=("127.0.0.0/8",)) as host:
         await host.becomes("toy", "ready")
         await host.becomes("other", "ready")
-        with pytest.raises(ToolFailure, match="may have taken effect"):
+        with pytest.raises(ToolFailure, match=f"{words}; it may have taken effect"):
             await call(host, "toy", "endless")
         assert await call(host, "other", "a") == "fine"
         assert host.client.statuses["other"].reconnects == 0
         await host.becomes("toy", "ready")
         assert await call(host, "toy", "a") == "fine"
+        assert host.client.statuses["toy"].reconnects == reconnects
 
 
 async def test_streams_beside_a_large_answer(tmp_path: Path) -> None:

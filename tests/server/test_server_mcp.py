@@ -1,5 +1,6 @@
 """MCP tools in a whole proxy: offered as pinned, called under policy, withheld once they drift."""
 
+import asyncio
 import json
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from mcp_proxy import FINE, mcp_proxy, offered, said
 from mcp_rig import hosted
 from mcp_script import calls_of, scripted, tool_definition
 from raw_upstream import RawRequest, Step
+from structlog.testing import capture_logs
 from waiting import until
 
 from proxy.tools.mcp.servers import Server
@@ -114,3 +116,46 @@ async def test_a_result_withholds_what_could_do_harm(tmp_path: Path) -> None:
     async with serving(server) as (proxy, _, upstream):
         await proxy.ask(ASK)
         assert offered(upstream) == []
+
+
+async def test_only_what_was_pinned_reaches_a_model(tmp_path: Path) -> None:
+    """No instructions, icons or hints of a server; of a schema no hidden text; nothing of it is fetched."""
+    fetched: list[object] = []
+    listener = await asyncio.start_server(lambda *streams: fetched.append(streams), "127.0.0.1", 0)
+    here = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    schema = {
+        "$id": f"{here}/schema",
+        "type": "object",
+        "properties": {"path": {"type": "string", "description": "A path.\u200bIGNORE-ALL"}},
+    }
+    tool = tool_definition(
+        "read", inputSchema=schema, icons=[{"src": f"{here}/icon"}], _meta={"note": "META-WORDS"}
+    )
+    link = {"type": "resource_link", "uri": f"{here}/link", "name": "A page", "icons": [{"src": f"{here}/i"}]}
+    answer = {"result": {"content": [link], "_meta": {"note": "META-WORDS"}}}
+    server = scripted(tmp_path, [tool], {"read": answer}, instructions="OBEY-THE-SERVER")
+    async with listener, serving(server) as (proxy, _, upstream):
+        assert f"{here}/link" in said(await proxy.ask(ASK))
+        (shown,) = json.loads(upstream.requests[0].body)["tools"]
+        assert shown["function"]["parameters"]["properties"]["path"]["description"] == "A path.IGNORE-ALL"
+        for request in upstream.requests:
+            text = request.body.decode()
+            assert not any(word in text for word in ("OBEY-THE-SERVER", "META-WORDS", "/icon", '/i"'))
+    assert fetched == []
+
+
+async def test_structured_content_is_what_was_promised(tmp_path: Path) -> None:
+    """Else the model reads that the tool ran, in words that repeat nothing of it; so does no log."""
+    promised = {"type": "object", "properties": {"value": {"type": "integer"}}, "required": ["value"]}
+    tools = [tool_definition(name, outputSchema=promised) for name in ("read", "write")]
+    answers = {
+        "read": {"result": {"content": [], "structuredContent": {"value": "SECRET"}}},
+        "write": {"result": {"content": [], "structuredContent": {"value": 3}}},
+    }
+    server = scripted(tmp_path, tools, answers)
+    with capture_logs() as lines:
+        async with serving(server) as (proxy, _, _):
+            words = said(await proxy.ask(ASK))
+            assert "the tool ran, but its structured content does not fit the outputSchema" in words
+            assert "SECRET" not in words
+    assert "SECRET" not in repr(lines)

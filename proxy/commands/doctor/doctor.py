@@ -13,6 +13,7 @@ from proxy.commands.doctor.check import without_record
 from proxy.commands.doctor.checks import Check, Finding, Outcome, Replies, judge
 from proxy.commands.doctor.dialects import find_dialects
 from proxy.commands.doctor.exchange import Reply, exchange
+from proxy.commands.doctor.keeping import keep_diagnosis
 from proxy.commands.doctor.probe import lacks_v1, lists_of, models_at, v1_fault
 from proxy.commands.doctor.questions import MOST_TOKENS, questions
 from proxy.commands.doctor.written import written_into
@@ -21,6 +22,7 @@ from proxy.plain_text import plain_text
 from proxy.server.app import built_in_wires, create_services
 from proxy.server.config.load import Config
 from proxy.server.config.text import toml_value
+from proxy.server.ui.diagnoses import KeptFinding
 from proxy.upstreams.base import Upstream
 from proxy.wires.wire import CrossableWire
 
@@ -47,11 +49,19 @@ class Diagnosis:
 
 
 async def doctor(
-    config: Config, name: str, *, model: str | None, as_json: bool, write: Path | None, yes: bool
+    config: Config,
+    name: str,
+    *,
+    model: str | None,
+    as_json: bool,
+    write: Path | None,
+    yes: bool,
+    keep: bool = False,
 ) -> int:
     """Examine the upstream ``name``; the exit status, 0 where it could be examined.
 
-    Raises :class:`~proxy.errors.ConfigError` for what keeps it from being examined.
+    With ``keep`` the record gets what was found, for the web UI.  Raises
+    :class:`~proxy.errors.ConfigError` for what keeps it from being examined.
     """
     services = await create_services(without_record(config))
     try:
@@ -67,6 +77,12 @@ async def doctor(
         say(hide(orjson.dumps(_as_json(name, diagnosis)).decode()))
     else:
         _show(diagnosis, hide)
+    if keep:
+        found = [
+            KeptFinding(check.title, _WORDS[one.outcome][0], hide(plain_text(one.words, 400)))
+            for check, one in diagnosis.found
+        ]
+        await keep_diagnosis(config, name, plain_text(diagnosis.model), found)
     lines = new_lines(config, name, diagnosis.settings)
     if not as_json:
         _show_lines(name, lines)

@@ -17,14 +17,16 @@ from proxy.server.config.load import Config
 from proxy.server.open_record import open_record
 from proxy.tools.access.policy import Policy
 from proxy.tools.mcp.definitions import Definition
+from proxy.tools.mcp.differences import difference
 from proxy.tools.mcp.names import PROVIDER
-from proxy.tools.mcp.pins import Pin, read_pin_file, write_pin_file
+from proxy.tools.mcp.pins import MOST_PINNED, Pin, read_pin_file, write_pin_file
 from proxy.tools.mcp.provider import spec_of
 from proxy.tools.mcp.servers import Server
 
 __all__ = ["allow_tools", "deny_tool"]
 
 _MAX_DIFF = 40
+_MOST_NAMED = 8
 _RELOAD = "running servers read the file when they reload (SIGHUP, or serve --reload)"
 
 
@@ -62,6 +64,17 @@ async def allow_tools(config: Config, pattern: str, *, yes: bool, file: Path | N
         for server, tool in wanted
         if tool.live is not None
     ]
+    pins, beyond = _within_bound(before, pins)
+    if beyond:
+        well = False
+        named = ", ".join(pin.id for pin in beyond[:_MOST_NAMED])
+        say_error(
+            f"{counted(len(beyond), 'tool')} not allowed, since all servers together may have {MOST_PINNED}: "
+            f"{named}{' and more' if len(beyond) > _MOST_NAMED else ''}; deny others, or name fewer in "
+            "mcp.servers.NAME.tools"
+        )
+    if not pins:
+        return False
     await _keep(config, file, before, pins)
     for line in _done(config, pins, file):
         say(line)
@@ -88,6 +101,18 @@ async def deny_tool(config: Config, name: str, *, file: Path | None) -> bool:
     else:
         say_error(f"{name} was not allowed; see: toolrelay mcp list")
     return removed
+
+
+def _within_bound(before: Sequence[Pin], pins: Sequence[Pin]) -> tuple[list[Pin], list[Pin]]:
+    """The pins for which there is room, and those for which there is none; a pin anew takes no more room."""
+    known = {pin.id for pin in before}
+    room = MOST_PINNED - len(known)
+    kept: list[Pin] = []
+    beyond: list[Pin] = []
+    for pin in pins:
+        room -= pin.id not in known
+        (kept if pin.id in known or room >= 0 else beyond).append(pin)
+    return kept, beyond
 
 
 def _pins_of(file: Path) -> Sequence[Pin]:
@@ -142,7 +167,7 @@ def _describe(server: Server, tool: Look) -> Iterator[str]:
         yield f"  argument {plain_text(name)}: {about}"
     if tool.state == "changed" and tool.pin is not None:
         yield "  changes:"
-        yield from (f"    {line}" for line in _difference(tool.pin.definition, live))
+        yield from (f"    {line}" for line in difference(tool.pin.definition, live, _MAX_DIFF))
 
 
 def _whose(server: Server, live: Definition) -> str:
@@ -166,20 +191,6 @@ def _arguments(live: Definition) -> Iterator[tuple[str, str]]:
         about = schema.get("description") if isinstance(schema, dict) else None
         words = f": {plain_text(about, 300)}" if isinstance(about, str) else ""
         yield name, f"{plain_text(str(kind))}{need}{words}"
-
-
-def _difference(before: Definition, now: Definition) -> Iterator[str]:
-    """What changed in a definition, line by line."""
-    texts = [
-        json.dumps(one.written(), indent=1, sort_keys=True, ensure_ascii=True).splitlines()
-        for one in (before, now)
-    ]
-    lines = list(difflib.unified_diff(texts[0], texts[1], lineterm="", n=0))[2:]
-    for line in lines[:_MAX_DIFF]:
-        if not line.startswith("@@"):
-            yield plain_text(line, MAX_LINE)
-    if len(lines) > _MAX_DIFF:
-        yield f"and {len(lines) - _MAX_DIFF} more lines"
 
 
 def _nothing(pattern: str, looks: Sequence[ServerLook]) -> str:

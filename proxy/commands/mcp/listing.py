@@ -37,7 +37,7 @@ async def list_servers(config: Config, *, as_json: bool) -> bool:
                 say(f"  {tool.id}: {_what_of(config, look, tool)}")
             for one in look.listing.status.left_out:
                 say(f"  {look.server.name}: cannot use {one.name}: {one.reason}")
-        for line in (*warnings_of(looks, 0), *_lacking(looks)):
+        for line in (*warnings_of(looks, _offered(config, looks)), *_lacking(looks)):
             say(f"  {line}")
     return _say_unreachable(looks)
 
@@ -55,7 +55,7 @@ async def test_server(config: Config, name: str) -> bool:
             say(f"  {tool.id}: {_what_of(config, look, tool)}")
         for one in status.left_out:
             say(f"  cannot use {one.name}: {one.reason}")
-        for line in (*warnings_of([look], 0), *_lacking([look])):
+        for line in (*warnings_of([look], _offered(config, [look])), *_lacking([look])):
             say(f"  {line}")
     if look.listing.stderr:
         say("the last lines that the server wrote to standard error:")
@@ -76,18 +76,23 @@ async def mcp_faults(config: Config) -> list[str]:
 
 def _details(config: Config, looks: Sequence[ServerLook]) -> list[str]:
     """Tools that are left out, or withheld although they were allowed, and warnings."""
-    lines, offered = [], 0
+    lines = []
     for look in looks:
         lines += [
             f"{look.server.name}: cannot use {plain_text(one.name, MAX_LINE)}: {one.reason}"
             for one in look.listing.status.left_out
         ]
         for tool in look.tools:
-            what = _what_of(config, look, tool)
-            offered += what == _OFFERED
             if tool.state not in ("pinned", "new"):
-                lines.append(f"{tool.id}: {what}")
-    return [*lines, *warnings_of(looks, offered), *_lacking(looks)]
+                lines.append(f"{tool.id}: {_what_of(config, look, tool)}")
+    return [*lines, *warnings_of(looks, _offered(config, looks)), *_lacking(looks)]
+
+
+def _offered(config: Config, looks: Sequence[ServerLook]) -> Counter[str]:
+    """How many tools of each server models are offered."""
+    return Counter(
+        look.server.name for look in looks for tool in look.tools if _what_of(config, look, tool) == _OFFERED
+    )
 
 
 def _lacking(looks: Sequence[ServerLook]) -> list[str]:

@@ -4,23 +4,22 @@ These warnings decide nothing: they match words that an attacker can avoid.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from proxy.commands.mcp.looking import Look, ServerLook
 from proxy.plain_text import plain_text
 from proxy.records import ToolEffect
 from proxy.server.config.load import Config
-from proxy.tools.access.catalog import Catalog
+from proxy.tools.access.catalog import MOST_OFFERED, Catalog, too_many_offered
+from proxy.tools.access.policy import Policy
 from proxy.tools.mcp.definitions import MAX_SHOWN, Definition
 from proxy.tools.mcp.names import pattern_of_server
 
-__all__ = ["unallowed_lines", "warnings_of"]
+__all__ = ["many_lines", "unallowed_lines", "warnings_of"]
 
 _MOST_NAMED: Final = 8
-_MOST_OFFERED: Final = 128
-"""The most tools that OpenAI accepts in one request."""
-
 _ORDERS: Final = re.compile(
     r"\b(?:ignore (?:all|any|the|previous|prior|other)|disregard (?:all|any|the|previous|prior)"
     r"|do not (?:tell|mention|inform|ask|reveal)|don't (?:tell|mention|inform|ask)"
@@ -43,14 +42,35 @@ def unallowed_lines(config: Config, catalog: Catalog) -> list[str]:
     ]
 
 
-def warnings_of(looks: Sequence[ServerLook], offered: int) -> list[str]:
-    """A line for each problem; ``offered`` is how many tools models are offered in total."""
+def warnings_of(looks: Sequence[ServerLook], offered: Mapping[str, int]) -> list[str]:
+    """A line for each problem; ``offered`` has the number of tools of each server that models are offered."""
     lines = [line for look in looks for line in _of_server(look)]
-    if offered > _MOST_OFFERED:
+    count = sum(offered.values())
+    if count > MOST_OFFERED:
         lines.append(
-            f"{offered} tools are offered, but OpenAI accepts {_MOST_OFFERED}: name fewer in policy.allow"
+            f"{count} tools of MCP servers are offered, but OpenAI accepts {MOST_OFFERED} in all: name "
+            f"fewer in policy.allow; most are of {_largest(offered)}"
         )
     return lines
+
+
+def many_lines(catalog: Catalog, policy: Policy) -> list[str]:
+    """A line if more tools are offered than OpenAI accepts, with the servers that have most of them."""
+    offered = too_many_offered(catalog, policy)
+    if not offered:
+        return []
+    origins = (spec.origin for spec in catalog.select(policy).offered)
+    counts = Counter(origin.server for origin in origins if origin is not None)
+    most = f"; most are of {_largest(counts)}" if counts else ""
+    return [
+        f"{offered} tools are offered, but OpenAI accepts {MOST_OFFERED}: name fewer in policy.allow{most}"
+    ]
+
+
+def _largest(counts: Mapping[str, int]) -> str:
+    """The servers with the most tools, and the patterns that name them."""
+    first = sorted(counts.items(), key=lambda one: (-one[1], one[0]))[:3]
+    return ", ".join(f'{name} ({count}, "{pattern_of_server(name)}")' for name, count in first)
 
 
 def _of_server(look: ServerLook) -> Iterator[str]:
@@ -75,9 +95,9 @@ def _of_server(look: ServerLook) -> Iterator[str]:
 def _of_definition(definition: Definition) -> Iterator[str]:
     if definition.has_hidden_text:
         yield "its texts contain invisible characters; tools allow shows them as escapes"
-    found = _ORDERS.search(definition.description)
+    found = next(filter(None, map(_ORDERS.search, definition.texts)), None)
     if found is not None:
-        yield f'its description gives orders to the model: "{plain_text(found[0], 80)}"'
+        yield f'its definition gives orders to the model: "{plain_text(found[0], 80)}"'
     if len(definition.description) > MAX_SHOWN:
         yield f"its description is longer than the {MAX_SHOWN} characters that models are shown"
     if not definition.id.endswith(f"__{definition.name}"):

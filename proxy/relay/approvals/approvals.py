@@ -10,6 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -63,14 +64,22 @@ class Asked:
     granted: Mapping[int, GrantedCall] = field(default_factory=dict)
 
 
+def _anywhere(approval: Approval) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 @value_class
 class Resuming:
-    """Who and what approved calls run for: the request that continues the turn, with its limits."""
+    """Who and what approved calls run for: the request that continues the turn, with its limits.
+
+    Each call runs in a block of ``within``.
+    """
 
     identity: Identity
     policy: Policy
     catalog: Catalog
     meter: Meter | None = None
+    within: Callable[[Approval], AbstractContextManager[None]] = _anywhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +87,14 @@ class Settled:
     """What approvals came to: ``results`` are texts for the model by approval id, ``waiting`` are still
     undecided.
 
-    ``untrusted`` names a tool with an untrusted result, if there is one.  ``ran`` are the calls that have
-    run, with what came of each.
+    ``untrusted`` names a tool with an untrusted result, if there is one.  ``ran`` are the approvals whose
+    calls have run, with their results.
     """
 
     results: Mapping[str, str] = field(default_factory=dict)
     waiting: Sequence[Approval] = ()
     untrusted: str = ""
-    ran: Sequence[tuple[ToolCall, ToolResult, str]] = ()
+    ran: Sequence[tuple[Approval, ToolResult]] = ()
 
 
 class Approvals(Decisions):
@@ -241,7 +250,7 @@ class Approvals(Decisions):
         found = {one.id: one.at(now) for one in await self._log.find_approvals(ids)}
         results: dict[str, str] = {}
         waiting: list[Approval] = []
-        ran: list[tuple[ToolCall, ToolResult, str]] = []
+        ran: list[tuple[Approval, ToolResult]] = []
         ledger = RunLedger()
         for approval_id in ids:
             approval = found.get(approval_id)
@@ -251,17 +260,15 @@ class Approvals(Decisions):
             elif approval.status is ApprovalStatus.PENDING:
                 waiting.append(approval)
             elif approval.status in (ApprovalStatus.APPROVED, ApprovalStatus.USED):
-                call, result = await self._run(approval, resuming, ledger)
-                results[approval_id] = _told(approval, result)
-                ran.append((call, result, approval_id))
+                result = await self._run(approval, resuming, ledger)
+                results[approval_id] = _content(approval, result)
+                ran.append((approval, result))
             else:
                 results[approval_id] = _failure_text("approval_denied", verdict_of(approval))
         return Settled(results, waiting, ledger.untrusted_before(sys.maxsize), ran)
 
-    async def _run(
-        self, approval: Approval, resuming: Resuming, ledger: RunLedger
-    ) -> tuple[ToolCall, ToolResult]:
-        """Run an approved call as part of the run that asked, or give the result that it already has."""
+    async def _run(self, approval: Approval, resuming: Resuming, ledger: RunLedger) -> ToolResult:
+        """Run an approved call as part of the run that asked, or return the result that it already has."""
         identity = resuming.identity
         context = RunContext(
             approval.run_id,
@@ -281,10 +288,11 @@ class Approvals(Decisions):
             digest_of(arguments.encode("ascii")) if approval.edited else approval.arguments_digest,
         )
         call = ToolCall(approval.call_id, approval.tool, arguments, approval.seq)
-        result = await self._runner.run(call, context, policy=resuming.policy, approved=approved)
+        with resuming.within(approval):
+            result = await self._runner.run(call, context, policy=resuming.policy, approved=approved)
         if approval.status is ApprovalStatus.APPROVED:
             await self._used(approval, result)
-        return call, result
+        return result
 
     async def _used(self, approval: Approval, result: ToolResult) -> None:
         """Report that an approval was used.  If its call could not run, ensure that it never runs later."""
@@ -303,12 +311,11 @@ class Approvals(Decisions):
             self._tell("approval_used", found[0])
 
 
-def _told(approval: Approval, result: ToolResult) -> str:
+def _content(approval: Approval, result: ToolResult) -> str:
     """What the model reads of an approved call."""
     content = result.to_keep().content
     if approval.edited:
-        said = f"A person changed the arguments of this call. It ran with: {approval.edited}"
-        content = f"{said}\n{content}"
+        content = f"A person changed the arguments of this call. It ran with: {approval.edited}\n{content}"
     return content
 
 

@@ -44,9 +44,10 @@ from proxy.relay.memory.shown import (
     is_shown,
     marks_of,
     said_asked_in,
+    untrusted_in,
     with_marks,
 )
-from proxy.relay.memory.turns import Answers, EarlierApprovals, LastTurn, Restored, Settle
+from proxy.relay.memory.turns import Answers, LastTurn, Restored, Settle
 from proxy.relay.memory.variants import variant_of
 from proxy.store.base import LOOK_UP_S, Store
 from proxy.values import value_class
@@ -129,14 +130,14 @@ class History:
             return Restored(unavailable=True, recall=recall)
         said: Answers | None = None
         if settle is not None and (ids := _waited_for(found)):
-            said = await settle(ids)
+            said = await settle(ids, untrusted_in(_payloads(found)))
             found = self._filled(found, said.results)
         restored = _restore(request, editor, found, recall)
         if said is not None and restored:
             untrusted = restored.untrusted or said.untrusted
-            asked_in = restored.approvals.asked_in
-            approvals = EarlierApprovals(tuple(said.waiting), asked_in, tuple(said.ran))
-            restored = replace(restored, untrusted=untrusted, approvals=approvals)
+            restored = replace(
+                restored, waiting=tuple(said.waiting), ran=tuple(said.ran), untrusted=untrusted
+            )
         return restored
 
     def _filled(self, found: "_Found", results: Mapping[str, str]) -> "_Found":
@@ -455,10 +456,12 @@ def _asked(request: ClientRequest) -> Sequence[Answer]:
 
 def _waited_for(found: _Found) -> Sequence[str]:
     """The ids of the approvals that the found turns wait for, without duplicates."""
-    payloads = [turn.payload for _, turn in found.held]
-    if found.response is not None:
-        payloads.insert(0, found.response.continuation)
-    return list(dict.fromkeys(one for payload in payloads for one in waiting_of(payload)))
+    return list(dict.fromkeys(one for payload in _payloads(found) for one in waiting_of(payload)))
+
+
+def _payloads(found: _Found) -> Sequence[bytes]:
+    kept = [*(turn.payload for _, turn in found.held), *(turn.payload for _, turn in found.hidden)]
+    return kept if found.response is None else [found.response.continuation, *kept]
 
 
 def _waits(turn: LastTurn) -> dict[str, str]:
@@ -493,5 +496,5 @@ def _restore(request: ClientRequest, editor: BodyEditor, found: _Found, recall: 
                 asked_in += asked_in_of(kept)
             stranger, home = marks_of(kept)
             untrusted, upstream = untrusted or stranger, upstream if bound else home
-    approvals = EarlierApprovals(asked_in=tuple(dict.fromkeys(asked_in)))
-    return Restored(turns, untrusted, upstream, bound, approvals=approvals, recall=recall)
+    asked = tuple(dict.fromkeys(asked_in))
+    return Restored(turns, untrusted, upstream, bound, asked_in=asked, recall=recall)

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -19,6 +19,7 @@ __all__ = [
     "is_shown",
     "marks_of",
     "said_asked_in",
+    "untrusted_in",
     "with_marks",
 ]
 
@@ -54,6 +55,11 @@ def said_asked_in(run_ids: Sequence[str]) -> str:
 def asked_in_of(kept: Mapping[str, Any]) -> Sequence[str]:
     """What :func:`said_asked_in` noted; nothing if it is missing."""
     return str(kept.get("asked_in", "")).split()
+
+
+def untrusted_in(payloads: Iterable[bytes]) -> str:
+    """A tool whose untrusted result is in one of these kept turns; empty if none."""
+    return next(filter(None, (marks_of(orjson.loads(payload))[0] for payload in payloads)), "")
 
 
 def is_shown(request: ClientRequest, position: int, kept: Mapping[str, Any]) -> bool:

@@ -6,13 +6,13 @@ from typing import Protocol
 
 from proxy.approval_records import Approval
 from proxy.errors import RequestError, StoreError
-from proxy.events import ToolCall, ToolResult
+from proxy.events import ToolResult
 from proxy.relay.memory.outcomes import Recall
 from proxy.values import value_class
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.upstream_port import Mask, SuspendedCall
 
-__all__ = ["Answers", "EarlierApprovals", "LastTurn", "Restored", "Settle"]
+__all__ = ["Answers", "LastTurn", "Restored", "Settle"]
 
 
 @value_class
@@ -42,8 +42,8 @@ class Answers(Protocol):
     """What approvals came to.
 
     ``results`` are texts for the model by approval id, ``waiting`` are still undecided, and ``untrusted``
-    names a tool with an untrusted result, if there is one.  ``ran`` are the calls that have run, each
-    with its result and the id of its approval.
+    names a tool with an untrusted result, if there is one.  ``ran`` are those whose calls have run, with
+    their results.
     """
 
     @property
@@ -56,25 +56,14 @@ class Answers(Protocol):
     def untrusted(self) -> str: ...
 
     @property
-    def ran(self) -> Sequence[tuple[ToolCall, ToolResult, str]]: ...
+    def ran(self) -> Sequence[tuple[Approval, ToolResult]]: ...
 
 
-Settle = Callable[[Sequence[str]], Awaitable[Answers]]
-"""Takes ids of approvals and says what they came to; raises :class:`~proxy.errors.StoreError`."""
+Settle = Callable[[Sequence[str], str], Awaitable[Answers]]
+"""Takes ids of approvals and says what they came to; raises :class:`~proxy.errors.StoreError`.
 
-
-@value_class
-class EarlierApprovals:
-    """Approvals of earlier requests of a conversation.
-
-    ``waiting`` are undecided: no model is asked before somebody has decided.  ``asked_in`` are the runs that
-    asked for approvals in this very conversation.  ``ran`` are approved calls that ran for this request
-    before its model is asked, each with its result and the id of its approval.
-    """
-
-    waiting: tuple[Approval, ...] = ()
-    asked_in: tuple[str, ...] = ()
-    ran: tuple[tuple[ToolCall, ToolResult, str], ...] = ()
+It also takes the name of a tool whose untrusted result the model had read by then, empty for none.
+"""
 
 
 @value_class
@@ -84,8 +73,9 @@ class Restored:
     ``untrusted`` names a tool whose untrusted result is among them, if any.  ``upstream`` made the newest of
     them; no other upstream accepts its signatures or has its caches.  ``bound`` says that the request
     continues a response by its id, which no other upstream knows.  ``unavailable`` says that the record did
-    not answer.  ``approvals`` is what earlier requests of this conversation were asked.  ``recall`` says what
-    each look-up found.
+    not answer.  ``waiting`` are the undecided approvals of calls in these turns, and ``ran`` those whose
+    calls ran just now, with their results.  ``asked_in`` are the runs that asked for approvals in this very
+    conversation.  ``recall`` says what each look-up found.
     """
 
     turns: int = 0
@@ -93,7 +83,9 @@ class Restored:
     upstream: str = ""
     bound: bool = False
     unavailable: bool = False
-    approvals: EarlierApprovals = field(default_factory=EarlierApprovals)
+    waiting: tuple[Approval, ...] = ()
+    ran: tuple[tuple[Approval, ToolResult], ...] = ()
+    asked_in: tuple[str, ...] = ()
     recall: Recall = field(default_factory=Recall, compare=False)
 
     def __bool__(self) -> bool:

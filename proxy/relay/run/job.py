@@ -3,11 +3,13 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import field
 
+from proxy.approval_records import Approval
+from proxy.events import ToolResult
 from proxy.records import Meter
 from proxy.relay.ask import Ask, Identity, RequestHead
 from proxy.relay.memory.local import LocalResponses
 from proxy.relay.memory.outcomes import Recall
-from proxy.relay.memory.turns import EarlierApprovals
+from proxy.relay.nested import Purse
 from proxy.relay.offer import Offer
 from proxy.relay.routing.fallback import Candidates
 from proxy.relay.routing.prices import Price
@@ -22,6 +24,7 @@ from proxy.wires.upstream_port import BodyEditor, UpstreamPort
 __all__ = [
     "Accounting",
     "ClientSide",
+    "Continued",
     "Conversation",
     "Fallback",
     "Job",
@@ -74,6 +77,22 @@ class ToolAccess:
 
 
 @value_class
+class Continued:
+    """What became of calls of earlier turns that had waited for approvals.
+
+    ``waiting`` are those that nobody has decided about: no model is asked before somebody has.  ``ran`` are
+    those whose calls ran as this request was planned, ``asked_in`` the runs that asked for approvals in this
+    very conversation, and ``purse`` is what agents used among them, ``None``
+    where nothing was to decide.
+    """
+
+    waiting: tuple[Approval, ...] = ()
+    ran: tuple[tuple[Approval, ToolResult], ...] = ()
+    purse: Purse | None = None
+    asked_in: tuple[str, ...] = ()
+
+
+@value_class
 class Conversation:
     """What earlier requests left for this one, and what it leaves for later ones.
 
@@ -83,8 +102,8 @@ class Conversation:
     upstream keeps.  ``offer_fingerprint`` is that of the offer where the answer is to be remembered, else
     ``None``.  ``repeat_key`` is what a repeat of this request has in common with it, empty where none is
     recognised.  ``local`` keeps a response that the record must not have, where the client's connection may
-    go on from it.  ``approvals`` is what those requests were asked.
-    ``recall`` says what was put back and what not.
+    go on from it.  ``approvals`` says what became of calls that had waited for one.  ``recall`` says
+    what was put back and what not.
     """
 
     restored: bool
@@ -93,7 +112,7 @@ class Conversation:
     offer_fingerprint: str | None
     repeat_key: str
     local: LocalResponses | None
-    approvals: EarlierApprovals = field(default_factory=EarlierApprovals)
+    approvals: Continued = field(default_factory=Continued)
     recall: Recall = field(default_factory=Recall, compare=False)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from proxy.errors import NotOnRecord, UpstreamError, WireError
+from proxy.events import ToolCall
 from proxy.records import RunStatus
 from proxy.relay.base import ClientStream, OnBroken, RunEvents, RunSettings, ignore_broken, no_events
 from proxy.relay.headers import LEFT_OUT, RESTORED, restored_header
@@ -34,8 +35,7 @@ from proxy.relay.stopping import message_of, stopped
 from proxy.store.base import Store
 from proxy.tools.running.ledger import RunContext
 from proxy.tools.running.runner import Runner
-from proxy.wires.approving.shown import item_id_of
-from proxy.wires.client_port import ClientView, RanBefore
+from proxy.wires.client_port import ApprovedCall, ClientView
 from proxy.wires.repairing import RepairingWriter
 
 __all__ = ["Orchestrator"]
@@ -163,7 +163,7 @@ class Orchestrator:
                 usage_was_added=usage_was_added,
                 caller=identity.caller,
                 shown=tools.offer.shown,
-                ran_before=_ran_before(job),
+                approved=_approved(job),
             ),
         )
         nested, detached = job.client.ask.nested, job.client.ask.options.detached
@@ -180,6 +180,8 @@ class Orchestrator:
             continues_pauses=bool(job.upstream.route.wire),
             purse=None if nested is None else nested.purse,
         )
+        if job.conversation.approvals.purse is not None:
+            run.settle(job.conversation.approvals.purse)
         return State(run, Output(client, writer), now, RunClock(started_at), usage)
 
     async def _loop(self, job: Job, state: State) -> tuple[RunStatus, str | None]:
@@ -223,15 +225,17 @@ class Orchestrator:
         return ("failed", code) if error is not None else ("completed", None)
 
 
-def _ran_before(job: Job) -> Sequence[RanBefore]:
-    """The approved calls that ran for a request, under the names that models call their tools by."""
+def _approved(job: Job) -> Sequence[ApprovedCall]:
+    """The calls that people approved and that have run, as the client may be shown them."""
     if not job.conversation.approvals.ran:
         return ()
-    names = {id_: name for name, id_ in job.tools.offer.names.items()}
-    return [
-        RanBefore(replace(call, name=names.get(call.name, call.name)), result, item_id_of(approval_id))
-        for call, result, approval_id in job.conversation.approvals.ran
-    ]
+    names = {tool: name for name, tool in job.tools.offer.names.items()}
+    found = []
+    for approval, result in job.conversation.approvals.ran:
+        shown = approval.arguments_shown if result.arguments_redacted is None else result.arguments_redacted
+        call = ToolCall(approval.call_id, names.get(approval.tool, approval.tool), "", approval.seq)
+        found.append(ApprovedCall(approval.id, call, replace(result, arguments_redacted=shown)))
+    return found
 
 
 def _cancelled(job: Job) -> str:

@@ -144,7 +144,9 @@ def tool_to_json(spec: ToolSpec, decision: Decision) -> dict[str, Any]:
 def server_to_json(one: ServerOverview, catalog: Catalog, policy: Policy) -> dict[str, Any]:
     """An MCP server with its tools; ``withheld`` says why models are not offered one, ``null`` that they are.
 
-    No argument of a command and no query of an address is in it: either may hold a secret.
+    No argument of a command and no query of an address is in it: either may hold a secret.  A tool that has
+    changed has ``pinned``, its definition as it was allowed, and where the server's is known ``current`` and
+    ``difference``, lines with ``-`` or ``+`` before them.  All of it is a stranger's text.
     """
     status = one.status
     name, version = status.server_info
@@ -165,11 +167,22 @@ def server_to_json(one: ServerOverview, catalog: Catalog, policy: Policy) -> dic
                 "name": tool.name,
                 "state": tool.state,
                 "withheld": _withheld(tool, one.server, catalog, policy),
+                **_changes(tool),
             }
             for tool in one.tools
         ],
         "left_out": [{"name": left.name, "reason": left.reason} for left in status.left_out],
     }
+
+
+def _changes(tool: ToolOverview) -> dict[str, Any]:
+    """What a changed tool was, and is."""
+    if tool.pinned is None:
+        return {}
+    told: dict[str, Any] = {"pinned": tool.pinned.written()}
+    if tool.current is not None:
+        told |= {"current": tool.current.written(), "difference": list(tool.difference)}
+    return told
 
 
 def _withheld(tool: ToolOverview, server: Server, catalog: Catalog, policy: Policy) -> str | None:
@@ -181,7 +194,7 @@ def _withheld(tool: ToolOverview, server: Server, catalog: Catalog, policy: Poli
         return _WITHHELD[tool.state]
     if not server.may_have(tool.name):
         return f"mcp.servers.{server.name}.tools does not name it"
-    return "its pinned definition cannot be used"
+    return "its pinned definition cannot be used, or more tools are allowed than there may be"
 
 
 def _reached_by(server: Server) -> str:

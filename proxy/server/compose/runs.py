@@ -40,6 +40,7 @@ def create_runs(services: Services, given: Overrides, wires: Mapping[str, Wire])
         commits=_commits(services),
         approvals=services.approvals,
     )
+    parents = Parents()
     planner = Planner(
         memory=memory,
         prices=prices,
@@ -49,8 +50,9 @@ def create_runs(services: Services, given: Overrides, wires: Mapping[str, Wire])
             people_in_bodies=not config.auth.end_user,
         ),
         wires=wires,
+        parents=parents,
+        budgets=_run_settings(config),
     )
-    parents = Parents()
     orchestrator = Orchestrator(
         runner=services.runner,
         store=store,

@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
+import structlog
+
 from proxy import __version__
 from proxy.errors import ConfigError, Guard
 from proxy.relay.approvals.approvals import Approvals
@@ -37,7 +39,7 @@ from proxy.server.telemetry.mcp_figures import figures_of
 from proxy.server.telemetry.refused_keys import RefusedKeys
 from proxy.store.base import Store
 from proxy.toolbox.clock import SystemClock
-from proxy.tools.access.catalog import Catalog, Registry
+from proxy.tools.access.catalog import MOST_OFFERED, Catalog, Registry, too_many_offered
 from proxy.tools.access.egress import EgressPool
 from proxy.tools.access.policy import Policy
 from proxy.tools.agents.provider import AgentProvider
@@ -88,6 +90,16 @@ class Services:
     def catalog(self) -> Catalog:
         """The tools that are served now."""
         return self.registry.current
+
+    async def refresh_tools(self) -> None:
+        """Serve the tools that there are now; the log says where some provider refuses so many."""
+        await self.registry.refresh()
+        if offered := too_many_offered(self.catalog, self.policy):
+            structlog.get_logger("proxy.tools").warning(
+                "many_tools_offered",
+                tools=offered,
+                hint=f"OpenAI accepts {MOST_OFFERED} in a request: name fewer in policy.allow",
+            )
 
     def missing_connections(self) -> list[ConfigError]:
         """One fault for each tool that is allowed by its very name and lacks its credentials."""
@@ -244,7 +256,7 @@ async def _start(services: Services) -> Services:
         for provider in mcp:
             if await provider.begin():
                 await registry.refresh(quiet=True)
-            provider.follow(registry.refresh)
+            provider.follow(services.refresh_tools)
         if services.approval_figures is not None:
             services.approval_figures.start()
     except BaseException:  # A start that fails or is cancelled leaves nothing open.

@@ -31,7 +31,6 @@ __all__ = [
     "Trace",
     "Wire",
     "check_aliases",
-    "check_bounds",
     "check_cost_limits",
     "check_end_user",
     "check_headers",

@@ -14,6 +14,7 @@ from proxy.server.api.json_output import usage_to_json
 from proxy.server.api.run_filters import parse_moment
 from proxy.server.auth.key_names import named_callers
 from proxy.server.auth.key_ring import DECLARED, KeyRing
+from proxy.server.ui.diagnoses import read_diagnosis
 from proxy.server.ui.run_rows import caller_name
 from proxy.server.ui.surface import UiRequest
 from proxy.store.base import Store, UsageFilter, UsageKey
@@ -93,8 +94,9 @@ class ServerPages:
         return json_answer(page(rows, more=len(found) > _MOST_ROWS))
 
     async def upstreams(self, asked: UiRequest) -> web.Response:
-        """Every upstream, with what this process knows of its health."""
+        """Every upstream, with what this process knows of its health, and what doctor found of it last."""
         asked.only_get()
+        kept = await self._store.read_diagnoses()
         rows = [
             {
                 "id": served.upstream.name,
@@ -107,7 +109,9 @@ class ServerPages:
                     "failures": served.breaker.in_a_row,
                     "open_for_s": served.breaker.left_s,
                 },
-                "doctor": None,
+                "doctor": read_diagnosis(
+                    kept.get(served.upstream.name, ""), self._facts.addresses.get(served.upstream.name)
+                ),
                 "doctor_with": f"toolrelay doctor --upstream {served.upstream.name}",
             }
             for served in self._router.served

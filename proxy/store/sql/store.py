@@ -45,6 +45,7 @@ from proxy.store.shelf import (
     suspended_shelf,
 )
 from proxy.store.sql.base import select
+from proxy.store.sql.diagnoses import SqlDiagnoses
 from proxy.store.sql.effects import SqlEffects
 from proxy.store.sql.keys import OWNERS, SqlKeys
 from proxy.store.sql.pins import SqlPins
@@ -108,7 +109,7 @@ _MOST_CONTINUING: Final = 32
 """The most runs that are named as going on from one: of a conversation there is one or few."""
 
 
-class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlPins, SqlThreads):
+class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlPins, SqlDiagnoses, SqlThreads):
     """The part of :class:`~proxy.store.base.Store` that rows and queues are enough for."""
 
     def __init__(self, owner_id: str, mark: KeyMark, options: StoreOptions) -> None:

@@ -21,7 +21,10 @@ from proxy.tools.contract.provider import ToolProvider
 from proxy.tools.contract.schema import check_schema
 from proxy.tools.contract.spec import ToolEffect, ToolSpec
 
-__all__ = ["Catalog", "CatalogCheck", "Registry", "Selection"]
+__all__ = ["MOST_OFFERED", "Catalog", "CatalogCheck", "Registry", "Selection", "too_many_offered"]
+
+MOST_OFFERED: Final = 128
+"""The most tools that OpenAI accepts in one request.  Source: its API reference, ``tools`` of Chat."""
 
 _MOST_NAMES: Final = 2000
 """Ids that are remembered of tools that were served; past these none is added."""
@@ -101,6 +104,12 @@ class Catalog(Snapshot):
             and any(not policy.decide(spec, untrusted="x").allowed for spec in allowed),
             asks=asks,
         )
+
+
+def too_many_offered(catalog: Catalog, policy: Policy) -> int:
+    """How many tools a request is offered that chooses none, if some provider refuses so many; else 0."""
+    offered = len(catalog.select(policy).offered)
+    return offered if offered > MOST_OFFERED else 0
 
 
 CatalogCheck = Callable[[Catalog], None]

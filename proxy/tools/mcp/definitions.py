@@ -9,6 +9,7 @@ Sources: the specification's ``Tool`` type, revisions 2024-11-05 to 2026-07-28.
 
 import hashlib
 import json
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from proxy.errors import ConfigError
+from proxy.plain_text import INVISIBLE, VARIATIONS
 from proxy.tools.contract.schema import check_schema
 from proxy.tools.mcp.names import MAX_NAME, mcp_tool_id
 
@@ -26,6 +28,7 @@ __all__ = [
     "LeftOutTool",
     "Listing",
     "UnusableDefinition",
+    "check_input",
     "read_listing",
     "visible_text",
 ]
@@ -38,6 +41,16 @@ MAX_SHOWN: Final = 1024
 
 _MAX_KEPT = 4096
 _MAX_SCHEMA = 65536
+_MAX_PATH = 100
+_ABOUT: Final = ("title", "description", "$comment")
+"""Keywords of a schema that only a reader needs."""
+
+_DATA: Final = ("const", "default", "enum", "examples")
+"""Keywords of a schema whose values are data, not schemas."""
+
+_HIDDEN: Final = frozenset(("Cc", "Cf", "Cs", "Co", "Cn"))
+_IDLE_VARIATIONS: Final = re.compile("(?<![^\\s\ufe00-\ufe0f])[\ufe00-\ufe0f]+")
+
 _HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 
 
@@ -79,10 +92,21 @@ class Definition:
         return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1].rstrip() + "…"
 
     @property
+    def model_schema(self) -> dict[str, Any]:
+        """The input schema as a model reads it: as it came, with visible characters only in the texts that
+        describe it.  In names and values there are none that are hidden: see :func:`check_input`."""
+        shown: dict[str, Any] = _shown_schema(self.input_schema)
+        return shown
+
+    @property
+    def texts(self) -> list[str]:
+        """Every text of it that a model may read, in the schema its keys and values, too."""
+        return [self.name, self.title, self.description, *_texts(self.input_schema)]
+
+    @property
     def has_hidden_text(self) -> bool:
         """Whether a text of it has characters that a person does not see."""
-        texts = [self.name, self.title, self.description, *_texts(self.input_schema)]
-        return any(visible_text(text) != text.strip() for text in texts)
+        return any(_hides(text) for text in self.texts)
 
     def written(self) -> dict[str, Any]:
         """As JSON, for a pin and for its digest."""
@@ -159,16 +183,42 @@ def read_listing(server: str, tools: Iterable[Any], most: int = MAX_TOOLS) -> Li
 
 
 def visible_text(text: str) -> str:
-    """The text without control characters, direction marks, zero-width characters, tags and surrogates.
+    """The text without control characters, direction marks, zero-width characters, tags, surrogates, fillers
+    and variation selectors that stand in a row.
 
     Line breaks and tabs stay.  A model reads what a person cannot see; so nothing of that kind goes to it.
     """
-    kept = (
-        character
-        for character in text
-        if character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Co", "Cn")
-    )
-    return "".join(kept).strip()
+    characters = set(text)
+    hidden = {ord(one): None for one in characters if not _is_visible(one)}
+    shown = text.translate(hidden) if hidden else text
+    if not characters.isdisjoint(VARIATIONS):
+        shown = _IDLE_VARIATIONS.sub("", shown)
+    return shown.strip()
+
+
+def _is_visible(character: str) -> bool:
+    if character in "\n\t":
+        return True
+    return unicodedata.category(character) not in _HIDDEN and character not in INVISIBLE
+
+
+def check_input(schema: Any) -> dict[str, Any]:
+    """The schema of a tool's arguments, if a provider of models takes it and a person sees all of it.
+
+    Texts that only describe something may have hidden characters, which models are not shown.  Raises
+    :class:`UnusableDefinition`.
+    """
+    try:
+        check_schema(schema, "")
+    except ConfigError as fault:
+        raise UnusableDefinition(f"its inputSchema cannot be used: {fault.problem}") from None
+    except RecursionError:
+        raise UnusableDefinition("its inputSchema is nested too deeply") from None
+    checked: dict[str, Any] = schema
+    where = _hidden_path(_shown_schema(checked), "inputSchema")
+    if where is not None:
+        raise UnusableDefinition(f"its inputSchema has invisible characters in a name or value: {where}")
+    return checked
 
 
 def _read_tool(server: str, tool: Any) -> Definition:
@@ -180,7 +230,7 @@ def _read_tool(server: str, tool: Any) -> Definition:
         raise UnusableDefinition("it has no name")
     if len(name) > MAX_NAME:
         raise UnusableDefinition(f"its name has more than {MAX_NAME} characters")
-    schema, output = _check_input(tool.get("inputSchema")), tool.get("outputSchema")
+    schema, output = check_input(tool.get("inputSchema")), tool.get("outputSchema")
     return Definition(
         server=server,
         name=name,
@@ -190,18 +240,6 @@ def _read_tool(server: str, tool: Any) -> Definition:
         output_schema=output if _is_small_object(output) else None,
         annotations=_hints(tool.get("annotations")),
     )
-
-
-def _check_input(schema: Any) -> dict[str, Any]:
-    """The schema, if a provider of models takes it; raises :class:`UnusableDefinition`."""
-    try:
-        check_schema(schema, "")
-    except ConfigError as fault:
-        raise UnusableDefinition(f"its inputSchema cannot be used: {fault.problem}") from None
-    except RecursionError:
-        raise UnusableDefinition("its inputSchema is nested too deeply") from None
-    checked: dict[str, Any] = schema
-    return checked
 
 
 def _text(tool: Mapping[str, Any], key: str) -> str:
@@ -239,3 +277,38 @@ def _texts(value: Any) -> list[str]:
     if isinstance(value, list):
         return [text for child in value for text in _texts(child)]
     return []
+
+
+def _hides(text: str) -> bool:
+    """Whether a text has characters that a person does not see; the line breaks of Windows are none."""
+    return visible_text(text) != text.replace("\r", "").strip()
+
+
+def _shown_schema(schema: Any) -> Any:
+    """A schema whose describing texts have visible characters only; nothing else of it is another."""
+    if isinstance(schema, list):
+        return [_shown_schema(one) for one in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    shown: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in _ABOUT and isinstance(value, str):
+            shown[key] = visible_text(value) if _hides(value) else value
+        else:
+            shown[key] = value if key in _DATA and not isinstance(value, Mapping) else _shown_schema(value)
+    return shown
+
+
+def _hidden_path(value: Any, path: str) -> str | None:
+    """Where a text has hidden characters, visible and cut; ``None`` where none has any."""
+    if isinstance(value, str):
+        return path[:_MAX_PATH] if _hides(value) else None
+    if isinstance(value, Mapping):
+        if any(_hides(key) for key in value):
+            return path[:_MAX_PATH]
+        below = ((child, f"{path}.{key}") for key, child in value.items())
+    elif isinstance(value, list):
+        below = ((child, path) for child in value)
+    else:
+        return None
+    return next((found for child, where in below if (found := _hidden_path(child, where))), None)

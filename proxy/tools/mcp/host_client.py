@@ -156,14 +156,14 @@ class HostClient:
         }
         return orjson.loads(await self._ask("call", server, header, body, on_progress))
 
-    async def listing(self, server: str, within_s: float) -> ServerListing:
+    async def listing(self, server: str, within_s: float, only: Sequence[str] | None = None) -> ServerListing:
         """A server with all that it has, once it is connected or has failed, or the time is over.
 
-        Raises :class:`~proxy.errors.ToolFailure` where the host process is not there.
+        Of its tools those that ``only`` names, the server's own names, where it is given.  Raises
+        :class:`~proxy.errors.ToolFailure` where the host process is not there.
         """
-        told = orjson.loads(
-            await self._ask("list", server, {"server": server, "within_s": within_s}, b"", None, within_s + 5)
-        )
+        header = {"server": server, "within_s": within_s, "only": None if only is None else list(only)}
+        told = orjson.loads(await self._ask("list", server, header, b"", None, within_s + 5))
         definitions = tuple(Definition.read(one) for one in told["definitions"])
         return ServerListing(ServerStatus.read(told["status"]), definitions, told["stderr"])
 

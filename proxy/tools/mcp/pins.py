@@ -11,13 +11,14 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from proxy.errors import ConfigError
 from proxy.plain_text import plain_text
 from proxy.tools.mcp.definitions import Definition, UnusableDefinition
 
 __all__ = [
+    "MOST_PINNED",
     "FiledPins",
     "GivenPins",
     "Pin",
@@ -29,6 +30,9 @@ __all__ = [
     "read_pin_file",
     "write_pin_file",
 ]
+
+MOST_PINNED: Final = 1000
+"""Tools of all servers together that can be allowed; each of them costs every worker memory."""
 
 _log = logging.getLogger(__name__)
 

@@ -3,20 +3,23 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import structlog
 
 from proxy.errors import ConfigError, ToolFailure, ToolRelayError
 from proxy.records import ToolEffect
-from proxy.tools.contract.provider import CallContext
+from proxy.tools.contract.provider import ArgumentsInvalid, CallContext
+from proxy.tools.contract.results import RichResult
 from proxy.tools.contract.schema import check_schema, spec_digest
 from proxy.tools.contract.spec import ToolOrigin, ToolSpec
 from proxy.tools.contract.validation import SchemaValidator
+from proxy.tools.mcp.definitions import Definition, UnusableDefinition, check_input
 from proxy.tools.mcp.host_client import HostClient
 from proxy.tools.mcp.names import PROVIDER, pattern_of_server
 from proxy.tools.mcp.overview import ServerOverview, oversee
-from proxy.tools.mcp.pins import Pin, PinSource
+from proxy.tools.mcp.pins import MOST_PINNED, Pin, PinSource
 from proxy.tools.mcp.results import read_result
 from proxy.tools.mcp.servers import Server
 
@@ -26,6 +29,11 @@ _LOOK_EVERY_S: Final = 5.0
 """Until a pin that another process made or removed is noticed."""
 
 _MOST_NAMED: Final = 10
+
+_MOST_CHANGED: Final = 20
+"""Changed tools of a server whose definitions are shown."""
+
+_LOOK_S: Final = 2.0
 
 _SHOWN_HINTS = ("destructiveHint", "openWorldHint", "readOnlyHint", "idempotentHint")
 
@@ -60,6 +68,7 @@ class McpProvider:
         self._new: dict[str, frozenset[str]] = {}
         self._drifted: frozenset[str] = frozenset()
         self._begun = False
+        self._beyond = 0
         self._look = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.tools")
@@ -93,7 +102,7 @@ class McpProvider:
     async def _has_changed(self) -> bool:
         """Whether the tools to be listed are others than those that were listed last."""
         self._known = await self._source.pins()
-        pins = {pin.id: pin for pin in self._known if self._is_usable(pin)}
+        pins = self._usable(self._known)
         drifted = frozenset(self._drift(pins))
         for tool in sorted(drifted - self._drifted):
             self._log.warning("tool_drifted", tool=tool)
@@ -121,8 +130,30 @@ class McpProvider:
             self._new[name] = new
 
     async def overview(self) -> Sequence[ServerOverview]:
-        """How each server is, and what of its tools is allowed.  Raises :class:`~proxy.errors.StoreError`."""
-        return self._overview(await self._source.pins())
+        """How each server is, and what of its tools is allowed; of tools that have changed, what was allowed
+        and what their servers say now.  Raises :class:`~proxy.errors.StoreError`."""
+        found = self._overview(await self._source.pins())
+        return await asyncio.gather(*(self._with_changes(one) for one in found))
+
+    async def _with_changes(self, one: ServerOverview) -> ServerOverview:
+        """The same with the present definitions of the first tools that have changed.
+
+        The process that talks to servers has them; where it does not say them in time, there are none.
+        """
+        names = [tool.name for tool in one.tools if tool.state == "changed"][:_MOST_CHANGED]
+        if not names or self._host is None:
+            return one
+        try:
+            async with asyncio.timeout(_LOOK_S):
+                listing = await self._host.listing(one.server.name, _LOOK_S, names)
+        except (ToolFailure, TimeoutError):
+            return one
+        live = {definition.name: definition for definition in listing.definitions}
+        tools = [
+            replace(tool, current=live.get(tool.name)) if tool.state == "changed" else tool
+            for tool in one.tools
+        ]
+        return replace(one, tools=tools)
 
     @property
     def counted(self) -> Sequence[ServerOverview]:
@@ -143,7 +174,7 @@ class McpProvider:
         if not self._begun:
             return ()
         self._known = await self._source.pins()
-        self._pins = {pin.id: pin for pin in self._known if self._is_usable(pin)}
+        self._pins = self._usable(self._known)
         self._drifted = frozenset(self._drift(self._pins))
         offered = [pin for pin in self._pins.values() if pin.id not in self._drifted]
         specs = (self._spec(pin) for pin in offered)
@@ -152,11 +183,21 @@ class McpProvider:
     def _spec(self, pin: Pin) -> ToolSpec | None:
         """The contract of a pinned tool; one that cannot be used takes no other with it."""
         try:
-            check_schema(pin.definition.input_schema, f"tool {pin.id}")
-        except ConfigError as fault:
-            self._log.warning("mcp_pin_unusable", tool=pin.id, reason=fault.problem)
+            check_input(pin.definition.input_schema)
+        except UnusableDefinition as fault:
+            self._log.warning("mcp_pin_unusable", tool=pin.id, reason=str(fault))
             return None
         return spec_of(pin, self._servers[pin.definition.server])
+
+    def _usable(self, pins: Sequence[Pin]) -> Mapping[str, Pin]:
+        """The pins that can be offered, by id: of more than there may be, the first ones by their ids."""
+        usable = sorted((pin for pin in pins if self._is_usable(pin)), key=lambda pin: pin.id)
+        if (beyond := max(0, len(usable) - MOST_PINNED)) != self._beyond:
+            self._beyond = beyond
+            if beyond > 0:
+                named = [pin.id for pin in usable[MOST_PINNED:][:_MOST_NAMED]]
+                self._log.warning("mcp_too_many_pins", most=MOST_PINNED, left_out=beyond, named=named)
+        return {pin.id: pin for pin in usable[:MOST_PINNED]}
 
     def _is_usable(self, pin: Pin) -> bool:
         """Whether the server of a pin is configured as it was when the tool was allowed."""
@@ -212,7 +253,7 @@ def spec_of(pin: Pin, server: Server) -> ToolSpec:
     """
     definition = pin.definition
     effect = server.effect_of(definition.name)
-    schema = dict(definition.input_schema)
+    schema = definition.model_schema
     reads = effect is ToolEffect.READ_ONLY
     return ToolSpec(
         name=definition.id,
@@ -221,6 +262,7 @@ def spec_of(pin: Pin, server: Server) -> ToolSpec:
         effect=effect,
         provider=PROVIDER,
         validate=SchemaValidator(schema),
+        validate_output=_output_check(definition),
         digest=spec_digest(definition.id, pin.digest, schema, effect),
         connection=server.connection,
         redaction=server.redaction,
@@ -235,3 +277,31 @@ def spec_of(pin: Pin, server: Server) -> ToolSpec:
 
 def _hints(annotations: Mapping[str, bool]) -> Sequence[str]:
     return [hint for hint in _SHOWN_HINTS if hint in annotations]
+
+
+def _output_check(definition: Definition) -> Callable[[RichResult], RichResult] | None:
+    """What holds the structured content of results to the schema that was pinned for it.
+
+    ``None`` where there is no such schema, or none that can be used: the content is untrusted in any case.
+    The fault is told in words that hold nothing of the content.
+    """
+    schema = definition.output_schema
+    if schema is None:
+        return None
+    try:
+        check_schema(schema, "")
+        validate = SchemaValidator(schema)
+    except (ConfigError, ValueError, RecursionError):
+        return None
+
+    def check(result: RichResult) -> RichResult:
+        try:
+            if result.data is not None:
+                validate(result.data)
+        except ArgumentsInvalid:
+            raise ToolFailure(
+                "the tool ran, but its structured content does not fit the outputSchema that it declares"
+            ) from None
+        return result
+
+    return check

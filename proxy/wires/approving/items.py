@@ -52,11 +52,11 @@ def read_items(
             if whole and one not in seen:
                 seen.add(one)
                 left.append(_mention(one))
+        elif kind == "mcp_call" and approval_of_item(item.get("approval_request_id")) in seen:
+            # The held turn has the call and its result.
+            continue
         elif kind == "function_call_output" and (one := approval_of_call(item.get("call_id"))):
             answered.append(Answered(one, at, place > last, False, *answer_of(item.get("output"))))
-        elif kind == "mcp_call" and approval_of_item(item.get("approval_request_id")):
-            # The held turn has this call, which would stand there twice.
-            continue
         else:
             left.append(raw)
     return left, shown, answered

@@ -37,7 +37,6 @@ def read_approvals(dialect: str, raw: bytes, payload: Mapping[str, Any]) -> Hear
     said = payload.get(field)
     shown: list[Shown] = []
     answered: list[Answered] = []
-    is_changed = False
     if isinstance(said, list) and all(isinstance(one, dict) for one in said):
         raws = elements(parts[field])
         if has_items:
@@ -45,10 +44,8 @@ def read_approvals(dialect: str, raw: bytes, payload: Mapping[str, Any]) -> Hear
             left, shown, answered = read_items(said, raws, whole=whole)
         else:
             left, shown, answered = _READERS[dialect](said, raws)
-        # Items of calls that ran are left out without a question or an answer beside them, too.
-        is_changed = bool(shown or answered) or len(left) != len(raws)
-        if is_changed:
+        if shown or answered:
             parts[field] = join_array(left)
-    if not (declares or is_changed):
+    if not (declares or shown or answered):
         return None
     return Heard(join_object(parts), declares, shown, answered)

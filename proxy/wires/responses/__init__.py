@@ -17,6 +17,7 @@ from proxy.wires.responses.client_tools import ClientTools
 from proxy.wires.responses.conversation import ResponsesCodec
 from proxy.wires.responses.encoder import ResponsesTurnEncoder
 from proxy.wires.responses.items import response_of, turn_items
+from proxy.wires.responses.own_items.shown import opening_events
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.own_items.summaries import SealedSummaries
 from proxy.wires.responses.reader import ResponsesTurnReader
@@ -107,15 +108,16 @@ class ResponsesWire:
             lists = [server for server in servers if server.label not in known]
         else:
             lists = []
+        signer = ItemSigner(self._key, view.caller)
         kind = ResponsesStreamWriter if asked.stream else ResponsesReplyWriter
         return kind(
             view,
             asked=asked.asked,
             echo=echo,
             tools=ClientTools(asked.asked, view.is_hidden, open_names=asked.open_names),
-            signer=ItemSigner(self._key, view.caller),
+            signer=signer,
             last_text_only=asked.wants_json,
-            lists=lists,
+            first=opening_events(lists, view.approved, view.shown, signer),
         )
 
 

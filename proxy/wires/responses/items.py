@@ -33,6 +33,7 @@ __all__ = [
     "own_item_id",
     "own_mark",
     "reasoning_item",
+    "request_id_of",
     "response_of",
     "text_part",
     "turn_items",
@@ -121,6 +122,11 @@ def own_mark(prefix: str) -> str:
     return f"{prefix}_{SERVER_LABEL}"
 
 
+def request_id_of(approval_id: str) -> str:
+    """The id of the item that asks for an approval; the mark makes it known as ours."""
+    return own_mark("mcpr") + approval_id.removeprefix("appr_")
+
+
 def _is_own_id(value: object) -> bool:
     return isinstance(value, str) and value.partition("_")[2].startswith(SERVER_LABEL)
 
@@ -149,11 +155,18 @@ def item_text(item: Mapping[str, Any]) -> str:
 
 
 def mcp_call(
-    item_id: str, name: str, arguments: str, *, status: str, label: str = SERVER_LABEL
+    item_id: str,
+    name: str,
+    arguments: str,
+    *,
+    status: str,
+    label: str = SERVER_LABEL,
+    asked_by: str | None = None,
 ) -> dict[str, Any]:
     """A server call as a hosted MCP call, the one form that every client shows and none runs.
 
-    ``label`` is what the client calls the server.
+    ``label`` is what the client calls the server.  ``asked_by`` is the id of the item that asked for the
+    call's approval.
     """
     return {
         "id": item_id,
@@ -164,7 +177,7 @@ def mcp_call(
         "output": None,
         "error": None,
         "status": status,
-        "approval_request_id": None,
+        "approval_request_id": asked_by,
     }
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import orjson
 
 from proxy.events import ToolCall, ToolResult
-from proxy.wires.chosen import ShownServer
 from proxy.wires.client_port import ClientView
 from proxy.wires.dialects.openai import error_body
 from proxy.wires.json.splice import replace_values, value_at
@@ -19,9 +18,7 @@ from proxy.wires.responses.items import mint_item_id
 from proxy.wires.responses.own_items.shown import (
     Event,
     approval_events,
-    before_events,
     call_events,
-    list_events,
     message_events,
     reasoning_events,
 )
@@ -36,8 +33,8 @@ __all__ = ["ResponsesReplyWriter"]
 class ResponsesReplyWriter(ReplyWriter):
     """One Response over all turns of its run.
 
-    ``asked`` is the client's request, ``echo`` the fields that say what the client sent, ``lists`` are the
-    servers whose tools are listed first; ``options`` are those of :class:`ReplyWriter`.
+    ``asked`` is the client's request, ``echo`` the fields that say what the client sent, ``first`` are the
+    events of items that stand before all else; ``options`` are those of :class:`ReplyWriter`.
     """
 
     def __init__(
@@ -48,7 +45,7 @@ class ResponsesReplyWriter(ReplyWriter):
         echo: Mapping[str, bytes],
         tools: ClientTools,
         signer: ItemSigner,
-        lists: Sequence[ShownServer] = (),
+        first: Sequence[Sequence[Event]] = (),
         **options: Any,
     ) -> None:
         super().__init__(view, **options)
@@ -56,7 +53,6 @@ class ResponsesReplyWriter(ReplyWriter):
         self._echo = echo
         self._tools = tools
         self._signer = signer
-        first = [*map(list_events, lists), *before_events(view, signer)]
         self._composing = bool(first)
         self._public_id = ""
         self._created_at = 0

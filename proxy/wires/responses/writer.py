@@ -22,7 +22,7 @@ from proxy.events import (
     TurnStarted,
     pauses,
 )
-from proxy.wires.chosen import ShownServer, ran
+from proxy.wires.chosen import ran
 from proxy.wires.client_port import ClientView, TurnEnd
 from proxy.wires.dialects.responses import error_event
 from proxy.wires.json.splice import replace_values, value_at
@@ -33,8 +33,6 @@ from proxy.wires.responses.open_item import OpenItem
 from proxy.wires.responses.own_items.shown import (
     Event,
     approval_events,
-    before_events,
-    list_events,
     message_events,
     traced_events,
 )
@@ -58,8 +56,8 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
     ``asked`` is the client's request, ``echo`` the raw values of the fields that the resource
     repeats and that we changed on the way upstream; ``tools`` says
     which tools it has.  With ``last_text_only`` the messages of a turn wait for its end: of several turns
-    only the last may give JSON output.  Calls of ``shown`` are shown whatever the trace; ``lists`` are the
-    servers whose tools are listed before all else.
+    only the last may give JSON output.  Calls of ``shown`` are shown whatever the trace; ``first`` are the
+    events of items that stand before all else.
     """
 
     def __init__(
@@ -71,7 +69,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         tools: ClientTools,
         signer: ItemSigner,
         last_text_only: bool = False,
-        lists: Sequence[ShownServer] = (),
+        first: Sequence[Sequence[Event]] = (),
     ) -> None:
         self._model = view.model
         self._is_hidden = view.is_hidden
@@ -83,9 +81,8 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         self._signer = signer
         self._tools_said: Mapping[str, Any] = {}
         self._last_text_only = last_text_only
-        self._first: list[Iterable[Event]] = [list_events(server) for server in lists]
-        self._first += before_events(view, signer)
-        self._phase = COMPOSING if self._first else PASSING
+        self._first = first
+        self._phase = COMPOSING if first else PASSING
         self._held = HeldFrames()
         self._done_seen = False
         self._public_id = ""
@@ -296,9 +293,8 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         return self._emit(payload)
 
     def _show_first(self) -> bytes:
-        """What stands before all else, once: tools of the servers that the client chose, and calls that ran
-        before the model was asked."""
-        first, self._first = self._first, []
+        """What stands before all else, once."""
+        first, self._first = self._first, ()
         return b"".join(map(self._show, first))
 
     def _compose_opening(self, kind: str, payload: dict[str, Any]) -> bytes:

@@ -1,6 +1,7 @@
 """``doctor`` against an upstream with one habit at a time: each is found, and nothing is invented."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,14 +9,18 @@ from closed_port import closed_port
 from command_line import Here
 from fixture_loader import FIXTURES
 from recorded_answers import Given, Scripted
+from store_records import files_below
 from talking_models import model_with
 
 from proxy.commands.doctor.checks import CHECKS
 from proxy.commands.doctor.doctor import Diagnosis, diagnose, find_model, hiding, new_lines
+from proxy.commands.doctor.keeping import keep_diagnosis
 from proxy.commands.doctor.written import with_settings
 from proxy.errors import ConfigError, UpstreamUnreachable
 from proxy.server.config.load import Config
 from proxy.server.config.secret import Secret
+from proxy.server.open_record import open_record
+from proxy.server.ui.diagnoses import KeptFinding, read_diagnosis
 
 HABITS: dict[str, set[str]] = {
     "no streaming": {"streaming"},
@@ -251,6 +256,44 @@ def test_a_file_is_needed_to_write(here: Here) -> None:
     done = here("doctor", "--upstream", "http://127.0.0.1:9/v1", "--write")
     assert done.returncode == 1
     assert "--write" in done.stderr
+
+
+async def test_what_was_found_is_kept_for_the_web_ui(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the record of the same configuration, the newest only; where there is none, none is made."""
+    config = Config.model_validate(
+        {
+            "upstreams": {"local": {"base_url": "http://127.0.0.1:9/v1"}},
+            "store": {"url": f"sqlite:///{tmp_path}/record.db", "seal": False},
+        }
+    )
+    found = [KeptFinding("end mark", "no", "x" * 1000), KeptFinding("usage", "ok")]
+    await keep_diagnosis(config, "local", "m", found)
+    assert "there is no record yet" in capsys.readouterr().err
+    assert files_below(tmp_path) == []
+    store = open_record(config)
+    await store.start()
+    try:
+        await keep_diagnosis(config, "local", "m", found[1:])
+        await keep_diagnosis(config, "local", "m", found)
+        ((name, text),) = (await store.read_diagnoses()).items()
+    finally:
+        await store.aclose()
+    assert capsys.readouterr().err == ""
+    shown = read_diagnosis(text, "http://127.0.0.1:9/v1")
+    assert shown is not None
+    assert (name, shown["model"]) == ("local", "m")
+    assert shown["findings"] == [
+        {"check": "end mark", "outcome": "no", "note": "x" * 400},
+        {"check": "usage", "outcome": "ok", "note": None},
+    ]
+
+
+async def test_a_record_in_memory_keeps_no_findings(capsys: pytest.CaptureFixture[str]) -> None:
+    """Which is said, and is no failure."""
+    await keep_diagnosis(Config.model_validate({"store": {"url": "memory:"}}), "default", "m", [])
+    assert "memory:" in capsys.readouterr().err
 
 
 def test_no_secret_is_printed() -> None:

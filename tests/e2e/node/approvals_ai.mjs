@@ -6,6 +6,7 @@ import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
 import { generateText, jsonSchema, stepCountIs, streamText, tool } from 'ai';
 import { readFileSync } from 'node:fs';
 
+globalThis.AI_SDK_LOG_WARNINGS = false; // They are returned.
 const { baseURL, stream, approve, tool: shop, store } = JSON.parse(readFileSync(0, 'utf8'));
 const openai = createOpenAI({ baseURL, apiKey: 'unused' });
 const compatible = createOpenAICompatible({ name: 'toolrelay', baseURL, apiKey: 'unused' });
@@ -47,7 +48,11 @@ async function converse(settings) {
     reason: approve ? undefined : 'We have milk.',
     providerExecuted: toolCall.providerExecuted,
   }));
-  found.text = (await send({ role: 'tool', content: answers })).text;
+  const second = await send({ role: 'tool', content: answers });
+  found.text = second.text;
+  found.ran = second.content
+    .filter((part) => part.type === 'tool-result' && part.providerExecuted)
+    .map((part) => [part.toolName, part.output.arguments, part.output.error ?? null]);
   found.next = (await send({ role: 'user', content: 'Thanks.' })).text;
   return found;
 }

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from ui_rig import ADMIN, CLIENT, QUESTION, Browser, ui_proxy
 
 from proxy.records import MessageRecord
+from proxy.server.ui.diagnoses import KeptFinding, written_diagnosis
 
 
 async def asked(browser: Browser) -> str:
@@ -212,6 +213,32 @@ async def test_every_page_reads_a_record_in_postgresql() -> None:
         assert (await browser.send("POST", f"runs/{run_id}/replay", {})).json["same"] is True
         for path in ("keys", "mcp", "upstreams", "settings", "capture"):
             assert (await browser.get(path)).status == 200
+
+
+async def test_upstreams_have_what_doctor_found_last() -> None:
+    """Of the address that they have now; what cannot be read is not there."""
+    findings = [KeptFinding("end mark", "no", "the stream has no end mark"), KeptFinding("usage", "ok")]
+    async with ui_proxy() as (browser, _):
+        await browser.sign_in()
+        (one,) = (await browser.get("upstreams")).json["data"]
+        assert one["doctor"] is None
+        store = browser.proxy.services.store
+        for text in (
+            written_diagnosis("http://other.example/v1", "m", 1.5, findings),
+            "{",
+            '{"address": "x"}',
+        ):
+            await store.put_diagnosis(one["id"], text)
+            assert (await browser.get("upstreams")).json["data"][0]["doctor"] is None
+        await store.put_diagnosis(one["id"], written_diagnosis(one["base_url"], "m", 1.5, findings))
+        assert (await browser.get("upstreams")).json["data"][0]["doctor"] == {
+            "at": 1.5,
+            "model": "m",
+            "findings": [
+                {"check": "end mark", "outcome": "no", "note": "the stream has no end mark"},
+                {"check": "usage", "outcome": "ok", "note": None},
+            ],
+        }
 
 
 async def test_what_is_copied_has_the_address_of_the_page() -> None:

@@ -56,7 +56,10 @@ def test_each_migration_applies_from_blank(tmp_path: Path, upto: int) -> None:
         *(["ui_marks"] if upto >= _since("web_ui") else []),
         *[
             name
-            for name in ("native_calls", "connection_tokens", "threads", "approvals", "approval_grants")
+            for name in (
+                *("native_calls", "connection_tokens", "threads", "approvals", "approval_grants"),
+                "diagnoses",
+            )
             if upto >= _since(name)
         ],
     }  # fmt: skip

@@ -10,6 +10,30 @@ from proxy.tools.mcp.definitions import Definition, UnusableDefinition, read_lis
 OPEN = {"type": "object", "properties": {"path": {"type": "string", "description": "Which file."}}}
 
 
+def with_field(schema: Any, name: str = "x") -> dict[str, Any]:
+    """A schema of arguments with one field."""
+    return {"type": "object", "properties": {name: schema}}
+
+
+def nested(levels: int) -> dict[str, Any]:
+    """Lists of lists."""
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(levels):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+def wide(levels: int) -> dict[str, Any]:
+    """Small as it is written, and twice as large with each reference that is followed."""
+    twice = [{"$ref": "#/$defs/d{}"}, {"$ref": "#/$defs/d{}"}]
+    defs: dict[str, Any] = {
+        f"d{level}": {"anyOf": [{"$ref": one["$ref"].format(level + 1)} for one in twice]}
+        for level in range(levels)
+    }
+    defs[f"d{levels}"] = {"type": "string"}
+    return {"type": "object", "properties": {"x": {"$ref": "#/$defs/d0"}}, "$defs": defs}
+
+
 @pytest.mark.parametrize(
     ("tool", "reason"),
     [
@@ -22,6 +46,16 @@ OPEN = {"type": "object", "properties": {"path": {"type": "string", "description
         ({"name": "a", "inputSchema": {"type": "string"}}, "inputSchema"),
         ({"name": "a", "inputSchema": {"type": "object", "$ref": "https://example.com/x"}}, "inputSchema"),
         ({"name": "a", "inputSchema": OPEN, "description": 3}, "description"),
+        (tool_definition("a", inputSchema=with_field({"type": "string", "enum": ["x" * 66_000]})), "65536"),
+        (tool_definition("a", inputSchema=with_field(nested(40))), "nested"),
+        (tool_definition("a", inputSchema=with_field(nested(5000))), "nested"),
+        (tool_definition("a", inputSchema=wide(17)), "inputSchema"),
+        (tool_definition("a", inputSchema=with_field({}, "path\u200b")), "invisible characters"),
+        (
+            tool_definition("a", inputSchema=with_field({"enum": ["a", "b\U000e0041"]})),
+            "inputSchema.properties.x",
+        ),
+        (tool_definition("a", inputSchema=with_field({"default": {"y": "\u202e"}})), "invisible characters"),
     ],
 )
 def test_one_bad_definition_leaves_out_one_tool(tool: Any, reason: str) -> None:
@@ -56,6 +90,50 @@ def test_what_nobody_sees_never_goes_to_a_model() -> None:
     assert one.has_hidden_text
     (plain,) = read_listing("files", [tool_definition("a", "Reads.\n\tMore.")]).definitions
     assert not plain.has_hidden_text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\u3164b\u115fc\u034fd", "abcd"),
+        ("a\U000e0120\U000e0130b", "ab"),
+        ("ok \u2714\ufe0f", "ok \u2714\ufe0f"),
+        ("a\ufe00\ufe01\ufe02\ufe03b", "a\ufe00b"),
+        ("\ufe0fa \ufe0f\ufe0e", "a"),
+    ],
+    ids=["fillers", "more variations", "emoji", "variations in a row", "variations of nothing"],
+)
+def test_letters_that_show_nothing_are_hidden_text(text: str, shown: str) -> None:
+    """They could spell out orders that no person sees."""
+    assert visible_text(text) == shown
+    (one,) = read_listing("files", [tool_definition("a", text)]).definitions
+    assert one.has_hidden_text == (text != shown)
+
+
+def test_line_breaks_of_windows_are_no_hidden_text() -> None:
+    """A warning about every second server would be read by nobody."""
+    (one,) = read_listing("files", [tool_definition("a", "Reads.\r\nMore.\r\n")]).definitions
+    assert not one.has_hidden_text
+    assert one.model_text == "Reads.\nMore."
+
+
+def test_hidden_text_in_a_schema_never_goes_to_a_model() -> None:
+    """Where it describes something it is taken out, at any depth; the pin keeps it as it came."""
+    field = {"type": "string", "description": "Path.\u200b", "title": "P\U000e0041", "examples": ["a"]}
+    schema = with_field({"type": "array", "items": {"anyOf": [field, {"$comment": "\u202e"}]}}, "description")
+    (one,) = read_listing("files", [tool_definition("a", inputSchema=schema)]).definitions
+    shown = {**field, "description": "Path.", "title": "P"}
+    assert one.model_schema == with_field(
+        {"type": "array", "items": {"anyOf": [shown, {"$comment": ""}]}}, "description"
+    )
+    assert one.input_schema == schema
+    assert one.has_hidden_text
+
+
+def test_a_pin_has_four_thousand_characters_of_a_description() -> None:
+    """What comes after them is neither shown to a person nor to a model."""
+    (one,) = read_listing("files", [tool_definition("a", "x" * 100_000, title="y" * 100_000)]).definitions
+    assert (len(one.description), len(one.title)) == (4096, 4096)
 
 
 def test_a_description_is_cut_for_the_model() -> None:

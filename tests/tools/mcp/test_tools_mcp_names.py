@@ -28,6 +28,11 @@ def test_a_name_that_fits_is_kept_and_any_other_gets_a_hash(name: str, identifie
     assert made == mcp_tool_id("files", name)
 
 
+def test_an_id_is_the_same_on_every_machine() -> None:
+    """The hash is part of what operators write into policies: it must never change."""
+    assert mcp_tool_id("files", "read.file") == "mcp__files__read_file_dd32cdf5"
+
+
 @given(st.text(min_size=1, max_size=200), st.text(min_size=1, max_size=200))
 def test_every_name_has_an_id_of_its_own(one: str, other: str) -> None:
     """Rule T5: an id that every provider of models takes, and never that of another tool."""

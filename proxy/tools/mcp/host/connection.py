@@ -19,9 +19,10 @@ from mcp.shared.exceptions import MCPError
 from proxy.plain_text import plain_text
 from proxy.tools.mcp.definitions import Definition, Listing, UnusableDefinition, read_listing
 from proxy.tools.mcp.host.authorization import Ask, NotAuthorized
-from proxy.tools.mcp.host.http import SESSION_GONE, UNAUTHORIZED, HttpServer
+from proxy.tools.mcp.host.http import SESSION_GONE, TOO_LONG, UNAUTHORIZED, HttpServer
 from proxy.tools.mcp.host.sdk import OnProgress, Session
-from proxy.tools.mcp.host.stdio import OnGroup, StdioServer, Streams
+from proxy.tools.mcp.host.stdio import MAX_LINE, NO_MESSAGE, OnGroup, StdioServer, Streams
+from proxy.tools.mcp.host.watching import Watched
 from proxy.tools.mcp.servers import HostSettings, Server
 
 __all__ = ["CallFailed", "Connection", "FailureKind", "History", "State"]
@@ -50,6 +51,8 @@ _MAX_PAGES: Final = 100
 _LIST_S: Final = 30.0
 _STALE_S: Final = 60.0
 _CONNECTION_CLOSED, _REQUEST_TIMEOUT = -32000, -32001
+_STREAM_ENDED: Final = "SSE stream"
+"""How the SDK's messages begin about an event stream that ended before the answer came."""
 
 
 class CallFailed(Exception):
@@ -146,7 +149,9 @@ class Connection:
             # The boundary to the SDK and to a stranger's server: either may raise anything.
             except BaseException as error:
                 # The SDK's task groups may raise errors of their own in place of a cancellation.
-                if _is_cancelled() or not isinstance(error, Exception):
+                if _is_cancelled():
+                    raise asyncio.CancelledError from None
+                if not isinstance(error, Exception):
                     raise
                 reason = _words(error)
                 self.history.cause = _cause(error)
@@ -175,7 +180,7 @@ class Connection:
         transport = self._transport()
         try:
             async with transport.open() as streams:
-                watched = _Watched(streams, self._lost)
+                watched = Watched(streams, self._lost)
                 async with Session(watched.streams, self._list_again.set) as session:
                     async with asyncio.timeout(self._settings.connect_timeout_s):
                         await session.negotiate()
@@ -208,7 +213,7 @@ class Connection:
         if self.status.state == "ready" and (refusal is None or refusal.lacks_scope):
             self._tell(replace(self.status, reason="" if refusal is None else str(refusal)))
 
-    async def _attend(self, session: Session, watched: "_Watched") -> None:
+    async def _attend(self, session: Session, watched: "Watched") -> None:
         """List the tools again whenever the server says so, until the connection ends."""
         ended = asyncio.ensure_future(watched.ended.wait())
         try:
@@ -336,6 +341,15 @@ class Connection:
             )
         if error.code == _CONNECTION_CLOSED and lost:
             return CallFailed("lost", f"the connection to the server {self.server.name} was lost")
+        broke_off = error.code == _CONNECTION_CLOSED and error.message.startswith(_STREAM_ENDED)
+        if error.code == TOO_LONG or (broke_off and str(MAX_LINE) in error.message):
+            return CallFailed("lost", f"the server's answer is larger than {MAX_LINE} bytes")
+        if broke_off:
+            return CallFailed("lost", "the server's answer broke off")
+        if error.code == NO_MESSAGE:
+            return CallFailed(
+                "error", "the server sent an answer that cannot be read, so nobody knows whether the tool ran"
+            )
         return CallFailed("error", error.message, {"code": error.code, "message": error.message})
 
     async def wait(self, within_s: float) -> None:
@@ -353,53 +367,6 @@ class Connection:
         self.status = status
         self._tried.set()
         self._changed()
-
-
-class _Watched:
-    """The streams of a transport, with word of their end: a session alone tells nobody."""
-
-    def __init__(self, streams: Streams, lost: Callable[[], None]) -> None:
-        read, write = streams
-        self.ended = asyncio.Event()
-        self._lost = lost
-        self.streams: Streams = (_Watching(read, self.end), write)  # type: ignore[assignment]
-
-    def end(self) -> None:
-        """Report the end of the connection, or end it."""
-        self._lost()
-        self.ended.set()
-
-
-class _Watching:
-    """A stream that is read, and what is called at its end."""
-
-    def __init__(self, stream: Any, ended: Callable[[], None]) -> None:
-        self._stream = stream
-        self._ended = ended
-
-    async def receive(self) -> Any:
-        return await self._stream.receive()
-
-    def __aiter__(self) -> "_Watching":
-        return self
-
-    async def __anext__(self) -> Any:
-        try:
-            return await self._stream.__anext__()
-        except BaseException:  # However a stream ends, its end is told, and raised to whoever reads it.
-            self._ended()
-            raise
-
-    async def __aenter__(self) -> "_Watching":
-        await self._stream.__aenter__()
-        return self
-
-    async def __aexit__(self, *exception: Any) -> Any:
-        self._ended()
-        return await self._stream.__aexit__(*exception)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 def _is_cancelled() -> bool:

@@ -16,17 +16,21 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import httpx2
+import orjson
 from mcp.client.streamable_http import streamable_http_client
 
 from proxy.net.public_addresses import is_public_address
 from proxy.tools.mcp.host.authorization import Ask, NotAuthorized
-from proxy.tools.mcp.host.stdio import MAX_LINE, Streams
+from proxy.tools.mcp.host.stdio import MAX_LINE, NO_MESSAGE, Streams
 from proxy.tools.mcp.servers import Server
 from proxy.tools.oauth.challenges import read_challenge
 
 __all__ = [
     "SESSION_GONE",
+    "TOO_LONG",
     "UNAUTHORIZED",
+    "AnswerTooLong",
+    "AnswerTransport",
     "AuthorizedTransport",
     "CheckedTransport",
     "HttpServer",
@@ -43,6 +47,10 @@ UNAUTHORIZED: Final = -32401
 SESSION_GONE: Final = -32404
 """Code of the JSON-RPC error for a request whose session the server no longer knows."""
 
+TOO_LONG: Final = -32413
+"""Code of the JSON-RPC error for a request whose answer is larger than its bound."""
+
+_SLACK: Final = 1 << 20
 _NOT_FOUND: Final = b"-32601"
 _MOST_TRIES: Final = 2
 
@@ -74,7 +82,9 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         )
         response = await self._inner.handle_async_request(sent)
         if isinstance(response.stream, httpx2.AsyncByteStream):
-            response.stream = _Bounded(response.stream, MAX_LINE)
+            # The SDK itself ends a stream for an event past the bound, and says so.
+            events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+            response.stream = _Bounded(response.stream, MAX_LINE + (_SLACK if events else 0))
         return response
 
     async def _address(self, host: str, port: int) -> str:
@@ -93,6 +103,10 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+
+class AnswerTooLong(httpx2.ReadError):
+    """An answer that is larger than its bound."""
 
 
 _EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
@@ -116,7 +130,7 @@ class _Bounded(httpx2.AsyncByteStream):
             read = len(seen) - end if end >= 0 else read + len(piece)
             before = seen[-3:]
             if read > self._most:
-                raise httpx2.ReadError(f"the answer is longer than {self._most} bytes")
+                raise AnswerTooLong(f"the answer is longer than {self._most} bytes")
             yield piece
 
     async def aclose(self) -> None:
@@ -204,6 +218,45 @@ class SessionTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
+class AnswerTransport(httpx2.AsyncBaseTransport):
+    """Replaces a JSON answer that is none to its request by an error for that request.
+
+    The SDK would let a call wait for its time-out if the answer to it has another id or none.  Answers that
+    are event streams belong to the request that opened the stream, whatever their ids.
+    """
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
+        self._inner = inner
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        response = await self._inner.handle_async_request(request)
+        kind = response.headers.get("content-type", "").lower()
+        if request.method != "POST" or not response.is_success or not kind.startswith("application/json"):
+            return response
+        number = _id_of(request.content)
+        error = {"code": NO_MESSAGE, "message": "the answer is none to this request"}
+        try:
+            if number is None or _id_of(await response.aread()) == number:
+                return response
+        except AnswerTooLong as fault:
+            error = {"code": TOO_LONG, "message": str(fault)}
+        await response.aclose()
+        return httpx2.Response(200, json={"jsonrpc": "2.0", "id": number, "error": error})
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def _id_of(body: bytes) -> int | str | None:
+    """The id of a JSON-RPC message; ``None`` where there is none."""
+    try:
+        message = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    number = message.get("id") if isinstance(message, dict) else None
+    return number if isinstance(number, int | str) else None
+
+
 def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port
 
@@ -238,11 +291,10 @@ class HttpServer:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Streams]:
         """The streams of a session; nothing is sent yet."""
+        checked = CheckedTransport(self._networks)
+        authorized = AuthorizedTransport(checked, self._server, self._ask, self._refused)
         client = httpx2.AsyncClient(
-            transport=SessionTransport(
-                AuthorizedTransport(CheckedTransport(self._networks), self._server, self._ask, self._refused),
-                self._gone,
-            ),
+            transport=AnswerTransport(SessionTransport(authorized, self._gone)),
             headers={"user-agent": "toolrelay", **self._server.headers},
             timeout=httpx2.Timeout(30.0, read=_READ_S),
             follow_redirects=False,

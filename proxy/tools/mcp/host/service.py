@@ -124,16 +124,19 @@ class Service:
             _send_failure(channel, number, CallFailed("lost", words))
 
     async def _list(self, channel: Channel, number: int, header: dict[str, Any]) -> None:
-        """Everything that one server has, once it is connected or has failed."""
+        """What one server has, or of that what ``only`` names, once it is connected or has failed."""
         connection = self.connections.get(header["server"])
         if connection is None:
             return _send_failure(channel, number, CallFailed("away", "the server is not configured"))
         await connection.wait(header["within_s"])
         listing = connection.status.listing
+        found = listing.definitions if listing is not None else ()
+        if (only := header.get("only")) is not None:
+            found = [one for one in found if one.name in only]
         told: dict[str, Any] = {
             "status": self._status_of(connection),
             "stderr": connection.stderr[-2000:],
-            "definitions": [one.written() for one in listing.definitions] if listing is not None else [],
+            "definitions": [one.written() for one in found],
         }
         written = orjson.dumps(told)
         if len(written) > MAX_BODY:

@@ -29,14 +29,15 @@ from pydantic import ValidationError
 from proxy.tools.mcp.process import own_environment
 from proxy.tools.mcp.servers import Server
 
-__all__ = ["MAX_LINE", "OnGroup", "StdioServer", "Streams"]
+__all__ = ["MAX_LINE", "NO_MESSAGE", "OnGroup", "StdioServer", "Streams"]
 
 MAX_LINE: Final = 16 << 20
 """Bytes of one message; a server that writes a longer line is ended."""
 
+NO_MESSAGE: Final = -32700
+"""Code of the JSON-RPC error for a request whose answer cannot be read: "Parse error" of JSON-RPC 2.0."""
+
 _MAX_STDERR = 8192
-_NOTIFICATIONS_A_SECOND = 100
-_PARSE_ERROR = -32700
 _PATIENCE_S = 2.0
 _PR_SET_PDEATHSIG = 1
 _LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -58,6 +59,7 @@ class StdioServer:
         self._on_group = on_group
         self._stderr = b""
         self._open: set[types.RequestId] = set()
+        self._newest = -1
 
     @property
     def stderr(self) -> str:
@@ -109,18 +111,17 @@ class StdioServer:
         """Hand on each line as a message, until the output ends or a line is too long."""
         stdout = process.stdout
         assert stdout is not None
-        budget = _Budget(_NOTIFICATIONS_A_SECOND)
         async with into:
             with contextlib.suppress(
                 anyio.BrokenResourceError, anyio.ClosedResourceError, ConnectionError, ValueError
             ):
                 # readline raises ValueError for a line past the limit.
                 while line := await stdout.readline():
-                    message = self._message(line, budget)
+                    message = self._message(line)
                     if message is not None:
                         await into.send(SessionMessage(message))
 
-    def _message(self, line: bytes, budget: "_Budget") -> types.JSONRPCMessage | None:
+    def _message(self, line: bytes) -> types.JSONRPCMessage | None:
         """A line as a message; for one that is none, the answer of its call, where that is known."""
         if not line.strip():
             return None
@@ -130,11 +131,13 @@ class StdioServer:
             return self._answer_for(line)
         if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
             if message.id not in self._open:
-                return None
+                return None if self._was_sent(message.id) else self._answer_for(b"")
             self._open.discard(message.id)
-        elif isinstance(message, types.JSONRPCNotification) and not budget.take():
-            return None
         return message
+
+    def _was_sent(self, number: types.RequestId | None) -> bool:
+        """Whether a request had this id, though nobody waits for it now.  Ids of the SDK's rise from 1."""
+        return isinstance(number, int) and 0 <= number <= self._newest
 
     def _answer_for(self, line: bytes) -> types.JSONRPCError | None:
         """An error for the call that a broken line was meant for: its id can be read, or only one is open."""
@@ -148,7 +151,7 @@ class StdioServer:
         if meant is None:
             return None
         self._open.discard(meant)
-        fault = types.ErrorData(code=_PARSE_ERROR, message="the server sent a line that is no message")
+        fault = types.ErrorData(code=NO_MESSAGE, message="the server sent a line that is no message")
         return types.JSONRPCError(jsonrpc="2.0", id=meant, error=fault)
 
     async def _write(
@@ -161,9 +164,19 @@ class StdioServer:
                 async for sent in out_of:
                     if isinstance(sent.message, types.JSONRPCRequest):
                         self._open.add(sent.message.id)
+                        if isinstance(sent.message.id, int):
+                            self._newest = max(self._newest, sent.message.id)
+                    elif isinstance(sent.message, types.JSONRPCNotification):
+                        self._forget(sent.message)
                     text = sent.message.model_dump_json(by_alias=True, exclude_unset=True)
                     stdin.write(text.encode("utf-8", "replace") + b"\n")
                     await stdin.drain()
+
+    def _forget(self, sent: types.JSONRPCNotification) -> None:
+        """Nobody waits any more for the answer to a request that is cancelled, as after its time is over."""
+        number = (sent.params or {}).get("requestId") if sent.method == "notifications/cancelled" else None
+        if isinstance(number, int | str):
+            self._open.discard(number)
 
     async def _note_stderr(self, process: asyncio.subprocess.Process) -> None:
         """Keep the end of it for ``toolrelay mcp test``; none of it is logged."""
@@ -186,24 +199,6 @@ class StdioServer:
         transport: Any = getattr(process, "_transport", None)
         if transport is not None:
             transport.close()
-
-
-class _Budget:
-    """So many a second."""
-
-    def __init__(self, most: int, clock: Callable[[], float] | None = None) -> None:
-        self._most = most
-        self._clock = clock or asyncio.get_running_loop().time
-        self._since = self._clock()
-        self._taken = 0
-
-    def take(self) -> bool:
-        """Whether there is room for one more."""
-        now = self._clock()
-        if now - self._since >= 1:
-            self._since, self._taken = now, 0
-        self._taken += 1
-        return self._taken <= self._most
 
 
 async def _has_ended(process: asyncio.subprocess.Process) -> bool:

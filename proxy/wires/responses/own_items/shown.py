@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 
 from proxy.events import ToolCall, ToolResult
-from proxy.wires.chosen import ShownServer
-from proxy.wires.client_port import ClientView, Trace
+from proxy.wires.chosen import ShownServer, ShownTools
+from proxy.wires.client_port import ApprovedCall, Trace
 from proxy.wires.responses.items import (
     SERVER_LABEL,
     mcp_call,
@@ -18,6 +18,7 @@ from proxy.wires.responses.items import (
     message_item,
     own_item_id,
     reasoning_item,
+    request_id_of,
     text_part,
 )
 from proxy.wires.responses.own_items.signing import ItemSigner
@@ -26,10 +27,9 @@ from proxy.wires.turn.trace import reasoning_line, status_line
 __all__ = [
     "Event",
     "approval_events",
-    "before_events",
     "call_events",
-    "list_events",
     "message_events",
+    "opening_events",
     "reasoning_events",
     "traced_events",
 ]
@@ -47,25 +47,17 @@ def list_events(server: ShownServer) -> Iterator[Event]:
     yield {"type": "response.output_item.done", "item": mcp_list(item_id, server.label, server.tools)}
 
 
-def before_events(view: ClientView, signer: ItemSigner) -> Iterator[list[Event]]:
-    """The calls that ran before the model was asked, each of a tool that the client chose by its server."""
-    for one in view.ran_before:
-        if (served := view.shown.called(one.call.name)) is not None:
-            yield list(call_events(one.call, one.result, signer, served, asked_by=one.asked_by))
-
-
 def call_events(
     call: ToolCall,
     result: ToolResult,
     signer: ItemSigner,
     served: tuple[str, str] | None = None,
-    *,
     asked_by: str | None = None,
 ) -> Iterator[Event]:
     """A server call that has come to something, redacted, as a hosted MCP call.
 
     ``served`` is what the client calls the server, and the server its tool; ``None`` for a tool that the
-    client did not choose by its server.  ``asked_by`` is the id of the item that asked about it.
+    client did not choose by its server.  ``asked_by`` is the id of the item that asked for its approval.
     """
     label, name = served or (SERVER_LABEL, call.name)
     shown = {} if result.arguments_redacted is None else result.arguments_redacted
@@ -76,17 +68,34 @@ def call_events(
     else:
         error = f"{result.error_code}: {result.safe_message}"
     item_id = signer.item_id(name, arguments, output=output, error=error, label=label)
-    asked = {"approval_request_id": asked_by}
-    opened = mcp_call(item_id, name, "", status="in_progress", label=label) | asked
+    opened = mcp_call(item_id, name, "", status="in_progress", label=label, asked_by=asked_by)
     yield {"type": "response.output_item.added", "item": opened}
     yield {"type": "response.mcp_call.in_progress", "item_id": item_id}
     yield {"type": "response.mcp_call_arguments.delta", "item_id": item_id, "delta": arguments}
     yield {"type": "response.mcp_call_arguments.done", "item_id": item_id, "arguments": arguments}
     status = "completed" if result.ok else "failed"
-    done = mcp_call(item_id, name, arguments, status=status, label=label)
-    done |= {"output": output, "error": error, **asked}
+    done = mcp_call(item_id, name, arguments, status=status, label=label, asked_by=asked_by)
+    done |= {"output": output, "error": error}
     yield {"type": f"response.mcp_call.{status}", "item_id": item_id}
     yield {"type": "response.output_item.done", "item": done}
+
+
+def opening_events(
+    lists: Sequence[ShownServer], approved: Sequence[ApprovedCall], shown: ShownTools, signer: ItemSigner
+) -> Sequence[Sequence[Event]]:
+    """What is shown before a model says anything: the tools of servers, and calls that were approved.
+
+    Only calls of tools that the client chose by their server are shown: it was asked about these by items.
+    """
+    calls = [(one, shown.called(one.call.name)) for one in approved]
+    return [
+        *(list(list_events(server)) for server in lists),
+        *(
+            list(call_events(one.call, one.result, signer, served, request_id_of(one.approval_id)))
+            for one, served in calls
+            if served is not None
+        ),
+    ]
 
 
 def approval_events(item_id: str, label: str, name: str, arguments: str) -> Iterator[Event]:

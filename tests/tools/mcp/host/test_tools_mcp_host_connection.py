@@ -1,6 +1,7 @@
 """One server's connection: hostile answers end one call at most, and a lost server comes back."""
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -58,8 +59,28 @@ async def call(connection: Connection, tool: str, timeout_s: float = LATE_S) -> 
         {"raw": '[{"jsonrpc": "2.0", "id": ID, "result": {}}]'},
         {"raw": '{"jsonrpc": "2.0", "id": ID, "result": ' + '{"a":' * 3000 + "1" + "}" * 3001},
         {"bytes": b"\xff\xfe\x00\n".hex()},
+        {"raw": '\ufeff{"jsonrpc": "2.0", "id": ID, "result": {"content": []}}'},
+        {"raw": '{"jsonrpc": "2.0", "id": 99999, "result": {"content": []}}'},
+        {"raw": '{"jsonrpc": "2.0", "id": "other", "result": {"content": []}}'},
+        {"raw": '{"jsonrpc": "2.0", "id": null, "result": {"content": []}}'},
+        {"raw": '{"jsonrpc": "2.0", "id": null, "error": {"code": -32700, "message": "Parse error"}}'},
     ],
-    ids=["cut", "text", "old", "empty", "number", "surrogate", "batch", "deep", "bytes"],
+    ids=[
+        "cut",
+        "text",
+        "old",
+        "empty",
+        "number",
+        "surrogate",
+        "batch",
+        "deep",
+        "bytes",
+        "bom",
+        "unknown id",
+        "foreign id",
+        "no id",
+        "error without id",
+    ],
 )
 async def test_a_line_that_is_no_message_ends_its_call_at_once(
     tmp_path: Path, answer: dict[str, Any]
@@ -75,6 +96,54 @@ async def test_a_line_that_is_no_message_ends_its_call_at_once(
             assert raised.value.kind == "error"
             assert await call(connection, "good") == OK["result"]
         assert connection.status.state == "ready"
+
+
+async def test_a_late_answer_is_no_answer_to_another_call(tmp_path: Path) -> None:
+    """Nor is a second one: of a call that has ended, nothing is heard any more."""
+    tools = [tool_definition(name) for name in ("late", "twice", "good")]
+    twice = {"raw": "\n".join(['{"jsonrpc": "2.0", "id": ID, "result": {"content": []}}'] * 2)}
+    answers = {"late": {"sleep": 0.5, "result": {"content": [1]}}, "twice": twice, "good": OK}
+    async with connected(scripted(tmp_path, tools, answers)) as (connection, _):
+        with pytest.raises(CallFailed) as raised:
+            await call(connection, "late", timeout_s=0.05)
+        assert raised.value.kind == "timeout"
+        for _ in range(2):
+            assert await call(connection, "good") == OK["result"]
+            assert await call(connection, "twice") == {"content": []}
+        assert await call(connection, "good") == OK["result"]
+
+
+@pytest.mark.parametrize(
+    "method", ["sampling/createMessage", "elicitation/create", "roots/list", "ping", "nothing/known"]
+)
+async def test_a_server_that_asks_in_a_call_gets_nothing(tmp_path: Path, method: str) -> None:
+    """No such capability is declared; the call has its result all the same."""
+    asks = {"raw": json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": {}}), **OK}
+    async with connected(scripted(tmp_path, [tool_definition("a")], {"a": asks})) as (connection, _):
+        assert await call(connection, "a") == OK["result"]
+        assert await call(connection, "a") == OK["result"]
+
+
+@pytest.mark.parametrize(
+    "result", [{}, {"content": [{"type": "hologram"}]}, {"content": 3}, {"structuredContent": [1]}, {"x": 1}]
+)
+async def test_a_result_of_any_form_is_handed_on(tmp_path: Path, result: dict[str, Any]) -> None:
+    """What of it the model reads is decided elsewhere."""
+    server = scripted(tmp_path, [tool_definition("a")], {"a": {"result": result}})
+    async with connected(server) as (connection, _):
+        assert await call(connection, "a") == result
+
+
+async def test_little_is_kept_of_what_a_server_writes_beside(tmp_path: Path) -> None:
+    """The end of it, however much there is."""
+    written = "".join(f"line {number}\n" for number in range(100_000))
+    server = scripted(tmp_path, [tool_definition("a")], {"a": OK}, stderr=written)
+    async with connected(server) as (connection, groups):
+        assert await call(connection, "a") == OK["result"]
+        (group,) = groups
+        os.killpg(group, signal.SIGKILL)
+        await until(lambda: "line 99999" in connection.status.reason)
+        assert len(connection.stderr) <= 8192
 
 
 @pytest.mark.parametrize("code", [-32000, -32001])

@@ -28,7 +28,7 @@ def _blue(url: str) -> Server:
 @asynccontextmanager
 async def connected(server: Server, networks: tuple[str, ...] = LOOPBACK) -> AsyncIterator[Connection]:
     """A connection in this process."""
-    settings = HostSettings(servers=(server,), networks=networks)
+    settings = HostSettings(servers=(server,), networks=networks, list_every_s=0)
     connection = Connection(server, settings, lambda: None, lambda group, runs: None, no_token)
     task = asyncio.create_task(connection.run())
     try:
@@ -312,3 +312,87 @@ async def test_a_method_that_a_server_does_not_know_ends_no_session(compressed: 
             await call(connection, "a")
         assert (caught.value.kind, caught.value.error) == ("error", error)
         assert connection.history.connects == 1
+
+
+def _body(text: str | bytes, kind: str = "application/json", status: int = 200) -> web.Response:
+    body = text.encode() if isinstance(text, str) else text
+    return web.Response(body=body, content_type=kind, status=status)
+
+
+MALFORMED: Mapping[str, Callable[[int], web.Response]] = {
+    "cut": lambda number: _body(f'{{"jsonrpc": "2.0", "id": {number}, "result": {{'),
+    "other id": lambda number: _body('{"jsonrpc": "2.0", "id": 9999, "result": {"content": []}}'),
+    "no id": lambda number: _body('{"jsonrpc": "2.0", "id": null, "error": {"code": 1, "message": "x"}}'),
+    "batch": lambda number: _body(f'[{{"jsonrpc": "2.0", "id": {number}, "result": {{}}}}]'),
+    "nothing": lambda number: _body(""),
+    "deep": lambda number: _body('{"a":' * 3000 + "1" + "}" * 3000),
+    "bytes": lambda number: _body(b'{"jsonrpc": "2.0", "id": 1, "result": {"x": "\xff"}}'),
+    "surrogate": lambda number: _body(f'{{"jsonrpc": "2.0", "id": {number}, "result": {{"x": "\\ud800"}}}}'),
+    "page": lambda number: _body("<html>", "text/html"),
+    "accepted": lambda number: _body("", status=202),
+    "failed": lambda number: _body("oops", "text/plain", 500),
+    "event": lambda number: _body('data: {"jsonrpc"\n\n', "text/event-stream"),
+    "no event": lambda number: _body("", "text/event-stream"),
+}
+
+
+@pytest.mark.parametrize("malformed", MALFORMED)
+async def test_an_answer_that_is_none_fails_its_call_at_once(malformed: str) -> None:
+    """And no other: the session goes on.  Nothing of what the server sent is repeated."""
+
+    async def answer(asked: Mapping[str, Any]) -> Mapping[str, Any] | web.StreamResponse:
+        if asked["method"] == "tools/list":
+            return {"result": {"tools": [tool_definition("bad"), tool_definition("good")]}}
+        if asked["params"]["name"] == "bad":
+            return MALFORMED[malformed](asked["id"])
+        return {"result": {"content": []}}
+
+    async with scripted(answer) as (server, _), connected(server) as connection:
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(CallFailed) as caught:
+                await call(connection, "bad")
+        assert caught.value.kind == ("lost" if malformed == "no event" else "error")
+        assert "jsonrpc" not in caught.value.words
+        assert "pydantic" not in caught.value.words
+        assert await call(connection, "good") == {"content": []}
+        assert connection.history.connects == 1
+
+
+async def test_a_flood_of_events_does_not_keep_a_result_back() -> None:
+    """Most of them are dropped; that the list of tools has changed is heard all the same."""
+    note = '{"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}}'
+    changed = '{"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}'
+    lists: list[Any] = []
+
+    async def answer(asked: Mapping[str, Any]) -> Mapping[str, Any] | web.StreamResponse:
+        if asked["method"] == "tools/list":
+            lists.append(asked)
+            return {"result": {"tools": [tool_definition("a")]}}
+        result = f'{{"jsonrpc": "2.0", "id": {asked["id"]}, "result": {{"content": []}}}}'
+        events = "".join(f"event: message\ndata: {data}\n\n" for data in [*[note] * 5000, changed, result])
+        return _body(events, "text/event-stream")
+
+    async with scripted(answer) as (server, _), connected(server) as connection:
+        assert await call(connection, "a") == {"content": []}
+        await until(lambda: len(lists) == 2)
+
+
+async def test_a_connection_that_fails_can_be_ended_at_any_moment() -> None:
+    """Whatever the SDK raises in place of the cancellation: nobody waits for a task that tries again."""
+
+    async def answer(asked: Mapping[str, Any]) -> web.StreamResponse:
+        return web.Response(status=401)
+
+    async with scripted(answer) as (server, paths):
+        settings = HostSettings(servers=(server,), networks=LOOPBACK)
+        for moment in range(30):
+            connection = Connection(server, settings, lambda: None, lambda group, runs: None, no_token)
+            task = asyncio.create_task(connection.run())
+            met = len(paths)
+            await until(lambda met=met: len(paths) > met)  # type: ignore[misc]
+            for _ in range(moment * 3):
+                await asyncio.sleep(0)
+            task.cancel()
+            async with asyncio.timeout(PATIENCE_S):
+                await asyncio.wait({task})
+            assert task.cancelled()

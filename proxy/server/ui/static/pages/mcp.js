@@ -36,5 +36,13 @@ function server(one) {
 
 function tool(one) {
   return h("li.col", { style: { gap: ".2rem" } }, h("div.row", h("code.grow.cut", { title: one.name }, one.name), h("span.badge", { class: PIN[one.state] ?? "" }, one.state)), one.withheld && h("p.small.muted", `Withheld: ${one.withheld}`),
-    one.pinned && one.current && h("details", h("summary.small", "What changed"), h("div.diff", h("div.col", h("span.small.muted", "Allowed"), h("div.code", json(one.pinned))), h("div.col", h("span.small.muted", "Now"), h("div.code", json(one.current))))));
+    one.difference && h("details", { open: true }, h("summary.small", "What changed"), h("div.code", one.difference.map(line))),
+    one.pinned && one.current && h("details", h("summary.small", "Both definitions"), h("div.diff", h("div.col", h("span.small.muted", "Allowed"), h("div.code", json(one.pinned))), h("div.col", h("span.small.muted", "Now"), h("div.code", json(one.current))))));
+}
+
+const CHANGE = { "-": "gone", "+": "added" };
+
+/** A line of a difference; the server wrote what hides in it out. */
+function line(text) {
+  return h("div.stranger", { class: CHANGE[text[0]] ?? "muted" }, text);
 }

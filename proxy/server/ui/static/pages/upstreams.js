@@ -7,7 +7,7 @@ import { dialectName } from "../parts/badges.js";
 import { code, empty, facts, figures, head } from "../parts/page.js";
 
 const BREAKER = { closed: ["ok", "check", "answers"], open: ["bad", "cross", "set aside"], half_open: ["warn", "clock", "on trial"] };
-const FOUND = { ok: ["ok", "check"], defect: ["bad", "cross"], repaired: ["warn", "tools"], unknown: ["", "help"] };
+const FOUND = { ok: ["ok", "check"], no: ["bad", "cross"], quirk: ["warn", "alert"], open: ["", "help"] };
 
 export async function show({ signal }) {
   const [list, health] = await Promise.all([api("upstreams", { signal }), api("health", { signal }).catch(() => null)]);
@@ -31,7 +31,7 @@ function tile(one) {
       ["Requests", one.requests === undefined || one.requests === null ? null : `${number(one.requests)}${one.errors ? `, ${number(one.errors)} failed` : ""}`],
       ["Failures in a row", one.breaker?.failures || null], ["Set aside for", one.breaker?.open_for_s ? duration(one.breaker.open_for_s) : null]]),
     one.doctor
-      ? h("details", { open: one.doctor.findings.some((found) => found.outcome === "defect") }, h("summary", `Doctor, ${one.doctor.at ? ago(one.doctor.at) : NONE}${one.doctor.model ? `, ${one.doctor.model}` : ""}: ${count(one.doctor.findings.length, "finding")}`), h("ul.col", { style: { "margin-top": ".5rem" } }, one.doctor.findings.map(finding)))
+      ? h("details", { open: one.doctor.findings.some((found) => found.outcome === "no") }, h("summary", `Doctor, ${one.doctor.at ? ago(one.doctor.at) : NONE}${one.doctor.model ? `, ${one.doctor.model}` : ""}: ${count(one.doctor.findings.length, "finding")}`), h("ul.col", { style: { "margin-top": ".5rem" } }, one.doctor.findings.map(finding)))
       : h("details", h("summary.muted", "Not examined by doctor yet"), code(`toolrelay doctor --upstream ${one.id}`, "command")),
   );
 }

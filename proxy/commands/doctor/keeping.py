@@ -1,0 +1,39 @@
+"""Leaves what doctor found in the record, where the web UI of a server finds it."""
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from proxy.commands.common import say_error
+from proxy.errors import NoRecord, StoreError
+from proxy.server.config.load import Config
+from proxy.server.config.shown import shown_address
+from proxy.server.open_record import open_record
+from proxy.server.ui.diagnoses import KeptFinding, written_diagnosis
+
+__all__ = ["keep_diagnosis"]
+
+_MEMORY: Final = "memory:"
+
+
+async def keep_diagnosis(config: Config, name: str, model: str, findings: Sequence[KeptFinding]) -> None:
+    """Keep findings of the upstream ``name``, whose words hold no secret, in place of earlier ones.
+
+    Makes no record where there is none.  What goes wrong is told and is no failure: the findings were shown.
+    """
+    if config.store.url.startswith(_MEMORY):
+        say_error("the web UI will not show these results: store.url is memory:, which keeps nothing")
+        return
+    address = shown_address(config.upstreams[name].base_url)
+    diagnosis = written_diagnosis(address, model, time.time(), findings)
+    try:
+        store = open_record(config, must_exist=True)
+        await store.start()
+        try:
+            await store.put_diagnosis(name, diagnosis)
+        finally:
+            await store.aclose()
+    except NoRecord:
+        say_error("the web UI will not show these results: there is no record yet; toolrelay serve makes one")
+    except StoreError as error:
+        say_error(f"the web UI will not show these results: {error}")

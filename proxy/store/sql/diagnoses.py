@@ -1,0 +1,29 @@
+"""What was found of upstreams, in SQL."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from proxy.store import rows
+from proxy.store.sql.base import SqlBase
+
+__all__ = ["SqlDiagnoses"]
+
+_TABLE: Final = "diagnoses"
+_PUT: Final = rows.upsert(_TABLE, ("upstream", "diagnosis", "updated_at"), ("upstream",))
+_MOST: Final = 1000
+
+
+class SqlDiagnoses(SqlBase):
+    """The part of a store in SQL that :class:`~proxy.store.base.DiagnosisStore` asks for."""
+
+    async def read_diagnoses(self) -> Mapping[str, str]:
+        """See :class:`~proxy.store.base.DiagnosisStore`."""
+        async with self._snapshot() as db:
+            found = await db.execute_fetchall(
+                f"SELECT upstream, diagnosis FROM {_TABLE} ORDER BY updated_at DESC LIMIT {_MOST}"
+            )
+        return {str(row[0]): str(row[1]) for row in found}
+
+    async def put_diagnosis(self, upstream: str, diagnosis: str) -> None:
+        """See :class:`~proxy.store.base.DiagnosisStore`."""
+        await self._writer.commit(_PUT, [(upstream, diagnosis, self._clock())], in_order=True)

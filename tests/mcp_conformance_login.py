@@ -1,0 +1,106 @@
+"""What the conformance suite runs as a client for its scenarios of logins: the command line, with a browser.
+
+The suite gives the address of its server as the last argument, the scenario and what belongs to it in the
+environment.  The browser follows redirects and does nothing else, as ``BROWSER`` has it.
+"""
+
+import io
+import json
+import os
+import re
+import secrets
+import shlex
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from proxy.commands.cli import run
+
+BROWSER = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1]).read()"
+DOCUMENT = "https://conformance-test.local/client-metadata.json"
+MACHINE = "auth/client-credentials"
+MOST_LOGINS = 4
+
+
+def issuer_of(url: str) -> str:
+    """What an operator knows who registered a client: the authorization server of the server at ``url``."""
+    where = urlsplit(url)
+    document = f"{where.scheme}://{where.netloc}/.well-known/oauth-protected-resource{where.path}"
+    with urllib.request.urlopen(document) as answer:
+        return str(json.load(answer)["authorization_servers"][0])
+
+
+def configuration(url: str, scenario: str, context: Mapping[str, Any]) -> str:
+    """The file for a scenario."""
+    grant = "client_credentials" if scenario.startswith(MACHINE) else "authorization_code"
+    lines = {"grant": grant}
+    lines |= {key: context[key] for key in ("client_id",) if key in context}
+    if "client_secret" in context:
+        lines |= {"client_secret": "env:CLIENT_SECRET", "issuer": issuer_of(url)}
+    if scenario == "auth/basic-cimd":
+        lines["client_metadata_url"] = DOCUMENT
+    written = "\n".join(f"{key} = {json.dumps(value)}" for key, value in lines.items())
+    return f"""
+[upstreams.default]
+base_url = "replay:"
+[store]
+url = "sqlite:///record.db"
+seal_key = "env:SEAL_KEY"
+[policy]
+allow = ["mcp__suite__*"]
+[mcp]
+networks = ["127.0.0.0/8", "::1/128"]
+[mcp.servers.suite]
+url = {json.dumps(url)}
+connection = "suite"
+[credentials.suite]
+{written}
+"""
+
+
+def main(url: str) -> int:
+    """Log in, allow the tools, call each; log in again for a scope that a call lacks.  The exit status."""
+    scenario = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
+    context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
+    with tempfile.TemporaryDirectory() as folder:
+        browser = Path(folder, "browser.py")
+        browser.write_text(BROWSER)
+        Path(folder, "toolrelay.toml").write_text(configuration(url, scenario, context))
+        environment = {
+            "BROWSER": shlex.join([sys.executable, str(browser), "%s"]),
+            "SEAL_KEY": secrets.token_hex(32),
+            "CLIENT_SECRET": str(context.get("client_secret", "")),
+        }
+
+        os.environ.update(environment)
+        os.chdir(folder)
+
+        def toolrelay(*arguments: str) -> str:
+            """What a command says."""
+            out = io.StringIO()
+            with redirect_stdout(out), redirect_stderr(out):
+                run(arguments)
+            print(f"$ toolrelay {shlex.join(arguments)}\n{out.getvalue()}", flush=True)
+            return out.getvalue()
+
+        if not scenario.startswith(MACHINE):
+            toolrelay("credentials", "login", "suite")
+        for _ in range(MOST_LOGINS):
+            said = toolrelay("tools", "allow", "mcp__suite__*", "--yes")
+            for tool in dict.fromkeys(re.findall(r"mcp__suite__[\w-]+", said)):
+                said += toolrelay("tools", "call", tool, "{}")
+            lacking = re.search(r"the server asks for the scope ([^;]+);", said)
+            if lacking is None:
+                break
+            scopes = [word for scope in lacking[1].split() for word in ("--scope", scope)]
+            toolrelay("credentials", "login", "suite", *scopes)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[-1]))

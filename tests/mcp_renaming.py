@@ -1,0 +1,41 @@
+"""Stands before ``/mcp`` and calls tools by short names: clients of the conformance suite know no providers.
+
+A tool's id begins with its provider; the suite calls ``test_simple_text`` where we have
+``suite_tools__test_simple_text``.  Nothing else of a request or an answer is changed.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+from aiohttp import web
+
+__all__ = ["renaming"]
+
+HEADERS = ("accept", "content-type", "mcp-protocol-version", "mcp-session-id", "mcp-method", "mcp-name")
+
+
+@asynccontextmanager
+async def renaming(url: str, prefix: str, names: frozenset[str]) -> AsyncIterator[str]:
+    """The address at which the tools ``names`` of the server at ``url`` stand without ``prefix``."""
+
+    async def forward(request: web.Request) -> web.StreamResponse:
+        headers = {name: request.headers[name] for name in HEADERS if name in request.headers}
+        body = await request.text()
+        for name in names:
+            body = body.replace(f'"name":"{name}"', f'"name":"{prefix}{name}"')
+        async with session.request(request.method, url, data=body.encode(), headers=headers) as answer:
+            text = (await answer.text()).replace(f'"{prefix}', '"')
+            kept = {name: answer.headers[name] for name in HEADERS if name in answer.headers}
+            return web.Response(body=text.encode(), status=answer.status, headers=kept)
+
+    app = web.Application()
+    app.router.add_route("*", "/mcp", forward)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+    async with aiohttp.ClientSession() as session:
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            yield f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
+        finally:
+            await runner.cleanup()

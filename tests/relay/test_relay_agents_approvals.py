@@ -1,0 +1,170 @@
+"""Approvals and agents: a call of an agent that somebody approved, and agents that cannot ask."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents_rig import RESEARCHER, Asked, Models, Turn, agents
+from approvals_rig import BUY, ID
+from probe_tools import Watch
+from raw_upstream import RawUpstream
+from running_proxy import Proxy, make_config, running
+
+from proxy.approval_records import ApprovalFilter
+from proxy.records import RunRecord
+from proxy.store.base import RunFilter
+
+PAGE = "probe_tools__page"
+QUESTION: Any = {"role": "user", "content": "Find it out."}
+
+
+@asynccontextmanager
+async def served(models: Models, tmp_path: Path, approve: str, **config: Any) -> AsyncIterator[Proxy]:
+    """A proxy with one agent, whose tools or whose call need an approval."""
+    config = {"agents": agents(), **config}
+    async with (
+        RawUpstream(models) as upstream,
+        running(
+            make_config(
+                upstream.url,
+                allow=("probe_tools__*", "agent__*"),
+                modules=("probe_tools",),
+                policy={"approve": (approve,)},
+                approvals={},
+                store={"url": f"sqlite:///{tmp_path / 'r.db'}"},
+                **config,
+            )
+        ) as proxy,
+    ):
+        yield proxy
+
+
+async def say(proxy: Proxy, *messages: Any, **headers: str) -> str:
+    """The text of the answer to a conversation."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    answer = await proxy.ask({"model": "boss", "messages": list(messages)}, headers=named)
+    assert answer.status == 200, answer.body
+    return str(answer.json["choices"][0]["message"]["content"])
+
+
+def boss(asked: Asked) -> Turn:
+    """Gives one task, and says again what it was told."""
+    return Turn(asked.results[0]) if asked.results else Turn(calls=[(RESEARCHER, {"task": "What is it?"})])
+
+
+async def decided(proxy: Proxy, decision: str) -> str:
+    """Ask for the agent, decide about its call, and go on."""
+    notice = await say(proxy, QUESTION)
+    (approval_id,) = set(ID.findall(notice))
+    told: list[Any] = [
+        QUESTION,
+        {"role": "assistant", "content": notice},
+        {"role": "user", "content": "Go on."},
+    ]
+    return await say(proxy, *told, x_toolrelay_approve=approval_id + decision)
+
+
+async def runs_of(proxy: Proxy) -> list[RunRecord]:
+    return list(reversed(await proxy.services.store.list_runs(RunFilter())))
+
+
+async def test_an_approved_call_of_an_agent_runs(watch: Watch, tmp_path: Path) -> None:
+    """For the request that goes on: it has its tools and its report, and uses that request's budgets."""
+
+    def small(asked: Asked) -> Turn:
+        return Turn("It is 42.") if asked.results else Turn(calls=[("probe_tools__echo", {"text": "a"})])
+
+    models = Models({"boss": boss, "small": small})
+    async with served(models, tmp_path, RESEARCHER) as proxy:
+        assert await decided(proxy, "") == "It is 42."
+        first, child, second = sorted(await runs_of(proxy), key=lambda run: run.started_at)
+        assert (child.agent, child.parent_run, child.status) == ("researcher", first.id, "completed")
+        assert (first.status, second.status) == ("suspended", "completed")
+        log: Any = proxy.services.store
+        (row,) = await log.list_approvals(ApprovalFilter())
+        assert (row.tool, row.status) == (RESEARCHER, "used")
+    assert watch.started == ["echo"]
+    assert [len(models.asked[name]) for name in ("boss", "small")] == [2, 2]
+
+
+async def test_an_approved_agent_uses_the_budgets_of_the_request_that_goes_on(
+    watch: Watch, tmp_path: Path
+) -> None:
+    """One turn is left for the answer, so that an agent that wants more has to report."""
+
+    def small(asked: Asked) -> Turn:
+        echo = ("probe_tools__echo", {"text": str(len(asked.results))})
+        return Turn("Stopped.") if asked.body.get("tool_choice") == "none" else Turn(calls=[echo])
+
+    models = Models({"boss": boss, "small": small})
+    async with served(models, tmp_path, RESEARCHER, tools={"max_turns": 3}) as proxy:
+        said = await decided(proxy, "")
+    assert said.startswith("[researcher was stopped: it had no turns left")
+    assert [len(models.asked[name]) for name in ("boss", "small")] == [2, 2]
+
+
+async def test_a_refused_call_of_an_agent_never_runs(watch: Watch, tmp_path: Path) -> None:
+    """Its model is not asked."""
+    models = Models({"boss": boss, "small": lambda asked: Turn("It is 42.")})
+    async with served(models, tmp_path, RESEARCHER) as proxy:
+        assert "approval_denied" in await decided(proxy, ";deny")
+    assert "small" not in models.asked
+
+
+async def test_an_approved_agent_knows_what_was_read_before(watch: Watch, tmp_path: Path) -> None:
+    """Where the model had read an untrusted result, the agent begins in that state, and may not act."""
+
+    def stranger(asked: Asked) -> Turn:
+        if not asked.results:
+            return Turn(calls=[(PAGE, {})])
+        if len(asked.results) == 1:
+            return Turn(calls=[(RESEARCHER, {"task": "What is it?"})])
+        return Turn(asked.results[1])
+
+    def buys(asked: Asked) -> Turn:
+        return Turn(asked.results[0]) if asked.results else Turn(calls=[(BUY, {"what": "milk"})])
+
+    async with served(Models({"boss": stranger, "small": buys}), tmp_path, RESEARCHER) as proxy:
+        assert "approval_required" in await decided(proxy, "")
+    assert "buy" not in watch.started
+    async with served(Models({"boss": boss, "small": buys}), tmp_path, RESEARCHER) as proxy:
+        assert "milk" in await decided(proxy, "")
+    assert watch.started[-1] == "buy"
+
+
+@pytest.mark.parametrize("calls", [False, True], ids=["reports", "calls"])
+async def test_an_agent_is_told_which_tools_it_cannot_ask_for(
+    watch: Watch, tmp_path: Path, calls: bool
+) -> None:
+    """It does not get them, and a call that its model makes all the same does not run."""
+
+    def small(asked: Asked) -> Turn:
+        if calls and not asked.results:
+            return Turn(calls=[(BUY, {"what": "milk"})])
+        return Turn(asked.results[0] if calls else f"Call {BUY}.")
+
+    models = Models({"boss": boss, "small": small})
+    async with served(models, tmp_path, BUY) as proxy:
+        said = await say(proxy, QUESTION)
+        log: Any = proxy.services.store
+        assert not await log.list_approvals(ApprovalFilter())
+    assert ("approval_required" in said) is calls
+    first = models.asked["small"][0]
+    assert BUY not in first.tools
+    (system, task) = first.body["messages"]
+    assert f"you do not have them: {BUY}." in system["content"]
+    assert task["content"] == "What is it?"
+    assert watch.started == []
+    assert BUY in models.asked["boss"][0].tools
+
+
+async def test_an_agent_without_such_tools_reads_its_instructions_alone(watch: Watch, tmp_path: Path) -> None:
+    """Nothing is added where nothing is withheld for an approval."""
+    models = Models({"boss": boss, "small": lambda asked: Turn("Yes.")})
+    only_echo = agents(tools=("probe_tools__echo",))
+    async with served(models, tmp_path, BUY, agents=only_echo) as proxy:
+        await say(proxy, QUESTION)
+    (system, _) = models.asked["small"][0].body["messages"]
+    assert system["content"] == only_echo["researcher"]["instructions"]
