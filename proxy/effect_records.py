@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
+from proxy.background_records import Lease
 from proxy.errors import ToolErrorCode
 from proxy.records import InvocationStatus, ToolInvocationRecord
 from proxy.values import value_class
@@ -42,7 +43,8 @@ class EffectClaim:
     says which of that tool's effects for the request it is, from 0; both digests are empty where equal
     calls are to have effects of their own.  ``is_repeat`` says that the client called the request a
     repeat, ``asked_at`` when it came.  ``approval`` is the id of the approval that is used up with the claim;
-    empty for none.
+    empty for none.  ``lease`` is that of the background response whose run the call belongs to: nothing is
+    committed once another attempt has begun.
     """
 
     place: str
@@ -52,6 +54,7 @@ class EffectClaim:
     tool: str = ""
     number: int = 0
     approval: str = ""
+    lease: Lease | None = None
 
     @property
     def slot(self) -> str:

@@ -194,6 +194,12 @@ _ALL: Final = (
         "Send the request that was recorded, or record this one with `toolrelay record`.",
     ),
     ErrorCode(
+        "response_restarted", (400,), _REQUEST,
+        "Another server process runs a [background response](background.md#when-a-process-ends) from the "
+        "start, so the events that the client has are void. This error is also possible in a stream.",
+        "Discard the events, and stream the response again without `starting_after`.",
+    ),
+    ErrorCode(
         "run_not_resumable", (400, 404), _REQUEST,
         "404: this worker does not have the run that `x-toolrelay-resume` names. 400: the run belongs to "
         "another request.",
@@ -355,8 +361,8 @@ _ALL: Final = (
     ErrorCode(
         "store_unavailable", (503,), _SERVER,
         "The record does not answer, and only the record knows what the request asks for. Or the proxy "
-        "could not store a turn that waits for the client's results; then this error is also possible in a "
-        "stream.",
+        "could not store a background response, or a turn that waits for the client's results; then this "
+        "error is also possible in a stream.",
         "Try again. The operator reads the log.",
     ),
     ErrorCode(

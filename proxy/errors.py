@@ -194,14 +194,15 @@ class ServerStopping(RunFault):
 
 
 class NotOnRecord(RunFault):
-    """A turn that waits for the client's results could not be stored, so no request could continue it."""
+    """What a client's next request needs could not be stored: by default the turn that waits for the client's
+    results, so that no request could continue it."""
 
     status = 503
     code = "store_unavailable"
     type = "server_error"
 
-    def __init__(self) -> None:
-        self.message = (
+    def __init__(self, message: str = "") -> None:
+        self.message = message or (
             "The proxy could not store the turn that these calls belong to, so it could not use their "
             "results. Do not run these calls; send the request again."
         )

@@ -73,6 +73,9 @@ class RunRecord:
     is a list of ``run``, ``kind``, ``bytes`` and ``loosely``, and ``counts`` has a number for each outcome of
     :mod:`proxy.relay.memory.outcomes`.  It is ``None`` if the request sent nothing back that turns could be
     behind.  ``continues`` is the id of the newest run whose hidden turns were put back, empty for none.
+
+    ``takes_over`` is the id of the run whose background response this run has taken over, because its process
+    had died or was stopped; empty for any other run.
     """
 
     id: str
@@ -105,6 +108,7 @@ class RunRecord:
     parent_call: str = ""
     memory: Mapping[str, Any] | None = None
     continues: str = ""
+    takes_over: str = ""
 
 
 @value_class

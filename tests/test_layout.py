@@ -20,6 +20,7 @@ MODULES = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): pat
 
 WORDS = {
     "proxy.approval_records",
+    "proxy.background_records",
     "proxy.caches",
     "proxy.conversation",
     "proxy.effect_records",

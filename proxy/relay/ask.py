@@ -1,6 +1,6 @@
 """A request as those who plan and run it know it: without its HTTP, whoever sent it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from proxy.http.headers import Headers
@@ -74,10 +74,15 @@ class Detached:
     """A run that goes on without its client, for ``time_s`` seconds at most.
 
     ``response_id`` is the id under which its response is kept, in place of the one that it gets.
+    ``takes_over`` is the id of the run whose response it is to finish in place of that, empty for none.
+    ``before_end`` is awaited before anything of its answer is kept: it raises
+    :class:`~proxy.errors.NotOnRecord` if the response is not this run's to end.
     """
 
     response_id: str
     time_s: float
+    before_end: Callable[[], Awaitable[None]]
+    takes_over: str = ""
 
 
 @value_class

@@ -13,6 +13,7 @@ from proxy.server.auth.authenticate import (
     Authentication,
     make_authentication,
 )
+from proxy.server.auth.tickets import Tickets
 from proxy.server.compose.edge import (
     connection_bounds,
     make_access,
@@ -22,7 +23,7 @@ from proxy.server.compose.edge import (
     snapshot_of_all,
     websocket_bounds,
 )
-from proxy.server.compose.endpoint_handlers import make_endpoint_handlers
+from proxy.server.compose.endpoint_handlers import Surroundings, make_endpoint_handlers
 from proxy.server.compose.overrides import Overrides
 from proxy.server.compose.runs import create_runs
 from proxy.server.compose.services import Services, built_in_wires, create_services
@@ -101,12 +102,19 @@ async def create_app(
         admin=admin,
         ui=web_ui.open(edge, _replays(services)) if web_ui is not None else None,
     )
-    stages = make_endpoint_handlers(services, given, router, draining, _item_key(hash_key), captures)
+    permissions = make_permissions(services, router)
+    stages = make_endpoint_handlers(
+        services,
+        given,
+        Surroundings(router, draining, permissions, Tickets(authentication)),
+        _item_key(hash_key),
+        captures,
+    )
     pipeline = Pipeline(
         targets=targets,
         authenticator=authenticator,
         admission=make_admission(services, draining),
-        permissions=make_permissions(services, router),
+        permissions=permissions,
         own=own,
         tokens=Tokens(authentication.tokens, config.server.body_timeout_s),
         stages=stages,

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
+from proxy.background_records import BackgroundLog
 from proxy.effect_records import EffectLog
 from proxy.records import (
     ClientKey,
@@ -129,6 +130,7 @@ class RunDetail:
     """One run with everything that hangs on it, each in order.
 
     ``children`` are the runs of its agents, ``continued_by`` the first runs that go on from it.
+    ``taken_over_by`` is the id of the run that took over its background response, empty for none.
     """
 
     run: RunRecord
@@ -138,6 +140,7 @@ class RunDetail:
     native_calls: Sequence[NativeCall] = ()
     children: Sequence[RunRecord] = ()
     continued_by: Sequence[RunRecord] = ()
+    taken_over_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +281,17 @@ class DiagnosisStore(Protocol):
         ...
 
 
-class Store(InvocationLog, EffectLog, KeptResults, KeyStore, PinStore, DiagnosisStore, ThreadLog, Protocol):
+class Store(
+    InvocationLog,
+    EffectLog,
+    BackgroundLog,
+    KeptResults,
+    KeyStore,
+    PinStore,
+    DiagnosisStore,
+    ThreadLog,
+    Protocol,
+):
     """Runs, turns, messages, invocations, effects, suspended turns, responses, large results, client keys.
 
     The plain (not ``async``) methods queue a write and return at once, whatever the disk does:

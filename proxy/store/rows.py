@@ -86,9 +86,8 @@ HAS_ERROR: Final = "(error_code IS NOT NULL OR status IN ('failed', 'interrupted
 RUN_COLUMNS: Final = (
     "id", "request_id", "caller", "wire", "model", "upstream", "stream", "status", "started_at",
     "ended_at", "error_code", "finish_reason", "turns", "tool_calls", "input_tokens",
-    "output_tokens", "total_tokens", "offered", "withheld", "trace", "shape", "cost",
-    "spent", "unreported", "left_out", "agent", "parent_run", "parent_call",
-    "memory", "continues",
+    "output_tokens", "total_tokens", "offered", "withheld", "trace", "shape", "cost", "spent",
+    "unreported", "left_out", "agent", "parent_run", "parent_call", "memory", "continues", "takes_over",
 )  # fmt: skip
 TURN_COLUMNS: Final = (
     "run_id", "number", "upstream_id", "finish_reason", "started_at", "ended_at", "input_tokens",
@@ -219,6 +218,7 @@ def run_row(record: RunRecord) -> Row:
         record.parent_call,
         None if record.memory is None else write_json(record.memory),
         record.continues,
+        record.takes_over,
     )
 
 

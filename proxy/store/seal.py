@@ -23,6 +23,7 @@ from proxy.store import rows
 
 __all__ = [
     "APPROVALS",
+    "BACKGROUND",
     "CALLS",
     "CLAIMS",
     "CONTENT",
@@ -123,7 +124,19 @@ GRANTS: Final = ContentTable(
     ("bounds",),
     "grant",
 )  # fmt: skip
-CONTENT: Final = (MESSAGES, SUSPENDED, HIDDEN, RESPONSES, RESULTS, NATIVE_CALLS, APPROVALS, GRANTS)
+BACKGROUND: Final = ContentTable(
+    "background_runs",
+    (
+        "id", "caller", "run_id", "asked_at", "attempt", "deaths", "state", "cancelled", "request",
+        "created_at",
+    ),
+    ("id",),
+    ("request",),
+    "background response",
+)  # fmt: skip
+CONTENT: Final = (
+    MESSAGES, SUSPENDED, HIDDEN, RESPONSES, RESULTS, NATIVE_CALLS, APPROVALS, GRANTS, BACKGROUND,
+)  # fmt: skip
 """What goes with its days, and where room is needed."""
 
 RECORD: Final = (CLAIMS, CALLS)

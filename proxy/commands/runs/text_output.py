@@ -156,6 +156,8 @@ def render_detail(console: Console, detail: RunDetail, *, content: bool = False)
             if run.parent_run
             else ()
         ),
+        *((("takes over", safe_cell(run.takes_over)),) if run.takes_over else ()),
+        *((("taken over by", safe_cell(detail.taken_over_by)),) if detail.taken_over_by else ()),
         ("caller", safe_cell(run.caller)),
         ("model", safe_cell(run.model or "-")),
         (

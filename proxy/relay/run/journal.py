@@ -121,6 +121,7 @@ class Journal:
 
     def _run(self, job: Job, state: State, status: RunStatus, error: str | None) -> RunRecord:
         run, nested, recall = state.run, job.client.ask.nested, _recall(job)
+        detached = job.client.ask.options.detached
         return RunRecord(
             id=job.identity.run_id,
             request_id=job.identity.request_id,
@@ -152,6 +153,7 @@ class Journal:
             parent_call="" if nested is None else nested.parent_call,
             memory=recall.written(),
             continues=recall.continues,
+            takes_over="" if detached is None else detached.takes_over,
         )
 
 

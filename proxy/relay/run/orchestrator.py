@@ -187,6 +187,7 @@ class Orchestrator:
     async def _loop(self, job: Job, state: State) -> tuple[RunStatus, str | None]:
         """Turn until the run has an end; its status and error code."""
         if job.conversation.approvals.waiting:
+            await _before_end(job)
             await self._ending.ask_again(
                 job, state, self._approvals.notice(job.conversation.approvals.waiting, again=True)
             )
@@ -203,11 +204,13 @@ class Orchestrator:
                 case RunTools():
                     command = await self._tools.run(job, state, command)
                 case Suspend():
+                    await _before_end(job)
                     if command.waiting:
                         await tell_waiting(job, state, self._approvals)
                     await (self._ending.suspend if command.calls else self._ending.ask)(job, state)
                     return "suspended", None
                 case Finish():
+                    await _before_end(job)
                     return await self._finish(job, state, command)
 
     async def _finish(self, job: Job, state: State, command: Finish) -> tuple[RunStatus, str | None]:
@@ -223,6 +226,12 @@ class Orchestrator:
                 await output.send(output.writer.turn_ended("final") + output.writer.note(command.note))
             await self._ending.finish(job, state, command.reason)
         return ("failed", code) if error is not None else ("completed", None)
+
+
+async def _before_end(job: Job) -> None:
+    """Make sure that a run without a client may end its response; raises NotOnRecord if it may not."""
+    if (detached := job.client.ask.options.detached) is not None:
+        await detached.before_end()
 
 
 def _approved(job: Job) -> Sequence[ApprovedCall]:

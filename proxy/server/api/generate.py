@@ -30,6 +30,7 @@ from proxy.server.context import Context
 from proxy.server.detached.answers import send_events
 from proxy.server.detached.resumable import resume_of, same_request
 from proxy.server.detached.runs import DetachedRuns
+from proxy.server.detached.stored_request import stored_request
 from proxy.server.grant_terms import read_terms
 from proxy.server.serving.body import check_counts
 from proxy.server.serving.own_address import own_origin
@@ -83,6 +84,8 @@ class Generate:
         self._past = runs.memory.history
         self._history = history
         self._background = detached.background
+        self._reader = detached.reader
+        self._tickets = detached.tickets
         self._resumable = detached.resumable
         self._run_ids = new_ids("run_")
 
@@ -184,7 +187,8 @@ class Generate:
 
     async def _begin(self, context: Context, ask: Ask) -> web.StreamResponse:
         """The first answer for a response in the background: what it is now, or its events."""
-        run = await self._background.start(ask)
+        request = stored_request(ask, await self._tickets.of(context.caller))
+        run = await self._background.start(ask, request)
         context.facts.run_id = run.run_id
         if ask.body.payload.get("stream") is not True:
             body = orjson.dumps(run.stream.resource)
@@ -192,7 +196,7 @@ class Generate:
             return web.Response(body=body, content_type="application/json", headers=headers)
         client = self._clients.open(context, ask.identity.caller)
         client.set_header("x-toolrelay-run", run.run_id)
-        await send_events(client, self._background.events(run.id, ask.identity.caller, -1))
+        await send_events(client, self._reader.events(run.id, ask.identity.caller, -1))
         return client.response
 
     async def _resumed(self, context: Context, ask: Ask, asked: str) -> web.StreamResponse:

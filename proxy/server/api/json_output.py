@@ -59,6 +59,7 @@ def run_to_json(run: RunRecord) -> dict[str, Any]:
             "withheld": dict(run.withheld),
             "left_out": list(run.left_out),
             "continues": run.continues or None,
+            "takes_over": run.takes_over or None,
             "duration_s": None if run.ended_at is None else max(0.0, run.ended_at - run.started_at),
         }
     )
@@ -102,6 +103,7 @@ def detail_to_json(detail: RunDetail, *, content: bool = False) -> dict[str, Any
             for row in detail.invocations
         ],
         "memory": memory_to_json(detail),
+        "taken_over_by": detail.taken_over_by or None,
         "agent_runs": [run_to_json(run) for run in detail.children],
         "kept_from_client": [{"what": what, "why": why} for what, why in withheld(detail)],
         "message_count": len(detail.messages),
@@ -144,9 +146,9 @@ def tool_to_json(spec: ToolSpec, decision: Decision) -> dict[str, Any]:
 def server_to_json(one: ServerOverview, catalog: Catalog, policy: Policy) -> dict[str, Any]:
     """An MCP server with its tools; ``withheld`` says why models are not offered one, ``null`` that they are.
 
-    No argument of a command and no query of an address is in it: either may hold a secret.  A tool that has
-    changed has ``pinned``, its definition as it was allowed, and where the server's is known ``current`` and
-    ``difference``, lines with ``-`` or ``+`` before them.  All of it is a stranger's text.
+    No argument of a command and no query of an address is in it: either may hold a secret.  A changed
+    tool has ``pinned``, ``current`` and ``difference`` (lines with ``-`` or ``+`` before them) where its
+    server's present definition is known.  All of it is a stranger's text.
     """
     status = one.status
     name, version = status.server_info
@@ -177,12 +179,13 @@ def server_to_json(one: ServerOverview, catalog: Catalog, policy: Policy) -> dic
 
 def _changes(tool: ToolOverview) -> dict[str, Any]:
     """What a changed tool was, and is."""
-    if tool.pinned is None:
+    if tool.pinned is None or tool.current is None:
         return {}
-    told: dict[str, Any] = {"pinned": tool.pinned.written()}
-    if tool.current is not None:
-        told |= {"current": tool.current.written(), "difference": list(tool.difference)}
-    return told
+    return {
+        "pinned": tool.pinned.written(),
+        "current": tool.current.written(),
+        "difference": list(tool.difference),
+    }
 
 
 def _withheld(tool: ToolOverview, server: Server, catalog: Catalog, policy: Policy) -> str | None:

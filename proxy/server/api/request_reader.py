@@ -1,11 +1,12 @@
 """The body of a request: read whole and held against its caller's rights, or sent on while it arrives."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from proxy.relay.body import Body
 from proxy.relay.memory.commit_waiter import CommitWaiter
 from proxy.server.auth.body_rights import check_references, check_rights
 from proxy.server.auth.principals import Principal, Principals
+from proxy.server.callers import Rights
 from proxy.server.context import Context
 from proxy.server.serving.azure_paths import name_deployment
 from proxy.server.serving.body import BodyBounds, body_here, read_body, stream_body
@@ -52,11 +53,18 @@ class RequestReader:
         Raises :class:`~proxy.errors.RequestError` (400, 404), and :class:`~proxy.errors.StoreError` where
         nobody can say whose a response is.
         """
-        rights = context.caller.rights
+        rights, permits = context.caller.rights, context.permissions.router.permits
+        refers = context.target.endpoint.refers and not _is_local(context, body, principal)
+        await self.check_rights_of(rights, permits, body, principal.name, refers=refers)
+
+    async def check_rights_of(
+        self, rights: Rights, permits: Callable[[str], bool], body: Body, caller: str, *, refers: bool
+    ) -> None:
+        """The same for a body without its HTTP; ``refers`` says that ids in it may be those of others."""
         if rights.keyed:
-            check_rights(rights, context.permissions.router.permits, body.payload)
-            if context.target.endpoint.refers and not _is_local(context, body, principal):
-                await check_references(rights, body.payload, principal.name, self._store, self._commits)
+            check_rights(rights, permits, body.payload)
+            if refers:
+                await check_references(rights, body.payload, caller, self._store, self._commits)
 
     def upload(self, context: Context) -> AsyncIterator[bytes]:
         """A body that is sent on while it arrives."""

@@ -15,7 +15,7 @@ from proxy.relay.routing.router import Route, Router
 from proxy.server.context import Context
 from proxy.wires.dialect import Dialect
 
-__all__ = ["check_query", "default_route", "routes_of_model"]
+__all__ = ["check_query", "default_route", "routes_for", "routes_of_model"]
 
 _SEPARATOR = re.compile("[&;]")
 """Some servers end a parameter at a semicolon, too."""
@@ -42,17 +42,33 @@ def default_route(router: Router, dialect: Dialect) -> Route:
 def routes_of_model(
     context: Context, prices: Prices, payload: Mapping[str, Any], others: tuple[str, ...] = ()
 ) -> Sequence[Route]:
-    """Who serves a body's model.  One upstream that serves all leaves the judgement to itself.
-
-    ``others`` are wires in which an upstream may be asked that does not speak the request's own.  Raises
-    :class:`~proxy.errors.RequestError` for a model that nobody serves, or none.
-    """
+    """Who serves the model of a request's body; see :func:`routes_for`."""
     router, model = context.permissions.router, payload.get("model")
-    dialect = context.target.endpoint.dialect
     if isinstance(model, str):
         context.facts.model = model[:200]
+    dialect, counts_cost = context.target.endpoint.dialect, context.admission.counts_cost
+    return routes_for(router, dialect, prices, payload, others, counts_cost=counts_cost)
+
+
+def routes_for(
+    router: Router,
+    dialect: Dialect,
+    prices: Prices,
+    payload: Mapping[str, Any],
+    others: tuple[str, ...] = (),
+    *,
+    counts_cost: bool,
+) -> Sequence[Route]:
+    """Who serves a body's model.  One upstream that serves all leaves the judgement to itself.
+
+    ``others`` are wires in which an upstream may be asked that does not speak the request's own.
+    ``counts_cost`` says that the caller's cost is limited.  Raises :class:`~proxy.errors.RequestError` for a
+    model that nobody serves, or none.
+    """
+    model = payload.get("model")
+    if isinstance(model, str):
         routes = router.routes(model, dialect.wire, others, dialect.tag)
-        if len(routes) > 1 and context.admission.counts_cost:
+        if len(routes) > 1 and counts_cost:
             # What has no price cannot take over where cost is limited; if none has, the first says so.
             routes = [route for route in routes if prices.of(model, route.model) is not None] or routes
         return routes

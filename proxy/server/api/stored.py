@@ -16,7 +16,8 @@ from proxy.server.api.stored_responses import StoredResponses, number_of, values
 from proxy.server.auth.body_rights import not_found
 from proxy.server.context import Context
 from proxy.server.detached.answers import send_events
-from proxy.server.detached.background import PREFIX, BackgroundRuns
+from proxy.server.detached.background import PREFIX
+from proxy.server.detached.background_reader import BackgroundReader
 from proxy.server.detached.background_stream import ENDED
 
 __all__ = ["Stored"]
@@ -31,7 +32,7 @@ class Stored:
         request_reader: RequestReader,
         forwarder: Forwarder,
         clients: ClientStreams,
-        background: BackgroundRuns,
+        background: BackgroundReader,
     ) -> None:
         self._clients = clients
         self._background = background
@@ -88,14 +89,10 @@ class Stored:
         if query.get("stream") != "true":
             return _json(resource)
         after = number_of(query, "starting_after")
-        if not await background.is_streamable(response_id, caller):
-            raise RequestError(
-                400,
-                "The response is too long to be streamed again. Retrieve it without stream.",
-                param="stream",
-            )
+        seen = -1 if after is None else after
+        await background.check_streamable(response_id, caller, seen)
         client = self._clients.open(context, caller)
-        await send_events(client, background.events(response_id, caller, -1 if after is None else after))
+        await send_events(client, background.events(response_id, caller, seen))
         return client.response
 
 

@@ -1,5 +1,7 @@
 """What answers requests that were let in."""
 
+from dataclasses import dataclass
+
 from proxy.relay.direct_calls import DirectCalls
 from proxy.relay.memory.commit_waiter import CommitWaiter
 from proxy.relay.memory.deletion import UpstreamDeletion
@@ -16,15 +18,20 @@ from proxy.server.api.pipeline import EndpointHandler
 from proxy.server.api.request_reader import RequestReader
 from proxy.server.api.stored import Stored
 from proxy.server.api.stored_responses import StoredResponses
+from proxy.server.auth.permissions import PermissionSets
 from proxy.server.auth.principals import Principals
+from proxy.server.auth.tickets import Tickets
 from proxy.server.captures import Captures
+from proxy.server.compose.ask_again import AskMaker
 from proxy.server.compose.overrides import Overrides
 from proxy.server.compose.runs import create_runs
 from proxy.server.compose.services import Services, built_in_wires, completion_wires
 from proxy.server.config.load import Config
 from proxy.server.detached.background import BackgroundRuns, BackgroundSettings
+from proxy.server.detached.background_reader import BackgroundReader
 from proxy.server.detached.resumable import ResumableRuns
 from proxy.server.detached.runs import DetachedRuns
+from proxy.server.detached.take_over import TakeOver
 from proxy.server.mcp.endpoint import McpHandler
 from proxy.server.mcp.sessions import McpSessions
 from proxy.server.serving.body import BodyBounds
@@ -33,19 +40,31 @@ from proxy.wires.dialect import Kind
 from proxy.wires.dialects.responses import DELETE
 from proxy.wires.responses.body import upstream_ids
 from proxy.wires.responses.stored_stream import stream_of_stored
+from proxy.wires.wire import CrossableWire, Wire
 
-__all__ = ["make_endpoint_handlers"]
+__all__ = ["Surroundings", "make_endpoint_handlers"]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the rest of the server has that handlers need: upstreams, the end of the process, what callers may
+    use, and who they are."""
+
+    router: Router
+    draining: Draining
+    permissions: PermissionSets
+    tickets: Tickets
 
 
 def make_endpoint_handlers(
     services: Services,
     given: Overrides,
-    router: Router,
-    draining: Draining,
+    around: Surroundings,
     item_key: bytes,
     captures: Captures | None = None,
 ) -> dict[Kind, EndpointHandler]:
     """What answers requests that were let in, by the kind of their endpoint; ``other`` for all others."""
+    draining = around.draining
     config, store, principals = services.config, services.store, Principals(services.config.auth.end_user)
     wires = {**built_in_wires(item_key), **given.wires}
     runs = create_runs(services, given, wires)
@@ -55,9 +74,7 @@ def make_endpoint_handlers(
     )
     forwarder = Forwarder(request_reader, clients, runs.prices, services.instruments.hooks, wires)
     passthrough = Passthrough(request_reader, forwarder, runs.prices)
-    background = BackgroundRuns(runs, store, _background_settings(config), services.instruments.hooks.apart)
-    resumable = ResumableRuns(config.tools.resume_s)
-    services.detached.extend((background.drain, resumable.drain))
+    detached = _detached_runs(services, around, runs, wires["responses"], request_reader)
     generate = Generate(
         {**wires, **completion_wires(item_key)},
         runs,
@@ -66,14 +83,14 @@ def make_endpoint_handlers(
         clients=clients,
         passthrough=passthrough,
         history=config.store.history,
-        detached=DetachedRuns(background, resumable),
+        detached=detached,
     )
     stored = Stored(
-        _stored_responses(services, runs.memory.commits, router),
+        _stored_responses(services, runs.memory.commits, around.router),
         request_reader,
         forwarder,
         clients,
-        background,
+        detached.reader,
     )
     mcp = McpHandler(
         _direct_calls(services, given, runs),
@@ -92,6 +109,33 @@ def make_endpoint_handlers(
         "mcp": mcp,
         "other": passthrough,
     }
+
+
+def _detached_runs(
+    services: Services, around: Surroundings, runs: Runs, wire: Wire, request_reader: RequestReader
+) -> DetachedRuns:
+    """Runs that go on without their clients, and what looks for those that have lost their process."""
+    config, store, hooks = services.config, services.store, services.instruments.hooks
+    background = BackgroundRuns(runs, store, _background_settings(config), hooks.apart)
+    resumable = ResumableRuns(config.tools.resume_s)
+    others = tuple(
+        dict.fromkeys(one.dialect.wire for one in built_in_wires().values() if isinstance(one, CrossableWire))
+    )
+    ask_again = AskMaker(
+        wire,
+        others,
+        runs=runs,
+        request_reader=request_reader,
+        tickets=around.tickets,
+        permissions=around.permissions,
+        limiter=services.limiter,
+    )
+    take_over = TakeOver(background, store, ask_again, hooks.orphaned, lambda: around.draining.closing)
+    take_over.start()
+    services.detached.extend((take_over.stop, background.drain, resumable.drain))
+    return DetachedRuns(
+        background, BackgroundReader(background, store, take_over.look), resumable, around.tickets
+    )
 
 
 def _direct_calls(services: Services, given: Overrides, runs: Runs) -> DirectCalls:

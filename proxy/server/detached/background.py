@@ -1,28 +1,32 @@
-"""Background responses: runs without a client, which any process can read and cancel.
+"""Background responses: runs without a client, which any process can read, cancel and take over.
 
-The process that runs a response keeps the resource and its events in the record, as far as they have come.
-All other processes read them there.  If a process dies, the record marks its runs as interrupted; a process
-that is asked for such a response answers that it failed.
+The process that runs a response keeps the resource and its events in the record, as far as they have come
+(:mod:`proxy.server.detached.kept_attempts`); all processes read them there.  It runs the response as long as
+its lease lasts (:mod:`proxy.background_records`).  If the process dies, another one runs the request again
+or ends the response (:mod:`proxy.server.detached.take_over`).
 """
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import uuid4
 
-import orjson
 import structlog
 
-from proxy.errors import RequestError, StoreError
-from proxy.records import KeptResult
+from proxy.background_records import BackgroundRecord, Lease
+from proxy.errors import NotOnRecord, RequestError, StoreError
 from proxy.relay.ask import Ask, Detached
 from proxy.relay.body import Body
+from proxy.relay.run.job import Job
 from proxy.relay.runs import Runs
-from proxy.server.detached.background_stream import ENDED, BackgroundStream
+from proxy.server.detached.background_stream import BackgroundStream
 from proxy.server.detached.event_log import EventLog
+from proxy.server.detached.kept_attempts import KeptAttempts, KeptState, first_number
+from proxy.server.detached.stored_request import StoredRequest
+from proxy.server.detached.words import STOPPED, TOO_LONG, after_effects, queued
 from proxy.store.base import Store
 from proxy.wires.json.splice import join_object, members
 
@@ -35,26 +39,11 @@ PREFIX: Final = "resp_toolrelay_bg"
 """The prefix of the ids of background responses."""
 
 _KEEP_EVERY_S: Final = 0.25
-_POLL_S: Final = 0.2
-_SILENT_S: Final = 5.0
-"""Seconds in which any process puts the row of a new run, or the end of one, on record."""
 _GIVE_UP_S: Final = 5.0
 """Seconds that a run may take to end after its time is over."""
-_CANCELLED_S: Final = 3.0
-"""Seconds that a cancellation waits for the process with the run."""
-
-_DIED: Final = {
-    "code": "server_error",
-    "message": "The server process that ran this response ended before the response was finished.",
-}
-_TOO_LONG: Final = {
-    "code": "server_error",
-    "message": "The response took longer than this server allows (tools.background_s).",
-}
-_STOPPED: Final = {
-    "code": "server_error",
-    "message": "The server was stopped before the response was finished.",
-}
+_END_AGAIN_S: Final = 1.0
+_END_WAIT_S: Final = 60.0
+"""Seconds for which the end of a response is tried to be put on record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,68 +64,142 @@ class BackgroundSettings:
 
 @dataclass(eq=False, slots=True)
 class BackgroundRun:
-    """A background response that runs in this process."""
+    """An attempt of a background response that runs in this process.
 
-    id: str
+    ``repeats`` says that its request is kept, so that it can be run again.  ``lost`` says that the response
+    is another process's now, ``released`` that any process may have it.
+    """
+
+    lease: Lease
     run_id: str
     caller: str
     stream: BackgroundStream
+    repeats: bool
     task: asyncio.Task[None] | None = None
     dirty: bool = True
     kept: int = 0
     pieces: int = 0
     cancelled: bool = False
+    stopped: bool = False
+    lost: bool = False
+    released: bool = False
+
+    @property
+    def id(self) -> str:
+        """The id of the response."""
+        return self.lease.response_id
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this process has the last word on the response."""
+        return not (self.lost or self.released)
 
 
 class BackgroundRuns:
-    """Runs the background responses of this process, and reads those of all processes.  One per process."""
+    """The background responses that this process runs.  One per process."""
 
     def __init__(self, runs: Runs, store: Store, settings: BackgroundSettings, apart: Apart) -> None:
+        self.settings = settings
         self._planner = runs.planner
         self._orchestrator = runs.orchestrator
         self._store = store
-        self._settings = settings
+        self._kept = KeptAttempts(store)
         self._apart = apart
         self._open: dict[tuple[str, str], BackgroundRun] = {}
         self._starting: list[str] = []
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.server")
 
     def takes(self, ask: Ask) -> bool:
         """Whether the proxy runs a request: it offers server tools, or the upstream has another dialect."""
-        return self._planner.takes_part(self._foreground(ask))
+        return self._planner.takes_part(_foreground(ask))
 
-    async def start(self, ask: Ask) -> BackgroundRun:
-        """Start a response.
+    def here(self, response_id: str, caller: str) -> BackgroundRun | None:
+        """The caller's response that runs in this process, which has the last word on it."""
+        run = self._open.get((response_id, caller))
+        return run if run is not None and run.is_here else None
+
+    async def start(self, ask: Ask, request: StoredRequest) -> BackgroundRun:
+        """Start a response; ``request`` is what it is run again from.
 
         Raises :class:`~proxy.errors.RequestError`: 400 if it cannot run in the background, 429 over
-        a limit.
+        a limit, 503 if it cannot be put on record.
         """
         caller = ask.identity.caller
         self._check(ask, caller)
-        response_id = f"{PREFIX}{uuid4().hex}"
-        options = replace(ask.options, detached=Detached(response_id, self._settings.time_s))
-        ask = replace(self._foreground(ask), options=options)
+        lease = Lease(f"{PREFIX}{uuid4().hex}", 1)
+        record = BackgroundRecord(lease.response_id, caller, ask.identity.run_id, time.time())
         self._starting.append(caller)  # Planning waits for the record; others may start meanwhile.
         try:
-            job = await self._planner.job(self._planner.begin(ask))
+            job = await self._planned(ask, lease, self.settings.time_s)
+            try:
+                await self._store.put_background(record, request.written())
+            except StoreError as error:
+                raise RequestError(
+                    503,
+                    "The proxy could not store the response. Send the request again.",
+                    type="server_error",
+                    code="store_unavailable",
+                    headers={"Retry-After": "1"},
+                ) from error
         finally:
             self._starting.remove(caller)
+        resource = queued(lease.response_id, ask.body.payload, record.asked_at)
+        return self._run(lease, job, resource, not request.why_not)
+
+    async def run_again(self, ask: Ask, claimed: BackgroundRecord, time_s: float, takes_over: str) -> None:
+        """Run a response that this process has claimed, for ``time_s`` seconds at most, in place of the run
+        ``takes_over``.
+
+        Raises :class:`~proxy.errors.RequestError` and :class:`~proxy.errors.StoreError` as planning does.
+        """
+        self._starting.append(claimed.caller)
+        try:
+            job = await self._planned(ask, claimed.lease, time_s, takes_over)
+        finally:
+            self._starting.remove(claimed.caller)
+        resource = queued(claimed.id, ask.body.payload, claimed.asked_at)
+        self._run(claimed.lease, job, resource, repeats=True)
+
+    def has_room(self, caller: str) -> bool:
+        """Whether the limits let this process run one more response of a caller."""
+        callers = self._callers()
+        return callers.count(caller) < self.settings.per_caller and len(callers) < self.settings.total
+
+    def _callers(self) -> list[str]:
+        return [*(one for _, one in self._open), *self._starting]
+
+    async def _planned(self, ask: Ask, lease: Lease, time_s: float, takes_over: str = "") -> Job:
+        """The job of an attempt, whose effects are those of its lease."""
+
+        async def before_end() -> None:
+            await self._end_on_record(lease)
+
+        detached = Detached(lease.response_id, time_s, before_end, takes_over)
+        ask = replace(_foreground(ask), options=replace(ask.options, detached=detached))
+        job = await self._planner.job(self._planner.begin(ask))
+        job.tools.ledger.lease = lease
+        return job
+
+    def _run(self, lease: Lease, job: Job, resource: dict[str, Any], repeats: bool) -> BackgroundRun:
+        identity = job.identity
         run: BackgroundRun
 
         def changed() -> None:
             run.dirty = True
 
-        resource = _queued(response_id, ask)
-        run = BackgroundRun(
-            response_id, ask.identity.run_id, caller, BackgroundStream(resource, EventLog(), changed)
-        )
-        self._open[response_id, caller] = run
+        stream = BackgroundStream(resource, EventLog(), changed, first_number(lease.attempt))
+        run = BackgroundRun(lease, identity.run_id, identity.caller, stream, repeats)
+        self._open[lease.response_id, identity.caller] = run
         self._keep(run)
+        time_s = self.settings.time_s
+        if (detached := job.client.ask.options.detached) is not None:
+            time_s = detached.time_s
 
         async def serve() -> None:
             with self._apart(run.run_id, job.client.request.model):
                 bound = structlog.contextvars.bind_contextvars(run_id=run.run_id)
                 try:
-                    async with asyncio.timeout(self._settings.time_s + _GIVE_UP_S):
+                    async with asyncio.timeout(time_s + _GIVE_UP_S):
                         await self._orchestrator.run(job, run.stream)
                 finally:
                     structlog.contextvars.reset_contextvars(**bound)
@@ -152,35 +215,45 @@ class BackgroundRuns:
                 "A background response must be stored. Leave store out, or set it to true.",
                 param="store",
             )
-        if not self._settings.keeps:
+        if not self.settings.keeps:
             raise RequestError(
                 400,
                 "This server stores no responses, so it cannot run them in the background (store.content is "
                 "none). Leave background out.",
                 param="background",
             )
-        callers = [*(one for _, one in self._open), *self._starting]
-        own = callers.count(caller)
-        if own >= self._settings.per_caller or len(callers) >= self._settings.total:
-            setting = "background" if own >= self._settings.per_caller else "background_total"
+        if not self.has_room(caller):
+            own = self._callers().count(caller) >= self.settings.per_caller
             raise RequestError(
                 429,
-                f"Too many background responses are running (limits.{setting}). Wait until one has ended, or "
+                "Too many background responses are running "
+                f"(limits.{'background' if own else 'background_total'}). Wait until one has ended, or "
                 "cancel one.",
                 type="rate_limit_error",
                 code="rate_limit_exceeded",
                 headers={"Retry-After": "5"},
             )
 
-    @staticmethod
-    def _foreground(ask: Ask) -> Ask:
-        """The request as upstreams get it: an ordinary one that streams."""
-        parts = {key: value for key, value in members(ask.body.raw).items() if key != "background"}
-        payload = {key: value for key, value in ask.body.payload.items() if key != "background"}
-        return replace(ask, body=Body(join_object({**parts, "stream": b"true"}), {**payload, "stream": True}))
+    async def _end_on_record(self, lease: Lease) -> None:
+        """End a response on record before its answer is kept: from then on no other process takes it over.
 
-    async def _attend(self, run: BackgroundRun, serve: Callable[[], Any]) -> None:
-        """Put the output of a run on record as it comes, and end the run if it is cancelled."""
+        Raises :class:`~proxy.errors.NotOnRecord` if it is another process's, or the record cannot be written.
+        """
+        until = time.monotonic() + _END_WAIT_S
+        while True:
+            try:
+                if await self._store.end_background(lease):
+                    return
+                break
+            except StoreError:
+                if time.monotonic() >= until:
+                    break
+            await asyncio.sleep(_END_AGAIN_S)
+        raise NotOnRecord("The response could not be stored, so it has no answer.")
+
+    async def _attend(self, run: BackgroundRun, serve: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Put the output of a run on record as it comes; end the run if it is cancelled, or another
+        process's."""
         serving = asyncio.get_running_loop().create_task(serve())
         asked = time.monotonic()
         try:
@@ -189,173 +262,92 @@ class BackgroundRuns:
                 self._keep(run)
                 if not serving.done() and time.monotonic() - asked >= 2 * _KEEP_EVERY_S:
                     asked = time.monotonic()
-                    if await self._is_cancelled(run):
-                        run.cancelled = True
-                if run.cancelled and not serving.done():
+                    await self._look(run)
+                if (run.cancelled or run.lost) and not serving.done():
                     serving.cancel()
         except asyncio.CancelledError:
-            # The server stops.
-            run.stream.fail(_STOPPED)
+            run.stopped = True
             raise
         finally:
             if not serving.done():
                 serving.cancel()
                 await asyncio.wait({serving})
-            self._ended(run, serving)
+            await self._ended(run, serving)
 
-    def _ended(self, run: BackgroundRun, serving: "asyncio.Task[None]") -> None:
+    async def _look(self, run: BackgroundRun) -> None:
+        """Find out whether a run is cancelled, or another process's."""
+        try:
+            record = await self._store.find_background(run.id, run.caller)
+        except StoreError:
+            return
+        if record is not None:
+            run.cancelled = run.cancelled or record.cancelled
+            run.lost = record.attempt != run.lease.attempt
+
+    async def _ended(self, run: BackgroundRun, serving: "asyncio.Task[None]") -> None:
+        """Put the end of an attempt on record: an answer, an error, or that another process may have it."""
         error = None if serving.cancelled() else serving.exception()
         if run.cancelled:
             run.stream.cancel()
+        elif run.stopped and not run.stream.ended and not run.lost:
+            await self._stop(run)
         elif isinstance(error, TimeoutError):
-            run.stream.fail(_TOO_LONG)
+            run.stream.fail(TOO_LONG)
         elif error is not None:
-            log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.server")
-            log.error("background_run_failed", run_id=run.run_id, exception=type(error).__name__)
-        run.stream.finish()
+            self._log.error("background_run_failed", run_id=run.run_id, exception=type(error).__name__)
+        if not run.released:
+            await self._close(run)
         run.dirty = True
         self._keep(run)
         self._open.pop((run.id, run.caller), None)
 
-    async def _is_cancelled(self, run: BackgroundRun) -> bool:
+    async def _stop(self, run: BackgroundRun) -> None:
+        """Hand a run over to another process, unless it has started an effect; else it has failed."""
         try:
-            return await self._store.find_result(f"{run.id}:cancel", run.caller) is not None
+            run.released = run.repeats and await self._store.release_background(run.lease)
+            effects = () if run.released else await self._store.started_effects(run.run_id)
         except StoreError:
-            return False
+            effects = ()
+        if run.released:
+            run.stream.release()
+            self._log.info("background_run_released", response=run.id, run_id=run.run_id)
+        else:
+            run.stream.fail(after_effects(STOPPED, effects))
+
+    async def _close(self, run: BackgroundRun) -> None:
+        """End the response on record, unless it is another process's."""
+        try:
+            run.lost = run.lost or not await self._store.end_background(run.lease)
+        except StoreError:
+            # Whoever finds this process dead ends the response.
+            self._log.warning("background_run_not_ended", response=run.id, run_id=run.run_id)
+        if run.lost:
+            run.stream.log.end()
+            self._log.warning("background_run_lost", response=run.id, run_id=run.run_id)
+        else:
+            run.stream.finish()
 
     def _keep(self, run: BackgroundRun) -> None:
         """Put what is new in a response on record."""
-        if not run.dirty:
+        if not run.dirty or run.lost:
             return
         run.dirty = False
         log = run.stream.log
         if fresh := log.since(run.kept):
             run.kept += len(fresh)
-            events = [[number, event.decode("utf-8", "replace")] for number, event in fresh]
-            self._put(run, str(run.pieces), events)
+            self._kept.put_events(run.lease, run.caller, run.run_id, run.pieces, fresh)
             run.pieces += 1
-        state = {"resource": run.stream.resource, "run": run.run_id, "pieces": run.pieces, "full": log.full}
-        self._put(run, "state", state)
+        self._kept.put_state(run.lease, run.caller, self.state(run))
 
-    def _put(self, run: BackgroundRun, name: str, value: Any) -> None:
-        text = orjson.dumps(value).decode()
-        self._store.put_result(
-            KeptResult(
-                f"{run.id}:{name}", run.run_id, run.caller, text, untrusted=False, created_at=time.time()
-            )
-        )
-
-    # For the responses of all processes.
-
-    async def resource(self, response_id: str, caller: str) -> dict[str, Any] | None:
-        """A background response of the caller as JSON values; ``None`` if the record has none with this id.
-
-        Raises :class:`~proxy.errors.StoreError` if the record cannot be read.
-        """
-        if not response_id.startswith(PREFIX):
-            return None
-        state = await self._state(response_id, caller)
-        if state is None:
-            return None
-        resource: dict[str, Any] = state["resource"]
-        if resource["status"] in ("completed", "incomplete"):
-            # The client may have deleted it since.
-            kept = await self._store.find_response(response_id, caller)
-            return None if kept is None else resource
-        return resource
-
-    async def _state(self, response_id: str, caller: str) -> dict[str, Any] | None:
-        if (run := self._open.get((response_id, caller))) is not None:
-            log = run.stream.log
-            return {"resource": run.stream.resource, "pieces": run.pieces, "full": log.full}
-        found = await self._store.find_result(f"{response_id}:state", caller)
-        if found is None:
-            return None
-        state: dict[str, Any] = orjson.loads(found.content)
-        if state["resource"]["status"] not in ENDED and await self._has_died(state["run"], found.created_at):
-            state["resource"] |= {"status": "failed", "error": _DIED}
-            text = orjson.dumps(state).decode()
-            self._store.put_result(replace(found, content=text, created_at=time.time()))
-        return state
-
-    async def _has_died(self, run_id: str, kept_at: float) -> bool:
-        """Whether the process of a run has died."""
-        detail = await self._store.get_run(run_id)
-        if detail is None:
-            return time.time() - kept_at > _SILENT_S
-        # A run that ended properly may not have put its last state on record yet.
-        return detail.run.status == "interrupted" or (
-            detail.run.status != "running" and time.time() - kept_at > _SILENT_S
-        )
-
-    async def cancel(self, response_id: str, caller: str) -> dict[str, Any] | None:
-        """Cancel a response, whichever process runs it, and return it.  ``None`` if there is none."""
-        if not response_id.startswith(PREFIX):
-            return None
-        state = await self._state(response_id, caller)
-        if state is None or state["resource"]["status"] in ENDED:
-            return None if state is None else state["resource"]
-        if (run := self._open.get((response_id, caller))) is not None:
-            run.cancelled = True
-            if run.task is not None:
-                await asyncio.wait({run.task}, timeout=_CANCELLED_S)
-            return run.stream.resource
-        # The process that runs it polls for this row.
-        self._store.put_result(
-            KeptResult(
-                f"{response_id}:cancel", state["run"], caller, "1", untrusted=False, created_at=time.time()
-            )
-        )
-        until = time.monotonic() + _CANCELLED_S
-        while time.monotonic() < until and state is not None and state["resource"]["status"] not in ENDED:
-            await asyncio.sleep(_POLL_S)
-            state = await self._state(response_id, caller)
-        return None if state is None else state["resource"]
-
-    async def events(self, response_id: str, caller: str, after: int) -> AsyncIterator[bytes]:
-        """The events of a response with numbers above ``after``, until it ends.
-
-        Yields empty bytes after ``keepalive_s`` seconds without an event.
-        """
-        silence_s = self._settings.keepalive_s
-        if (run := self._open.get((response_id, caller))) is not None:
-            log, place = run.stream.log, 0
-            while True:
-                for number, event in log.since(place):
-                    place += 1
-                    if number > after:
-                        yield event
-                if log.ended or log.full:
-                    return
-                await log.wait(place, silence_s)
-                if len(log.events) <= place and not log.ended:
-                    yield b""
-        piece, said = 0, time.monotonic()
-        while (state := await self._state(response_id, caller)) is not None:
-            over = state["resource"]["status"] in ENDED
-            while piece < state["pieces"]:
-                found = await self._store.find_result(f"{response_id}:{piece}", caller)
-                if found is None:
-                    break
-                piece += 1
-                said = time.monotonic()
-                for number, text in orjson.loads(found.content):
-                    if number > after:
-                        yield text.encode()
-            if over:
-                return
-            if time.monotonic() - said >= silence_s:
-                said = time.monotonic()
-                yield b""
-            await asyncio.sleep(_POLL_S)
-
-    async def is_streamable(self, response_id: str, caller: str) -> bool:
-        """Whether all events of a response so far are kept."""
-        state = await self._state(response_id, caller)
-        return state is not None and not state["full"]
+    @staticmethod
+    def state(run: BackgroundRun) -> KeptState:
+        """How far a run of this process has come."""
+        stream = run.stream
+        return KeptState(stream.resource, run.run_id, run.pieces, stream.log.full, stream.leading)
 
     async def drain(self, timeout_s: float) -> None:
-        """Wait ``timeout_s`` seconds for the responses to end; the rest end as failed."""
+        """Wait ``timeout_s`` seconds for the responses to end; then hand the rest over to other processes, or
+        end them as failed."""
         tasks = {run.task for run in self._open.values() if run.task is not None}
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=timeout_s)
@@ -365,25 +357,8 @@ class BackgroundRuns:
                 await asyncio.wait(late)
 
 
-def _queued(response_id: str, ask: Ask) -> dict[str, Any]:
-    """The resource of a response that has not started."""
-    asked = ask.body.payload
-    return {
-        "id": response_id,
-        "object": "response",
-        "created_at": int(time.time()),
-        "status": "queued",
-        "background": True,
-        "error": None,
-        "incomplete_details": None,
-        "instructions": asked.get("instructions"),
-        "max_output_tokens": asked.get("max_output_tokens"),
-        "metadata": asked.get("metadata") or {},
-        "model": asked.get("model"),
-        "output": [],
-        "parallel_tool_calls": asked.get("parallel_tool_calls", True),
-        "previous_response_id": asked.get("previous_response_id"),
-        "tool_choice": asked.get("tool_choice", "auto"),
-        "tools": asked.get("tools") or [],
-        "usage": None,
-    }
+def _foreground(ask: Ask) -> Ask:
+    """The request as upstreams get it: an ordinary one that streams."""
+    parts = {key: value for key, value in members(ask.body.raw).items() if key != "background"}
+    payload = {key: value for key, value in ask.body.payload.items() if key != "background"}
+    return replace(ask, body=Body(join_object({**parts, "stream": b"true"}), {**payload, "stream": True}))

@@ -16,10 +16,13 @@ from proxy.server.detached.event_log import EventLog
 from proxy.wires.dialects.responses import RESPONSES
 from proxy.wires.stream.sse import SSEEvent, SSEParser, encode_event
 
-__all__ = ["ENDED", "BackgroundStream"]
+__all__ = ["ENDED", "LEADING", "BackgroundStream"]
 
 ENDED: Final = frozenset({"completed", "failed", "incomplete", "cancelled"})
 """The statuses of a response that has ended."""
+
+LEADING: Final = ("response.created", "response.queued", "response.in_progress")
+"""The events that say nothing of the answer; a stream begins with some of them."""
 
 _MAX_BODY_BYTES: Final = 1 << 20
 _BROKEN: Final = {"code": "server_error", "message": "The response ended before it was finished."}
@@ -29,11 +32,16 @@ class BackgroundStream:
     """A :class:`~proxy.relay.base.ClientStream` for a client that may not be there.
 
     ``resource`` is the response so far, under an ``id`` of the proxy's own.  ``changed`` is called when there
-    is something new to put on record.
+    is something new to put on record.  Events are numbered from ``first_number`` on; the first ``leading`` of
+    them say nothing of the answer.
     """
 
-    def __init__(self, resource: dict[str, Any], log: EventLog, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, resource: dict[str, Any], log: EventLog, changed: Callable[[], None], first_number: int = 0
+    ) -> None:
         self.resource = resource
+        self.leading = 0
+        self._first = first_number
         self.log = log
         self.started = False
         self.cut_off = False
@@ -43,7 +51,7 @@ class BackgroundStream:
         self._events: SSEParser | None = None
         self._body = bytearray()
         self._error: Any = None
-        self._next = 0
+        self._next = first_number
 
     @property
     def ended(self) -> bool:
@@ -104,6 +112,13 @@ class BackgroundStream:
             self.log.end()
             self._changed()
 
+    def release(self) -> None:
+        """Begin from nothing again, in another process: what there is so far is void."""
+        if not self.ended:
+            self.resource |= {"status": "queued", "output": [], "usage": None}
+            self.log.end()
+            self._changed()
+
     def _tell(self, kind: str) -> None:
         """Add the last event."""
         event = {"type": kind, "sequence_number": self._next, "response": self.resource}
@@ -130,10 +145,15 @@ class BackgroundStream:
             if not self.ended:
                 self.resource |= {"status": "in_progress", "output": [*self._output]}
             payload["response"] = self.resource
-            raw = encode_event(orjson.dumps(payload), kind.encode())
         number = payload.get("sequence_number")
-        self._next = (number if type(number) is int else self._next) + 1
-        self.log.put(self._next - 1, raw)
+        number = self._first + number if type(number) is int else self._next
+        if "response" in payload or self._first:
+            payload["sequence_number"] = number
+            raw = encode_event(orjson.dumps(payload), kind.encode())
+        if kind in LEADING and number == self._first + self.leading:
+            self.leading += 1
+        self._next = number + 1
+        self.log.put(number, raw)
         if self.resource["status"] in ENDED:
             self.log.end()
         self._changed()

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
+from proxy.server.auth.tickets import Tickets
 from proxy.server.detached.background import BackgroundRuns
+from proxy.server.detached.background_reader import BackgroundReader
 from proxy.server.detached.resumable import ResumableRuns
 
 __all__ = ["DetachedRuns"]
@@ -10,7 +12,9 @@ __all__ = ["DetachedRuns"]
 
 @dataclass(frozen=True, slots=True)
 class DetachedRuns:
-    """Background responses, and streams that can be resumed."""
+    """Background responses, and streams that can be resumed; ``tickets`` find the callers of the former."""
 
     background: BackgroundRuns
+    reader: BackgroundReader
     resumable: ResumableRuns
+    tickets: Tickets

@@ -136,6 +136,8 @@ class Observer:
 
     def late(self, what: str) -> None: ...
 
+    def orphaned(self, outcome: str) -> None: ...
+
 
 class Hooks:
     """The hooks, and the facts of the request that is served.
@@ -172,6 +174,7 @@ class Hooks:
         self._remembered: list[Callable[[str, int], None]] = told("remembered")
         self._limited: list[Callable[[str], None]] = told("limited")
         self._late: list[Callable[[str], None]] = told("late")
+        self._orphaned: list[Callable[[str], None]] = told("orphaned")
         self._facts: ContextVar[RequestFacts | None] = ContextVar("request-facts", default=None)
 
     @property
@@ -229,6 +232,11 @@ class Hooks:
         """The record did not have in time what a client's next request is looked up in."""
         for tell in self._late:
             tell(what)
+
+    def orphaned(self, outcome: str) -> None:
+        """What became of a background response that no process ran."""
+        for tell in self._orphaned:
+            tell(outcome)
 
     def broken(self, error: UpstreamError) -> None:
         """The upstream's response broke after its head was here."""

@@ -42,7 +42,8 @@ _HEADER_IN_TEXT = re.compile(
 
 # A client key, or a token of one, also where somebody put it into a path.
 _CLIENT_KEY = re.compile(r"\b(?:tr_[A-Za-z0-9_-]{16,}|trt_[A-Za-z0-9_:-]{1,80}(?:\.[A-Za-z0-9_-]+)+)")
-_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{4,}")
+# What comes after "basic" is in base64, which has no hyphen: an option of a command is none.
+_BEARER = re.compile(r"(?i)\b(bearer(?=\s)|basic(?=\s+[^\s-]))\s+[A-Za-z0-9._~+/=-]{4,}")
 
 # C0 and C1 controls, line separators, and the marks that make a terminal show text in another order.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")

@@ -68,6 +68,13 @@ FAMILIES = (
     Family("toolrelay_rate_limit_hits_total", "counter", "Requests that a limit refused.", ("limit",)),
     Family("toolrelay_runs_total", "counter", "Runs that have ended, by status.", ("status",)),
     Family(
+        "toolrelay_background_orphans_total",
+        "counter",
+        "Background responses whose process had died or was stopped, by what another one did: taken_over, "
+        "failed or cancelled.",
+        ("outcome",),
+    ),
+    Family(
         "toolrelay_agent_runs_total",
         "counter",
         "Runs of agents that have ended, by agent and status.",

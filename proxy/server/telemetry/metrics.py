@@ -326,6 +326,10 @@ class Metrics(Observer):
         """The record did not have in time what a client's next request is looked up in."""
         self._counters["toolrelay_record_late_total"].add((what,))
 
+    def orphaned(self, outcome: str) -> None:
+        """What became of a background response whose process had died or was stopped."""
+        self._counters["toolrelay_background_orphans_total"].add((outcome,))
+
     def loop_held(self, seconds: float) -> None:
         """The event loop was held for so long when its timer was due."""
         self._histograms["toolrelay_loop_held_seconds"].observe((), seconds)

@@ -24,6 +24,7 @@ from proxy.records import ToolInvocationRecord
 from proxy.store import rows
 from proxy.store.seal import CALLS, CLAIMS
 from proxy.store.sql.approvals import SqlApprovals
+from proxy.store.sql.background import held
 from proxy.store.sql.base import SqlReader, select
 from proxy.store.sql.writer import RowRefused
 from proxy.store.sql.writes import Write
@@ -123,7 +124,11 @@ class SqlEffects(SqlApprovals):
             await self._writer.commit(
                 _CLAIM,
                 claims,
-                also=[(_PUT_INVOCATION, [row]), *self._use_of(claim.approval, record.id)],
+                also=[
+                    (_PUT_INVOCATION, [row]),
+                    *self._use_of(claim.approval, record.id),
+                    *held(claim.lease),
+                ],
                 undo=partial(self._withdrawal, record.id),
             )
         except RowRefused:

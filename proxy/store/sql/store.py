@@ -44,7 +44,8 @@ from proxy.store.shelf import (
     result_shelf,
     suspended_shelf,
 )
-from proxy.store.sql.base import select
+from proxy.store.sql.background import SqlBackground
+from proxy.store.sql.base import SqlReader, select
 from proxy.store.sql.diagnoses import SqlDiagnoses
 from proxy.store.sql.effects import SqlEffects
 from proxy.store.sql.keys import OWNERS, SqlKeys
@@ -70,7 +71,7 @@ _PUT_RUN: Final = rows.upsert(
     "runs",
     ("owner_id", *rows.RUN_COLUMNS),
     ("id",),
-    fixed=("request_id", "caller", "model", "started_at", "agent", "parent_run", "parent_call"),
+    fixed=("request_id", "caller", "model", "started_at", "agent", "parent_run", "parent_call", "takes_over"),
 )
 _PUT_TURN: Final = rows.upsert("turns", rows.TURN_COLUMNS, ("run_id", "number"))
 _DELETE_RESPONSE: Final = "DELETE FROM responses WHERE id = ? AND caller = ?"
@@ -109,7 +110,7 @@ _MOST_CONTINUING: Final = 32
 """The most runs that are named as going on from one: of a conversation there is one or few."""
 
 
-class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlPins, SqlDiagnoses, SqlThreads):
+class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagnoses, SqlThreads):
     """The part of :class:`~proxy.store.base.Store` that rows and queues are enough for."""
 
     def __init__(self, owner_id: str, mark: KeyMark, options: StoreOptions) -> None:
@@ -346,6 +347,7 @@ class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlPins, SqlDiagnoses, SqlThread
                 f"continues = ? AND continues <> '' ORDER BY started_at, id LIMIT {_MOST_CONTINUING}",
                 run.id,
             )
+            taken_over_by = await _taken_over_by(db, run.id)
         return RunDetail(
             run,
             [rows.read_turn(row) for row in turns],
@@ -354,6 +356,7 @@ class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlPins, SqlDiagnoses, SqlThread
             [rows.read_native(row) for row in native_calls],
             [rows.read_run(row) for row in of_agents],
             [rows.read_run(row) for row in continuing],
+            taken_over_by,
         )
 
     async def called_tools(self, run_ids: Sequence[str]) -> Mapping[str, Sequence[CalledTool]]:
@@ -438,3 +441,10 @@ class SqlStore(SqlEffects, SqlSealing, SqlKeys, SqlPins, SqlDiagnoses, SqlThread
         # A name that the database does not take would be made to fit, and might then be somebody
         # else's: such a response stays in memory, under its very name.
         return self._content != "none" and all(map(self._is_storable, key))
+
+
+async def _taken_over_by(db: SqlReader, run_id: str) -> str:
+    """The run that has taken over a run's background response; empty for none."""
+    fit = "takes_over = ? AND takes_over <> '' ORDER BY started_at, id LIMIT 1"
+    found = await select(db, "runs", ("id",), fit, run_id)
+    return str(found[0][0]) if found else ""

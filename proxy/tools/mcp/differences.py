@@ -10,12 +10,14 @@ from proxy.tools.mcp.definitions import Definition
 __all__ = ["difference"]
 
 _MAX_LINE = 1000
+_MOST_COMPARED = 2000
+"""Lines of each; to compare many that are alike takes as long as the square of their number."""
 
 
 def difference(before: Definition, now: Definition, most: int) -> Sequence[str]:
     """At most ``most`` lines, each with ``-`` or ``+`` before it, and one more if there are others."""
     texts = [
-        json.dumps(one.written(), indent=1, sort_keys=True, ensure_ascii=False).splitlines()
+        json.dumps(one.written(), indent=1, sort_keys=True, ensure_ascii=False).split("\n")[:_MOST_COMPARED]
         for one in (before, now)
     ]
     found = list(difflib.unified_diff(texts[0], texts[1], lineterm="", n=0))[2:]

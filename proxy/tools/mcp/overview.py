@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from proxy.tools.mcp.definitions import Definition
-from proxy.tools.mcp.differences import difference
 from proxy.tools.mcp.host_client import ServerStatus
 from proxy.tools.mcp.names import mcp_tool_id
 from proxy.tools.mcp.pins import Pin, PinState, compare
@@ -12,15 +11,13 @@ from proxy.tools.mcp.servers import Server
 
 __all__ = ["ServerOverview", "ToolOverview", "oversee"]
 
-_MOST_LINES = 200
-
 
 @dataclass(frozen=True, slots=True)
 class ToolOverview:
     """One tool: its id, the server's own name of it, and what it is to its pin.
 
-    Of one that has changed ``pinned`` is what was allowed and ``current`` what the server says now, as far as
-    that was asked for.
+    Of one that has changed, as far as that was asked for, ``pinned`` is what was allowed, ``current`` what
+    the server says now, and ``difference`` what has changed, line by line, with what hides written out.
     """
 
     id: str
@@ -28,13 +25,7 @@ class ToolOverview:
     state: PinState
     pinned: Definition | None = None
     current: Definition | None = None
-
-    @property
-    def difference(self) -> Sequence[str]:
-        """What has changed, line by line, with what hides written out."""
-        if self.pinned is None or self.current is None:
-            return ()
-        return difference(self.pinned, self.current, _MOST_LINES)
+    difference: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +75,5 @@ def _tools(server: Server, pins: Sequence[Pin], status: ServerStatus) -> Sequenc
         # Of a server that has never listed its tools nothing is known: they are as they were pinned.
         known = status.digests is not None or (pin is not None and pin.transport != server.identity)
         state: PinState = compare(pin, digest, server.identity) if known else "pinned"
-        allowed = pin.definition if pin is not None and state == "changed" else None
-        found.append(ToolOverview(mcp_tool_id(server.name, name), name, state, allowed))
+        found.append(ToolOverview(mcp_tool_id(server.name, name), name, state))
     return sorted(found, key=lambda tool: tool.id)

@@ -16,9 +16,10 @@ from proxy.tools.contract.schema import check_schema, spec_digest
 from proxy.tools.contract.spec import ToolOrigin, ToolSpec
 from proxy.tools.contract.validation import SchemaValidator
 from proxy.tools.mcp.definitions import Definition, UnusableDefinition, check_input
+from proxy.tools.mcp.differences import difference
 from proxy.tools.mcp.host_client import HostClient
 from proxy.tools.mcp.names import PROVIDER, pattern_of_server
-from proxy.tools.mcp.overview import ServerOverview, oversee
+from proxy.tools.mcp.overview import ServerOverview, ToolOverview, oversee
 from proxy.tools.mcp.pins import MOST_PINNED, Pin, PinSource
 from proxy.tools.mcp.results import read_result
 from proxy.tools.mcp.servers import Server
@@ -33,6 +34,7 @@ _MOST_NAMED: Final = 10
 _MOST_CHANGED: Final = 20
 """Changed tools of a server whose definitions are shown."""
 
+_MOST_LINES: Final = 200
 _LOOK_S: Final = 2.0
 
 _SHOWN_HINTS = ("destructiveHint", "openWorldHint", "readOnlyHint", "idempotentHint")
@@ -132,28 +134,28 @@ class McpProvider:
     async def overview(self) -> Sequence[ServerOverview]:
         """How each server is, and what of its tools is allowed; of tools that have changed, what was allowed
         and what their servers say now.  Raises :class:`~proxy.errors.StoreError`."""
-        found = self._overview(await self._source.pins())
-        return await asyncio.gather(*(self._with_changes(one) for one in found))
+        pins = await self._source.pins()
+        pinned = {pin.id: pin.definition for pin in pins}
+        return await asyncio.gather(*(self._with_changes(one, pinned) for one in self._overview(pins)))
 
-    async def _with_changes(self, one: ServerOverview) -> ServerOverview:
-        """The same with the present definitions of the first tools that have changed.
+    async def _with_changes(self, one: ServerOverview, pinned: Mapping[str, Definition]) -> ServerOverview:
+        """The same with the definitions of the first tools that have changed.
 
-        The process that talks to servers has them; where it does not say them in time, there are none.
+        The process that talks to servers has the present ones; where it does not say them in time, there
+        are none.
         """
-        names = [tool.name for tool in one.tools if tool.state == "changed"][:_MOST_CHANGED]
-        if not names or self._host is None:
+        changed = [tool for tool in one.tools if tool.state == "changed"][:_MOST_CHANGED]
+        if not changed or self._host is None:
             return one
         try:
             async with asyncio.timeout(_LOOK_S):
-                listing = await self._host.listing(one.server.name, _LOOK_S, names)
+                listing = await self._host.listing(one.server.name, _LOOK_S, [tool.name for tool in changed])
         except (ToolFailure, TimeoutError):
             return one
-        live = {definition.name: definition for definition in listing.definitions}
-        tools = [
-            replace(tool, current=live.get(tool.name)) if tool.state == "changed" else tool
-            for tool in one.tools
-        ]
-        return replace(one, tools=tools)
+        live = {definition.id: definition for definition in listing.definitions}
+        # A stranger's definitions may be long, and alike in many lines.
+        shown = await asyncio.to_thread(_compared, changed, pinned, live)
+        return replace(one, tools=[shown.get(tool.id, tool) for tool in one.tools])
 
     @property
     def counted(self) -> Sequence[ServerOverview]:
@@ -277,6 +279,17 @@ def spec_of(pin: Pin, server: Server) -> ToolSpec:
 
 def _hints(annotations: Mapping[str, bool]) -> Sequence[str]:
     return [hint for hint in _SHOWN_HINTS if hint in annotations]
+
+
+def _compared(
+    tools: Sequence[ToolOverview], pinned: Mapping[str, Definition], live: Mapping[str, Definition]
+) -> Mapping[str, ToolOverview]:
+    """Tools with what was allowed, what there is now, and the difference, by their ids."""
+    return {
+        tool.id: replace(tool, pinned=before, current=now, difference=difference(before, now, _MOST_LINES))
+        for tool in tools
+        if (before := pinned.get(tool.id)) is not None and (now := live.get(tool.id)) is not None
+    }
 
 
 def _output_check(definition: Definition) -> Callable[[RichResult], RichResult] | None:

@@ -54,7 +54,8 @@ def claim_of(invocation: Invocation, effect: str) -> EffectClaim:
     place = f"place:{context.run_id}:{context.turn}:{invocation.call.index}"
     if not effect or request is None:
         approval = invocation.approval
-        return EffectClaim(place, approval="" if approval is None else approval.id)
+        approved = "" if approval is None else approval.id
+        return EffectClaim(place, approval=approved, lease=context.ledger.lease)
     tool = effect.partition("\0")[0]
     return EffectClaim(
         place,
@@ -62,6 +63,7 @@ def claim_of(invocation: Invocation, effect: str) -> EffectClaim:
         request.is_repeat,
         request.asked_at,
         f"tool:{_digest(request.key, tool)}",
+        lease=context.ledger.lease,
     )
 
 

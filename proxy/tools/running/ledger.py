@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import orjson
 
+from proxy.background_records import Lease
 from proxy.caches import text_bytes, value_bytes
 from proxy.events import ToolCall, ToolResult
 from proxy.records import Limiter
@@ -67,11 +68,13 @@ class RunLedger:
     """The calls of one run, by place (turn, seq) and by effect.  Belongs to one event loop.
 
     ``request`` is what the run was asked for, where repeats of it are to be recognised; ``caused`` are the
-    executions of the effects that the model was answered for in it and in its repeats.
+    executions of the effects that the model was answered for in it and in its repeats.  ``lease`` is that of
+    the background response that the run is of; ``None`` for any other run.
     """
 
     def __init__(self, max_calls: int = 1024, *, request: AskedFor | None = None) -> None:
         self.request = request
+        self.lease: Lease | None = None
         self._max_calls = max_calls
         self._places: dict[tuple[int, int], Claim] = {}
         self._effects: dict[str, Claim] = {}
@@ -107,6 +110,7 @@ class RunLedger:
         if self.claiming is None:
             self.claiming = asyncio.Lock()
         other.claiming = self.claiming
+        other.lease = self.lease
         other._answered = self._answered
         other._numbers = self._numbers
         return other

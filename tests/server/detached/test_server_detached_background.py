@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,6 +19,7 @@ from running_proxy import Answer, Proxy, ProxyAddress, make_config, running
 from waiting import LATE_S, until
 
 from proxy.server.detached.event_log import EventLog
+from proxy.server.detached.words import STOPPED
 
 SLOW, ECHO = "probe_tools__slow", "probe_tools__echo"
 ASK: dict[str, Any] = {"model": "m", "input": "Do it.", "background": True}
@@ -258,18 +257,36 @@ async def test_without_server_tools_it_is_the_upstreams(watch: Watch) -> None:
     assert upstream.requests[0].body == body
 
 
-async def test_the_server_ends(watch: Watch) -> None:
-    """A response that runs when the server ends is on record as failed."""
+@pytest.mark.parametrize(
+    ("more", "state", "status", "message"),
+    [
+        ({}, "released", "queued", ""),
+        (
+            {"conversation": "conv_1"},
+            "ended",
+            "failed",
+            STOPPED,
+        ),
+    ],
+)
+async def test_the_server_ends(
+    watch: Watch, more: dict[str, Any], state: str, status: str, message: str
+) -> None:
+    """A response that runs when the server ends is handed over, or has failed if it cannot be run again."""
     async with served(model(SLOW), server={"drain_s": 0.1}) as proxy:
-        response_id = (await proxy.ask(ASK, path="/v1/responses")).json["id"]
+        response_id = (await proxy.ask({**ASK, **more}, path="/v1/responses")).json["id"]
         await until(lambda: watch.started == ["slow"])
         store = proxy.services.store
         for drain in proxy.services.detached:
             await drain(0.0)
         kept = await store.find_result(f"{response_id}:state", "open")
+        record = await store.find_background(response_id, "open")
     assert kept is not None
+    assert record is not None
+    assert record.state == state
     resource = json.loads(kept.content)["resource"]
-    assert (resource["status"], resource["error"]["code"]) == ("failed", "server_error")
+    assert (resource["status"], (resource["error"] or {}).get("message", "")) == (status, message)
+    assert resource["output"] == []
 
 
 async def test_the_official_client_follows(watch: Watch) -> None:
@@ -335,35 +352,6 @@ async def test_every_worker_knows_and_cancels(tmp_path: Path, watch: Watch) -> N
             answers = await asyncio.gather(*(cancel(proxy, second) for _ in range(6)))
             assert {answer.json["status"] for answer in answers} == {"cancelled"}
             (tmp_path / "go").touch()
-
-
-async def test_a_worker_that_dies_leaves_a_failed_response(tmp_path: Path, watch: Watch) -> None:
-    """After ``kill -9`` of the worker the response is failed, with what is known, and the effect is not
-    repeated."""
-    async with RawUpstream(model("effect__act")) as upstream:
-        write_config(tmp_path, upstream.url, allow=("effect__act",), more=WORKERS, workers=2)
-        async with serving(tmp_path) as proxy:
-            response_id = (await proxy.ask(ASK, path="/v1/responses")).json["id"]
-            await proxy.appears("started")
-            ((worker,),) = proxy.rows(
-                "SELECT o.pid FROM runs r JOIN owners o ON o.id = r.owner_id WHERE r.status = 'running'"
-            )
-            os.kill(worker, signal.SIGKILL)
-
-            async def failed() -> bool:
-                answers = await asyncio.gather(
-                    *(get(proxy, response_id) for _ in range(4)), return_exceptions=True
-                )
-                return all(
-                    isinstance(answer, Answer) and answer.json.get("status") == "failed" for answer in answers
-                )
-
-            await until(failed)
-            resource = (await get(proxy, response_id)).json
-            (run_status,) = {status for (status,) in proxy.rows("SELECT status FROM runs")}
-    assert resource["error"]["code"] == "server_error"
-    assert run_status == "interrupted"
-    assert len(upstream.requests) == 1
 
 
 async def test_a_long_stream_is_not_kept(watch: Watch) -> None:

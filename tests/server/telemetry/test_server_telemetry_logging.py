@@ -232,6 +232,14 @@ def test_what_json_cannot_say_is_said_all_the_same(log: io.StringIO) -> None:
     assert "\\ud800" in str(line["lone"])
 
 
+def test_a_command_to_run_is_shown_whole() -> None:
+    """A scope may end in "basic"; what comes after that word is masked where it can be a credential."""
+    clean = LineCleaner()
+    hint = "run: toolrelay credentials login x --scope mcp:basic --scope mcp:write"
+    assert clean(None, "info", {"event": "x", "hint": hint})["hint"] == hint
+    assert "dXNlcjpwYXNz" not in str(clean(None, "info", {"event": "x", "hint": "basic dXNlcjpwYXNz"}))
+
+
 def test_a_long_text_is_cut() -> None:
     """A line has a bound, whatever is logged."""
     event = LineCleaner()(None, "info", {"event": "x" * 100_000, "list": list(range(10_000))})

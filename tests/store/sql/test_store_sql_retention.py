@@ -78,7 +78,7 @@ async def test_in_need_content_of_today_goes_too(make_sql: Make) -> None:
     """Where nothing older is left to go, the bound holds all the same, the newest content last."""
     count = 4 * AT_ONCE
     await _fill(make_sql, count, NOW - count)
-    store = make_sql(clock=lambda: NOW, keep_days=0, max_bytes=2 * AT_ONCE * 4300)
+    store = make_sql(clock=lambda: NOW, keep_days=0, max_bytes=3 * AT_ONCE * 4300)
     await store.start()
     await _tidied(store)
     left = await _left(store, count)
@@ -117,7 +117,7 @@ async def test_a_server_looks_after_its_bound_by_itself(make_sql: Make) -> None:
     count = 4 * AT_ONCE
     await _fill(make_sql, count, T0)
     store = make_sql(
-        clock=lambda: NOW, keep_days=0, max_bytes=2 * AT_ONCE * 4300, reap=True, tidy_every_s=0.05
+        clock=lambda: NOW, keep_days=0, max_bytes=3 * AT_ONCE * 4300, reap=True, tidy_every_s=0.05
     )
     await store.start()
     async with asyncio.timeout(PATIENCE_S):

@@ -1,0 +1,55 @@
+"""Finding a caller again without its credential, for a request that another process runs again.
+
+A ticket says who was let in, and holds no secret.  It is good as long as the credential would be: the key is
+not revoked and not expired, and the server lets callers in as it did.  The rights and limits are those that
+the caller has then.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from proxy.server.auth.authenticate import Authentication
+from proxy.server.callers import Caller
+
+__all__ = ["Tickets"]
+
+
+class Tickets:
+    """Makes tickets of callers, and callers of tickets."""
+
+    def __init__(self, authentication: Authentication) -> None:
+        self._mode = authentication.mode
+        self._ring = authentication.ring
+        start_token = authentication.start_token.encode()
+        self._start_token = hashlib.blake2b(start_token, digest_size=16).hexdigest()
+
+    async def of(self, caller: Caller) -> Mapping[str, Any] | None:
+        """The ticket of a caller; ``None`` for one whose credential the server does not know by itself: a
+        minted token, or the provider's own key.
+
+        Raises :class:`~proxy.errors.RequestError` (503) if keys cannot be read.
+        """
+        if self._mode == "forward":
+            return None
+        if caller == Caller(counted_as=caller.counted_as):
+            return self._of_anybody(caller.counted_as)
+        key = await self._ring.named(caller.name)
+        return {"key": caller.name} if key is not None and key.caller == caller else None
+
+    def _of_anybody(self, counted_as: str) -> Mapping[str, Any] | None:
+        """The ticket of one who came without a key."""
+        if self._mode == "open":
+            return {"open": counted_as}
+        return {"start_token": self._start_token, "open": counted_as} if self._mode == "start_token" else None
+
+    async def caller(self, ticket: Mapping[str, Any]) -> Caller | None:
+        """The caller as it would be let in now; ``None`` if it would not be.
+
+        Raises :class:`~proxy.errors.RequestError` (503) if keys cannot be read.
+        """
+        if (name := ticket.get("key")) is not None:
+            key = await self._ring.named(str(name)) if self._mode != "forward" else None
+            return None if key is None else key.caller
+        counted_as = str(ticket.get("open"))
+        return Caller(counted_as=counted_as) if ticket == self._of_anybody(counted_as) else None

@@ -1,0 +1,198 @@
+"""Reading and cancelling background responses, whichever process runs them.
+
+What a client is given is always one attempt's.  A client that has seen nothing of an answer yet goes on with
+the next attempt.  One that has seen some of an earlier attempt's answer is told to start over.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+from proxy.background_records import BackgroundRecord, BackgroundState, Lease
+from proxy.errors import RequestError
+from proxy.server.detached.background import PREFIX, BackgroundRun, BackgroundRuns
+from proxy.server.detached.background_stream import ENDED, LEADING
+from proxy.server.detached.kept_attempts import KeptAttempts, KeptState, attempt_of, first_number
+from proxy.server.detached.words import DIED, RESTARTED, failure
+from proxy.store.base import Store
+from proxy.wires.dialects.responses import error_event
+
+__all__ = ["BackgroundReader"]
+
+_POLL_S: Final = 0.2
+_SILENT_S: Final = 5.0
+"""Seconds in which any process puts the end of a response on record."""
+_CANCELLED_S: Final = 3.0
+"""Seconds that a cancellation waits for the process with the run."""
+_LEADING: Final = tuple(f"event: {kind}\n".encode() for kind in LEADING)
+
+
+class BackgroundReader:
+    """Reads the background responses of all processes.  One per process."""
+
+    def __init__(self, runs: BackgroundRuns, store: Store, settle: Callable[[], Awaitable[None]]) -> None:
+        """``settle`` ends or takes over responses that no process runs."""
+        self._runs = runs
+        self._store = store
+        self._kept = KeptAttempts(store)
+        self._settle = settle
+
+    async def resource(self, response_id: str, caller: str) -> dict[str, Any] | None:
+        """A background response of the caller as JSON values; ``None`` if the record has none with this id.
+
+        Raises :class:`~proxy.errors.StoreError` if the record cannot be read.
+        """
+        if not response_id.startswith(PREFIX):
+            return None
+        state = await self._state(response_id, caller)
+        if state is None:
+            return None
+        resource = state.resource
+        if resource["status"] in ("completed", "incomplete"):
+            # The client may have deleted it since.
+            kept = await self._store.find_response(response_id, caller)
+            return None if kept is None else resource
+        return resource
+
+    async def _state(self, response_id: str, caller: str) -> KeptState | None:
+        if (run := self._runs.here(response_id, caller)) is not None:
+            return self._runs.state(run)
+        record = await self._store.find_background(response_id, caller)
+        return None if record is None else await self._state_of(record)
+
+    async def _state_of(self, record: BackgroundRecord) -> KeptState | None:
+        """How far the last attempt of a response has come."""
+        state = await self._kept.state(record.lease, record.caller)
+        if state is None:
+            if record.state is BackgroundState.ENDED or record.attempt == 1:
+                return None
+            # Its process has claimed it, and put nothing else on record yet.
+            before = await self._kept.state(Lease(record.id, record.attempt - 1), record.caller)
+            if before is None:
+                return None
+            return KeptState(before.resource | {"status": "queued", "output": []}, record.run_id)
+        silent = time.time() - record.changed_at > _SILENT_S
+        if record.state is BackgroundState.ENDED and state.resource["status"] not in ENDED and silent:
+            # Its process died while it put the end on record.
+            state.resource.update(status="failed", error=failure(DIED))
+        return state
+
+    async def cancel(self, response_id: str, caller: str) -> dict[str, Any] | None:
+        """Cancel a response, whichever process runs it, and return it.  ``None`` if there is none.
+
+        Raises :class:`~proxy.errors.StoreError` if the record cannot be read or written.
+        """
+        if not response_id.startswith(PREFIX):
+            return None
+        if (run := self._runs.here(response_id, caller)) is not None:
+            run.cancelled = True
+            if run.task is not None:
+                await asyncio.wait({run.task}, timeout=_CANCELLED_S)
+            return run.stream.resource
+        state = await self._state(response_id, caller)
+        if state is None or state.resource["status"] in ENDED:
+            return None if state is None else state.resource
+        # The process that runs it looks for this; one that nobody runs is ended here.
+        await self._store.cancel_background(response_id, caller)
+        await self._settle()
+        until = time.monotonic() + _CANCELLED_S
+        while time.monotonic() < until and state is not None and state.resource["status"] not in ENDED:
+            await asyncio.sleep(_POLL_S)
+            state = await self._state(response_id, caller)
+        return None if state is None else state.resource
+
+    async def check_streamable(self, response_id: str, caller: str, after: int) -> None:
+        """Raise :class:`~proxy.errors.RequestError` (400) if the events after a number cannot be given: they
+        are too many to be kept, or the client has events of an earlier attempt."""
+        state = await self._state(response_id, caller)
+        if state is None or state.full:
+            raise RequestError(
+                400,
+                "The response is too long to be streamed again. Retrieve it without stream.",
+                param="stream",
+            )
+        record = await self._store.find_background(response_id, caller)
+        if record is not None and not await self._goes_on(record, after):
+            raise _restarted()
+
+    async def _goes_on(self, record: BackgroundRecord, seen: int) -> bool:
+        """Whether a client that has seen the events up to a number goes on with the last attempt's."""
+        if seen < 0 or attempt_of(seen) >= record.attempt:
+            return True
+        earlier = await self._kept.state(Lease(record.id, attempt_of(seen)), record.caller)
+        return earlier is not None and seen < first_number(attempt_of(seen)) + earlier.leading
+
+    async def events(self, response_id: str, caller: str, after: int) -> AsyncIterator[bytes]:
+        """The events of a response with numbers above ``after``, until it ends.
+
+        Yields empty bytes after ``keepalive_s`` seconds without an event.  If another attempt begins, events
+        of an answer that were given are void, and an error event says so at the end.
+        """
+        seen = after
+        if (run := self._runs.here(response_id, caller)) is not None:
+            async for number, event in self._events_here(run, after):
+                seen = max(seen, number)
+                yield event
+            if run.is_here:
+                return
+        async for event in self._events_on_record(response_id, caller, seen):
+            yield event
+
+    async def _events_here(self, run: BackgroundRun, after: int) -> AsyncIterator[tuple[int, bytes]]:
+        """The events of a run of this process with their numbers, those of comments being -1."""
+        log, place, silence_s = run.stream.log, 0, self._runs.settings.keepalive_s
+        after, leads = _beginning(after, run.lease.attempt)
+        while True:
+            for number, event in log.since(place):
+                place += 1
+                leads = leads and event.startswith(_LEADING)
+                if number > after and not leads:
+                    yield number, event
+            if log.ended or log.full:
+                return
+            await log.wait(place, silence_s)
+            if len(log.events) <= place and not log.ended:
+                yield -1, b""
+
+    async def _events_on_record(self, response_id: str, caller: str, seen: int) -> AsyncIterator[bytes]:
+        """The same as far as they are on record, from whatever process."""
+        attempt, piece, leads, told = 0, 0, False, time.monotonic()
+        while (record := await self._store.find_background(response_id, caller)) is not None:
+            if record.attempt != attempt:
+                if not await self._goes_on(record, seen):
+                    said = _restarted()
+                    yield error_event(said.message, type=said.type, code=said.code, sequence_number=seen + 1)
+                    return
+                attempt, piece = record.attempt, 0
+                seen, leads = _beginning(seen, attempt)
+            state = await self._state_of(record)
+            while state is not None and piece < state.pieces:
+                found = await self._kept.events(record.lease, caller, piece)
+                if found is None:
+                    break
+                piece += 1
+                told = time.monotonic()
+                for number, event in found:
+                    leads = leads and event.startswith(_LEADING)
+                    if number > seen and not leads:
+                        seen = number
+                        yield event
+            if state is None or state.full or state.resource["status"] in ENDED:
+                return
+            if time.monotonic() - told >= self._runs.settings.keepalive_s:
+                told = time.monotonic()
+                yield b""
+            await asyncio.sleep(_POLL_S)
+
+
+def _restarted() -> RequestError:
+    """The events that a client has are void."""
+    return RequestError(400, RESTARTED, param="starting_after", code="response_restarted")
+
+
+def _beginning(seen: int, attempt: int) -> tuple[int, bool]:
+    """From which number on a client is given an attempt's events, and whether less those that say nothing of
+    the answer: it has seen these of an earlier attempt."""
+    leads = seen >= 0 and attempt_of(seen) < attempt
+    return (first_number(attempt) - 1 if leads else seen), leads

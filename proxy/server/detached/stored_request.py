@@ -1,0 +1,140 @@
+"""A background request as it is kept, so that another process can run it again without its client.
+
+No secret is in it: of the client's credential there is only what finds the caller again, and the headers
+are those that upstreams may see.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from proxy.errors import StoreError
+from proxy.relay.ask import Ask
+from proxy.relay.memory.idempotency import Attempt
+from proxy.relay.offer import Wanted
+from proxy.values import value_class
+from proxy.wires.chosen import is_our_url
+from proxy.wires.client_port import Trace
+
+__all__ = ["StoredRequest", "read_request", "stored_request"]
+
+_MAX_BYTES: Final = 4 << 20
+_RUN_UPSTREAM: Final = frozenset({"code_interpreter", "computer_use_preview", "mcp", "shell"})
+"""Types of tools that an upstream may run by itself, with effects that the record does not show."""
+
+
+@value_class
+class StoredRequest:
+    """What a request asked for, and who asked.
+
+    ``body`` is what the client sent.  ``ticket`` finds the caller again
+    (:class:`~proxy.server.auth.tickets.Tickets`).  ``why_not`` says why the request cannot be run again; all
+    else is empty then.
+    """
+
+    why_not: str = ""
+    body: bytes = b""
+    ticket: Mapping[str, Any] | None = None
+    caller: str = ""
+    key: str = ""
+    is_person: bool = False
+    request_id: str = ""
+    origin: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+    query: str = ""
+    wanted: Wanted | None = None
+    trace: Trace = "silent"
+    history: bool = True
+    attempt: Attempt = Attempt()
+    asks_by_call: bool = False
+
+    def written(self) -> bytes:
+        """As JSON in UTF-8."""
+        if self.why_not:
+            return orjson.dumps({"why_not": self.why_not})
+        wanted = None if self.wanted is None else [self.wanted.every, self.wanted.names, self.wanted.param]
+        return orjson.dumps(
+            {
+                "body": self.body.decode(),
+                "ticket": self.ticket,
+                "caller": self.caller,
+                "key": self.key,
+                "is_person": self.is_person,
+                "request_id": self.request_id,
+                "origin": self.origin,
+                "headers": self.headers,
+                "query": self.query,
+                "wanted": wanted,
+                "trace": self.trace,
+                "history": self.history,
+                "attempt": [self.attempt.key, list(self.attempt.counts), self.attempt.session],
+                "asks_by_call": self.asks_by_call,
+            }
+        )
+
+
+def stored_request(ask: Ask, ticket: Mapping[str, Any] | None) -> StoredRequest:
+    """A request as it is kept; ``ticket`` is ``None`` if its caller cannot be found again."""
+    identity, options = ask.identity, ask.options
+    why_not = _why_not(ask, ticket)
+    if why_not:
+        return StoredRequest(why_not)
+    request = StoredRequest(
+        body=ask.body.raw,
+        ticket=ticket,
+        caller=identity.caller,
+        key=identity.key,
+        is_person=identity.is_person,
+        request_id=identity.request_id,
+        origin=identity.origin,
+        headers=tuple(ask.head.headers),
+        query=ask.head.query,
+        wanted=options.wanted,
+        trace=options.trace,
+        history=options.history,
+        attempt=options.attempt,
+        asks_by_call=options.asks_by_call,
+    )
+    try:
+        request.written()
+    except (TypeError, ValueError):  # A header that is no Unicode.
+        return StoredRequest("its headers are not text")
+    return request
+
+
+def _why_not(ask: Ask, ticket: Mapping[str, Any] | None) -> str:
+    """Why a request cannot be run again; empty if it can."""
+    payload = ask.body.payload
+    if ticket is None:
+        return "it came with a credential that the server does not keep"
+    if len(ask.body.raw) > _MAX_BYTES:
+        return f"it is larger than {_MAX_BYTES >> 20} MiB"
+    if payload.get("conversation") is not None:
+        return "the provider may have added its input to the conversation already"
+    tools = payload.get("tools")
+    for tool in tools if isinstance(tools, list) else ():
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if kind in _RUN_UPSTREAM and not is_our_url(tool.get("server_url")):
+            return f"the provider may have run a tool of the type {kind}"
+    return ""
+
+
+def read_request(data: bytes) -> StoredRequest:
+    """What :meth:`StoredRequest.written` wrote; raises :class:`~proxy.errors.StoreError` for all else."""
+    try:
+        said = orjson.loads(data)
+        if "why_not" in said:
+            return StoredRequest(str(said["why_not"]))
+        wanted, (key, counts, session) = said.pop("wanted"), said.pop("attempt")
+        return StoredRequest(
+            **said
+            | {
+                "body": said["body"].encode(),
+                "headers": tuple((name, value) for name, value in said["headers"]),
+                "wanted": None if wanted is None else Wanted(wanted[0], tuple(wanted[1]), wanted[2]),
+                "attempt": Attempt(key, tuple(counts), session),
+            }
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreError("a stored background request cannot be read") from error

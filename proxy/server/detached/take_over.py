@@ -1,0 +1,209 @@
+"""Responses that no process runs: another process runs them again, or says why they failed.
+
+A response is run again only if no call with an effect had started, if its caller would still be let in, and
+within its time.  Each process looks for such responses, and the record lets one of them have each.  A request
+that kills its process could kill all of them: so it is run again twice at most after a death, and later each
+time.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import orjson
+import structlog
+
+from proxy.background_records import BackgroundRecord, BackgroundState
+from proxy.errors import RequestError, StoreError
+from proxy.relay.ask import Ask
+from proxy.server.detached.background import BackgroundRuns
+from proxy.server.detached.background_stream import ENDED
+from proxy.server.detached.kept_attempts import LAST_NUMBER, KeptAttempts, KeptState, first_number
+from proxy.server.detached.stored_request import StoredRequest, read_request
+from proxy.server.detached.words import (
+    DIED,
+    STOPPED,
+    TOO_LONG,
+    after_effects,
+    failure,
+    queued,
+    too_many_deaths,
+)
+from proxy.store.base import Store
+from proxy.wires.stream.sse import encode_event
+
+__all__ = ["AskAgain", "TakeOver"]
+
+AskAgain = Callable[[StoredRequest], Awaitable[Ask]]
+"""A stored request as its caller would make it now, under the id of a new run.
+
+Raises :class:`~proxy.errors.RequestError`: 429 or 503 if it could be made later, any other status if not.
+"""
+
+OnTakeOver = Callable[[str], None]
+"""Told the outcome of each response that no process ran: ``taken_over``, ``failed`` or ``cancelled``."""
+
+_LOOK_EVERY_S: Final = 2.0
+_AFTER_DEATH_S: Final[Sequence[float]] = (1.0, 15.0)
+"""Seconds after each death until a response is run again."""
+_LATER: Final = (429, 503)
+_LEAST_S: Final = 1.0
+"""The least time that is worth another attempt."""
+
+
+class TakeOver:
+    """Looks for responses that no process runs.  One per process."""
+
+    def __init__(
+        self,
+        runs: BackgroundRuns,
+        store: Store,
+        ask_again: AskAgain,
+        told: OnTakeOver,
+        is_leaving: Callable[[], bool],
+    ) -> None:
+        """``is_leaving`` says that this process is about to end."""
+        self._runs = runs
+        self._store = store
+        self._kept = KeptAttempts(store)
+        self._ask_again = ask_again
+        self._told = told
+        self._is_leaving = is_leaving
+        self._looking = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.server")
+
+    def start(self) -> None:
+        """Look from now on, every few seconds."""
+        self._task = asyncio.get_running_loop().create_task(self._keep_looking())
+
+    async def stop(self, timeout_s: float) -> None:
+        """Look no more; responses that run here are not affected."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await self.look()
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    async def look(self) -> None:
+        """End or take over each response that no process runs, as far as that can be done now."""
+        async with self._looking:
+            try:
+                found = await self._store.orphaned_background()
+            except StoreError:
+                return  # The record does not answer now.
+            for record in found:
+                if not self._is_leaving():
+                    await self._try(record)
+
+    async def _try(self, record: BackgroundRecord) -> None:
+        """Settle one response; what goes wrong with it must not keep others waiting."""
+        try:
+            await self._settle(record)
+        except StoreError as error:
+            self._log.warning("background_run_not_settled", response=record.id, reason=str(error))
+        # The boundary to a request that has killed a process: it must not end the search for others.
+        except Exception:  # noqa: BLE001
+            self._log.exception("background_run_not_settled", response=record.id)
+
+    async def _settle(self, record: BackgroundRecord) -> None:
+        if record.cancelled:
+            await self._end(record, "cancelled")
+            return
+        if effects := await self._store.started_effects(record.run_id):
+            await self._fail(record, after_effects(self._what(record), effects))
+            return
+        left_s = record.asked_at + self._runs.settings.time_s - time.time()
+        if left_s < _LEAST_S:
+            await self._fail(record, TOO_LONG)
+            return
+        if record.state is BackgroundState.RUNNING:
+            if record.deaths >= len(_AFTER_DEATH_S):
+                await self._fail(record, too_many_deaths(record.deaths + 1))
+                return
+            if time.time() < (record.orphaned_at or 0.0) + _AFTER_DEATH_S[record.deaths]:
+                return
+        if self._runs.has_room(record.caller):
+            await self._run_again(record, left_s)
+
+    @staticmethod
+    def _what(record: BackgroundRecord) -> str:
+        """What became of the last process that ran a response."""
+        return DIED if record.state is BackgroundState.RUNNING else STOPPED
+
+    async def _run_again(self, record: BackgroundRecord, left_s: float) -> None:
+        data = await self._store.background_request(record.id)
+        if data is None:
+            return  # It has ended since.
+        request = read_request(data)
+        if request.why_not:
+            words = f"{self._what(record)} The request cannot be run again: {request.why_not}."
+            await self._fail(record, failure(words))
+            return
+        try:
+            ask = await self._ask_again(request)
+        except RequestError as error:
+            await self._refused(record, error, self._what(record))
+            return
+        run_id = ask.identity.run_id
+        # From here on it counts as an attempt: planning too may kill the process.
+        if not await self._store.claim_background(record.lease, run_id):
+            return
+        claimed = replace(record, run_id=run_id, attempt=record.attempt + 1, state=BackgroundState.RUNNING)
+        claimed = replace(claimed, orphaned_at=None)
+        resource = queued(record.id, ask.body.payload, record.asked_at)
+        self._kept.put_state(claimed.lease, record.caller, KeptState(resource, run_id))
+        try:
+            await self._runs.run_again(ask, claimed, left_s, takes_over=record.run_id)
+        except RequestError as error:
+            await self._refused(claimed, error, self._what(record))
+            return
+        except StoreError:
+            await self._store.release_background(claimed.lease)
+            raise
+        self._tell("taken_over", record, attempt=claimed.attempt, by=run_id)
+
+    async def _refused(self, record: BackgroundRecord, error: RequestError, what: str) -> None:
+        """The request cannot be run again, or not now: then any process may try it later."""
+        if error.status in _LATER:
+            if record.orphaned_at is None and record.state is BackgroundState.RUNNING:
+                await self._store.release_background(record.lease)
+            return
+        await self._fail(record, failure(f"{what} The request cannot be run again: {error.message}"))
+
+    async def _fail(self, record: BackgroundRecord, error: dict[str, str]) -> None:
+        await self._end(record, "failed", error)
+
+    async def _end(self, record: BackgroundRecord, status: str, error: dict[str, str] | None = None) -> None:
+        """End a response in place of its process."""
+        if not await self._store.end_background(record.lease):
+            return
+        state = await self._kept.state(record.lease, record.caller)
+        if state is None:
+            state = KeptState(queued(record.id, {}, record.asked_at), record.run_id)
+        if state.resource["status"] not in ENDED:
+            resource = state.resource | {"status": status, "error": error}
+            pieces = state.pieces
+            if error is not None:
+                number = first_number(record.attempt) + LAST_NUMBER
+                event = {"type": "response.failed", "sequence_number": number, "response": resource}
+                told = encode_event(orjson.dumps(event), b"response.failed")
+                self._kept.put_events(record.lease, record.caller, record.run_id, pieces, [(number, told)])
+                pieces += 1
+            self._kept.put_state(
+                record.lease,
+                record.caller,
+                KeptState(resource, record.run_id, pieces, state.full, state.leading),
+            )
+        self._tell(status, record, reason="" if error is None else error["message"])
+
+    def _tell(self, outcome: str, record: BackgroundRecord, **facts: object) -> None:
+        self._told(outcome)
+        log = self._log.info if outcome == "taken_over" else self._log.warning
+        log(f"background_run_{outcome}", response=record.id, run_id=record.run_id, **facts)

@@ -1,0 +1,210 @@
+"""Responses that a dead process has left on record: run again, or ended for a reason that is said."""
+
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import responses_script
+from client_keys import ALICE, bearer, declared
+from raw_upstream import RawUpstream
+from responses_script import message
+from running_proxy import Proxy, make_config, running
+from store_records import invocation, run
+from waiting import until
+
+from proxy.background_records import BackgroundRecord, Lease
+from proxy.effect_records import EffectClaim
+from proxy.server.config.load import Config
+from proxy.server.detached.background import PREFIX
+from proxy.server.detached.kept_attempts import KeptAttempts, KeptState
+from proxy.server.detached.stored_request import StoredRequest
+from proxy.server.detached.words import queued
+from proxy.server.open_record import open_record
+
+ID = f"{PREFIX}1"
+DIED = "The server process that ran this response ended before the response was finished."
+
+
+def config(folder: Path, upstream: str, **sections: Any) -> Config:
+    """A server whose record is a file, to which a dead process has written."""
+    return make_config(upstream, store={"url": f"sqlite:///{folder / 'r.db'}"}, **sections)
+
+
+def request(**changes: Any) -> StoredRequest:
+    """The request that the dead process ran."""
+    body = b'{"model": "m", "input": "Do it.", "background": true}'
+    return replace(
+        StoredRequest(body=body, ticket={"open": "somebody"}, caller="open", request_id="req_1"), **changes
+    )
+
+
+@asynccontextmanager
+async def left(
+    folder: Path,
+    wanted: StoredRequest,
+    *,
+    effect: bool = False,
+    sections: dict[str, Any] | None = None,
+    **changes: Any,
+) -> AsyncIterator[Proxy]:
+    """A proxy that starts after a process has died in the middle of a response."""
+    caller = wanted.caller or "open"
+    record = replace(BackgroundRecord(ID, caller, "run_1", time.time()), **changes)
+    async with RawUpstream(responses_script.stream(message("It is done."), id="resp_up1")) as upstream:
+        settings = config(folder, upstream.url, **(sections or {}))
+        dead = open_record(settings)
+        await dead.start()
+        dead.put_run(run("run_1", caller=caller))
+        await dead.put_background(record, wanted.written())
+        KeptAttempts(dead).put_state(
+            Lease(ID, record.attempt), caller, KeptState(queued(ID, {}, record.asked_at), "run_1")
+        )
+        if effect:
+            claim = EffectClaim("place:run_1:1:0", lease=record.lease)
+            assert await dead.claim_effect(invocation("inv_1", "run_1"), claim) is None
+        if changes.get("cancelled"):
+            await dead.cancel_background(ID, caller)
+        await dead.aclose()
+        async with running(settings) as proxy:
+            yield proxy
+
+
+async def settled(proxy: Proxy, **headers: str) -> dict[str, Any]:
+    """The response once it has ended."""
+    found: dict[str, Any] = {}
+
+    async def ended() -> bool:
+        answer = await proxy.ask(method="GET", path=f"/v1/responses/{ID}", headers=headers)
+        found.update(answer.json)
+        return found.get("status") in ("completed", "failed", "cancelled")
+
+    await until(ended)
+    return found
+
+
+async def test_it_is_run_again(tmp_path: Path) -> None:
+    """The request goes to the model once more, and the response keeps its id and its time."""
+    async with left(tmp_path, request()) as proxy:
+        done = await settled(proxy)
+        runs = await proxy.runs()
+        detail = await proxy.services.store.get_run("run_1")
+        metrics = (await proxy.ask(method="GET", path="/metrics")).body.decode()
+    assert (done["id"], done["status"]) == (ID, "completed")
+    again = next(one for one in runs if one.id != "run_1")
+    assert (again.takes_over, again.status) == ("run_1", "completed")
+    assert detail is not None
+    assert detail.taken_over_by == again.id
+    assert 'toolrelay_background_orphans_total{outcome="taken_over"} 1' in metrics
+
+
+@pytest.mark.parametrize(
+    ("wanted", "given", "words"),
+    [
+        (
+            request(),
+            {"effect": True},
+            "A call of core__send had begun, and nobody knows whether it took effect. "
+            "Therefore the request was not run again.",
+        ),
+        (
+            StoredRequest("it is too large"),
+            {},
+            "The request cannot be run again: it is too large.",
+        ),
+        (
+            request(ticket={"key": "key_0123"}),
+            {},
+            "The request cannot be run again: The credential that it came with is no longer valid.",
+        ),
+        (
+            request(ticket={"start_token": "0123", "open": "somebody"}),
+            {},
+            "The request cannot be run again: The credential that it came with is no longer valid.",
+        ),
+    ],
+)
+async def test_why_it_is_not_run_again(
+    tmp_path: Path, wanted: StoredRequest, given: dict[str, Any], words: str
+) -> None:
+    """A response that cannot be run again has failed, with the reason, and its stream says so."""
+    async with left(tmp_path, wanted, **given) as proxy:
+        failed = await settled(proxy)
+        stream = await proxy.ask(method="GET", path=f"/v1/responses/{ID}?stream=true")
+        runs = await proxy.runs()
+    assert failed["error"] == {"code": "server_error", "message": f"{DIED} {words}"}
+    assert b"event: response.failed\n" in stream.body
+    assert len(runs) == 1
+
+
+async def test_after_three_deaths_it_is_over(tmp_path: Path) -> None:
+    """A request whose processes have died is not run for ever."""
+    async with left(tmp_path, request(), attempt=3, deaths=2) as proxy:
+        failed = await settled(proxy)
+    assert failed["error"]["message"] == (
+        "The 3 server processes that ran this response ended before it was finished."
+    )
+
+
+async def test_its_time_is_not_begun_anew(tmp_path: Path) -> None:
+    """A response whose time was over when its process died has failed."""
+    async with left(tmp_path, request(), asked_at=time.time() - 7200) as proxy:
+        failed = await settled(proxy)
+    assert "tools.background_s" in failed["error"]["message"]
+
+
+async def test_it_is_cancelled_though_nobody_runs_it(tmp_path: Path) -> None:
+    """A cancellation that the dead process did not see any more ends the response as cancelled."""
+    async with left(tmp_path, request(), cancelled=True) as proxy:
+        assert (await settled(proxy))["status"] == "cancelled"
+        assert len(await proxy.runs()) == 1
+
+
+async def test_a_revoked_keys_response_is_not_run_again(tmp_path: Path) -> None:
+    """A key that is valid has its response run again with the rights that it has now; one that is gone has
+    not."""
+    keys = {"alice": declared(ALICE)}
+    wanted = request(caller="config:alice", key="config:alice", ticket={"key": "config:alice"})
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    async with left(tmp_path / "a", wanted, sections={"keys": keys}) as proxy:
+        assert (await settled(proxy, **bearer(ALICE)))["status"] == "completed"
+    async with left(
+        tmp_path / "b", replace(wanted, ticket={"key": "config:bob"}), sections={"keys": keys}
+    ) as proxy:
+        failed = await settled(proxy, **bearer(ALICE))
+    assert failed["error"]["message"].endswith("The credential that it came with is no longer valid.")
+
+
+async def test_a_key_without_the_model_any_more(tmp_path: Path) -> None:
+    """The rights of the key at that time hold: a model that it may not use any more is not asked."""
+    keys = {"alice": declared(ALICE, models=["other"])}
+    wanted = request(caller="config:alice", key="config:alice", ticket={"key": "config:alice"})
+    async with left(tmp_path, wanted, sections={"keys": keys}) as proxy:
+        failed = await settled(proxy, **bearer(ALICE))
+    assert "The request cannot be run again: " in failed["error"]["message"]
+    assert "does not exist" in failed["error"]["message"]
+
+
+def test_a_request_is_read_as_it_was_written() -> None:
+    """What is kept of a request comes back whole."""
+    from proxy.relay.memory.idempotency import Attempt
+    from proxy.relay.offer import Wanted
+    from proxy.server.detached.stored_request import read_request
+
+    wanted = request(
+        headers=(("OpenAI-Beta", "x"),),
+        query="a=b",
+        origin="http://127.0.0.1:8080",
+        wanted=Wanted(names=("core__send",)),
+        trace="events",
+        history=False,
+        attempt=Attempt("key", ("1",), "session"),
+        asks_by_call=True,
+    )
+    assert read_request(wanted.written()) == wanted
+    assert "sk-" not in json.dumps(json.loads(wanted.written()))

@@ -1,0 +1,261 @@
+"""Background responses whose process dies or stops: another one runs the request again, or says why not."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import responses_script
+from openai import AsyncOpenAI, BadRequestError
+from proxy_process import ProxyProcess, serving, write_config
+from raw_upstream import RawRequest, RawUpstream, Step, whole
+from responses_script import function_call, message
+from running_proxy import Answer
+from store_postgres import fetch, need_postgres, new_schema
+from waiting import until
+
+READ = '''
+import asyncio
+from pathlib import Path
+from proxy.tools import Redaction, tool
+
+@tool(effect="read_only", timeout_s=60, redaction=Redaction(output=("done",)))
+async def look() -> dict[str, bool]:
+    """Look at the world until the test says that it is there."""
+    with Path("looked").open("a") as file:
+        file.write("x")
+    while not Path("go").exists():
+        await asyncio.sleep(0.01)
+    return {"done": True}
+'''
+"""A tool without an effect that waits for a file."""
+
+MORE = '[limits]\nrequests = []\ntool_calls = []\n[store]\nurl = "sqlite:///toolrelay.db"\n'
+ASK: dict[str, Any] = {"model": "m", "input": "Do it.", "background": True}
+
+
+def model(tool: str) -> Any:
+    """A model that says something, calls a tool and says its result."""
+
+    def script(request: RawRequest) -> Sequence[Step]:
+        if request.method == "DELETE":
+            return whole(b"{}")
+        body = json.loads(request.body)
+        asked = body["input"] if isinstance(body["input"], list) else []
+        if body.get("previous_response_id") or any(i.get("type") == "function_call_output" for i in asked):
+            return responses_script.stream(message("It is done.", id="msg_2"), id="resp_up2")
+        said = [message("I look.", id="msg_1"), function_call("call_1", tool, "{}")]
+        return responses_script.stream(*said, id="resp_up1")
+
+    return script
+
+
+def write(folder: Path, upstream: str, more: str = MORE, **server: Any) -> None:
+    """A configuration with a tool that reads and a tool with an effect."""
+    write_config(folder, upstream, allow=("effect__act", "read__look"), more=more, **server)
+    (folder / "read.py").write_text(READ)
+    config = folder / "toolrelay.toml"
+    config.write_text(config.read_text().replace('["effect.py"]', '["effect.py", "read.py"]'))
+
+
+async def get(proxy: ProxyProcess, response_id: str, query: str = "", **headers: str) -> Answer:
+    """A response by its id."""
+    return await proxy.ask(method="GET", path=f"/v1/responses/{response_id}{query}", headers=headers)
+
+
+async def reaches(proxy: ProxyProcess, response_id: str, *statuses: str, **headers: str) -> dict[str, Any]:
+    """Wait until a response has one of these statuses; connections to dying workers may break."""
+    found: dict[str, Any] = {}
+
+    async def reached() -> bool:
+        try:
+            answer = await get(proxy, response_id, **headers)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            return False
+        if answer.status == 200:
+            found.update(answer.json)
+        return found.get("status") in statuses
+
+    await until(reached)
+    return found
+
+
+def owner_of(proxy: ProxyProcess) -> int:
+    """The process id of the worker that runs the one response."""
+    rows = proxy.rows("SELECT o.pid FROM background_runs b JOIN owners o ON o.id = b.owner_id")
+    assert len(rows) == 1
+    return int(rows[0][0])
+
+
+def text_of(resource: dict[str, Any]) -> list[str]:
+    """The texts of a response's messages."""
+    items = [item for item in resource["output"] if item["type"] == "message"]
+    return [part["text"] for item in items for part in item["content"]]
+
+
+async def looked(proxy: ProxyProcess, times: int) -> None:
+    """Wait until the reading tool has been called so often."""
+    file = proxy.folder / "looked"
+    await until(lambda: file.exists() and len(file.read_text()) >= times)
+
+
+async def test_a_response_is_taken_over_after_its_worker_was_killed(tmp_path: Path) -> None:
+    """Without an effect the request is run again under the same id, and its answer is one attempt's alone."""
+    async with RawUpstream(model("read__look")) as upstream:
+        write(tmp_path, upstream.url, workers=2)
+        async with serving(tmp_path) as proxy:
+            first = await proxy.ask(ASK, path="/v1/responses")
+            response_id = first.json["id"]
+            await looked(proxy, 1)
+            os.kill(owner_of(proxy), signal.SIGKILL)
+            await looked(proxy, 2)
+            (tmp_path / "go").touch()
+            whole_answer = await reaches(proxy, response_id, "completed")
+            runs = proxy.rows("SELECT id, status, takes_over FROM runs ORDER BY started_at")
+            ((request, state, attempt, deaths),) = proxy.rows(
+                "SELECT request, state, attempt, deaths FROM background_runs"
+            )
+            stream = await get(proxy, response_id, "?stream=true")
+            deleted = await proxy.ask(method="DELETE", path=f"/v1/responses/{response_id}")
+    assert text_of(whole_answer) == ["I look.", "It is done."]
+    assert (request, state, attempt, deaths) == (None, "ended", 2, 1)
+    assert [(status, by) for _, status, by in runs] == [("interrupted", ""), ("completed", runs[0][0])]
+    events = [
+        json.loads(line[6:]) for line in stream.body.decode().splitlines() if line.startswith("data: {")
+    ]
+    assert [event["type"] for event in events][:2] == ["response.created", "response.in_progress"]
+    assert events[-1]["response"]["output"] == whole_answer["output"]
+    assert [event["sequence_number"] for event in events] == list(range(10**6, 10**6 + len(events)))
+    assert deleted.json["deleted"] is True
+    assert [line for line in proxy.log if "background_run_taken_over" in line]
+
+
+async def test_a_response_with_an_effect_fails_and_names_the_call(tmp_path: Path) -> None:
+    """After ``kill -9`` in the middle of an effect the response fails, says which call's outcome is unknown,
+    and the effect does not happen again."""
+    async with RawUpstream(model("effect__act")) as upstream:
+        write(tmp_path, upstream.url, workers=2)
+        async with serving(tmp_path) as proxy:
+            response_id = (await proxy.ask(ASK, path="/v1/responses")).json["id"]
+            await proxy.appears("started")
+            (tmp_path / "started").unlink()
+            os.kill(owner_of(proxy), signal.SIGKILL)
+            failed = await reaches(proxy, response_id, "failed", "completed")
+            stream = await get(proxy, response_id, "?stream=true")
+            again = (tmp_path / "started").exists()
+    assert failed["error"] == {
+        "code": "server_error",
+        "message": "The server process that ran this response ended before the response was finished. "
+        "A call of effect__act had begun, and nobody knows whether it took effect. "
+        "Therefore the request was not run again.",
+    }
+    assert b"event: response.failed\n" in stream.body
+    assert not again
+    assert len(upstream.requests) == 1
+
+
+async def test_a_reader_gets_one_consistent_answer(tmp_path: Path) -> None:
+    """openai-python: who has seen nothing of an answer goes on after the take-over; who has seen some of the
+    first attempt's is told to start over, and then gets the second's alone."""
+    async with RawUpstream(model("read__look")) as upstream:
+        write(tmp_path, upstream.url, workers=2)
+        async with (
+            serving(tmp_path) as proxy,
+            AsyncOpenAI(base_url=f"http://127.0.0.1:{proxy.port}/v1", api_key="unused") as client,
+        ):
+            first = await client.responses.create(model="m", input="Do it.", background=True)
+            await looked(proxy, 1)
+            seen = -1
+            async for event in await client.responses.retrieve(first.id, stream=True):
+                seen = event.sequence_number
+                if event.type == "response.output_text.done":
+                    break
+            os.kill(owner_of(proxy), signal.SIGKILL)
+            await looked(proxy, 2)
+            with pytest.raises(BadRequestError) as refused:
+                await client.responses.retrieve(first.id, stream=True, starting_after=seen)
+            rest = await client.responses.retrieve(first.id, stream=True, starting_after=1)
+            (tmp_path / "go").touch()
+            numbers, said, last = [], [], ""
+            async for event in rest:
+                numbers.append(event.sequence_number)
+                last = event.type
+                if event.type == "response.output_text.done":
+                    said.append(event.text)
+            done = await client.responses.retrieve(first.id)
+    assert refused.value.code == "response_restarted"
+    assert 1 < seen < 10**6
+    assert numbers == list(range(10**6 + 2, 10**6 + 2 + len(numbers)))
+    assert (said, last) == (["I look.", "It is done."], "response.completed")
+    assert (done.status, done.output_text) == ("completed", "I look.It is done.")
+
+
+async def test_a_reader_in_the_middle_is_told(tmp_path: Path) -> None:
+    """A stream from a worker that lives ends in an error when another attempt begins."""
+    async with RawUpstream(model("read__look")) as upstream:
+        write(tmp_path, upstream.url, workers=2)
+        async with serving(tmp_path) as proxy:
+            response_id = (await proxy.ask(ASK, path="/v1/responses")).json["id"]
+            await looked(proxy, 1)
+            # Some of these are served by the other worker.
+            readers = [asyncio.create_task(get(proxy, response_id, "?stream=true")) for _ in range(8)]
+            await asyncio.sleep(0.5)
+            os.kill(owner_of(proxy), signal.SIGKILL)
+            await looked(proxy, 2)
+            (tmp_path / "go").touch()
+            ends = await asyncio.gather(*readers, return_exceptions=True)
+            await reaches(proxy, response_id, "completed")
+    told = [end for end in ends if isinstance(end, Answer) and end.status == 200 and end.clean]
+    assert told
+    for end in told:
+        assert end.body.count(b"event: response.created\n") == 1
+        assert (b'"code":"response_restarted"' in end.body) != (b"event: response.completed\n" in end.body)
+
+
+async def test_a_server_that_stops_hands_its_responses_over(tmp_path: Path) -> None:
+    """After SIGTERM a response without an effect is queued, and the next start of the server runs it."""
+    async with RawUpstream(model("read__look")) as upstream:
+        write(tmp_path, upstream.url, drain_s=0.1)
+        async with serving(tmp_path) as proxy:
+            response_id = (await proxy.ask(ASK, path="/v1/responses")).json["id"]
+            await looked(proxy, 1)
+            proxy.signal(signal.SIGTERM)
+            assert await proxy.ended() == 0
+            assert proxy.rows("SELECT state, attempt FROM background_runs") == [("released", 1)]
+        (tmp_path / "go").touch()
+        async with serving(tmp_path) as proxy:
+            done = await reaches(proxy, response_id, "completed", "failed")
+            rows = proxy.rows("SELECT state, attempt, deaths FROM background_runs")
+    assert text_of(done) == ["I look.", "It is done."]
+    assert rows == [("ended", 2, 0)]
+
+
+async def test_two_hosts_on_one_postgresql(tmp_path: Path) -> None:
+    """A response of a host that was killed is taken over by the other host, and is read there."""
+    need_postgres()
+    async with new_schema() as url, RawUpstream(model("read__look")) as upstream:
+        more = f'[limits]\nrequests = []\ntool_calls = []\n[store]\nurl = "{url}"\nseal_key = "env:SEAL"\n'
+        hosts = [tmp_path / "a", tmp_path / "b"]
+        for host in hosts:
+            host.mkdir()
+            write(host, upstream.url, more=more)
+        env = [{"XDG_STATE_HOME": str(host), "SEAL": "ab" * 32} for host in hosts]
+        async with serving(hosts[0], env=env[0]) as first, serving(hosts[1], env=env[1]) as second:
+            response_id = (await first.ask(ASK, path="/v1/responses")).json["id"]
+            await looked(first, 1)
+            assert (await reaches(second, response_id, "in_progress"))["status"] == "in_progress"
+            owner = "SELECT o.pid FROM background_runs b JOIN owners o ON o.id = b.owner_id"
+            ((worker,),) = await fetch(url, owner)
+            first.process.kill()
+            os.kill(worker, signal.SIGKILL)
+            await first.ended()
+            await looked(second, 1)
+            (hosts[1] / "go").touch()
+            done = await reaches(second, response_id, "completed", "failed")
+            rows = await fetch(url, "SELECT state, attempt, deaths, request FROM background_runs")
+    assert text_of(done) == ["I look.", "It is done."]
+    assert rows == [("ended", 2, 1, None)]
