@@ -57,8 +57,8 @@ def test_each_migration_applies_from_blank(tmp_path: Path, upto: int) -> None:
         *[
             name
             for name in (
-                *("native_calls", "connection_tokens", "threads", "approvals", "approval_grants"),
-                "diagnoses",
+                *("native_calls", "connection_tokens", "threads", "approvals", "diagnoses"),
+                *("background_runs", "approval_grants"),
             )
             if upto >= _since(name)
         ],
