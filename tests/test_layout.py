@@ -34,6 +34,7 @@ WORDS = {
     "proxy.json_size",
     "proxy.plain_text",
     "proxy.records",
+    "proxy.sealed_text",
     "proxy.transitions",
     "proxy.values",
 }

@@ -190,6 +190,7 @@ class FakeUi:
                 {"name": "time", "used": 1.2, "max": 300, "unit": "s", "setting": "tools.request_timeout_s"},
             ],
             "memory": {
+                "given_bytes": 0,
                 "put_back": [{"run": "run_before", "kind": "answer", "bytes": 263, "loosely": True}],
                 "outcomes": [
                     {

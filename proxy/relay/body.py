@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from proxy.errors import RequestError
+import orjson
 
-__all__ = ["FURTHER_MODELS", "Body", "check_names", "check_switches"]
+from proxy.errors import RequestError
+from proxy.wires.client_port import CarryingPort, ClientPort
+
+__all__ = ["FURTHER_MODELS", "Body", "check_names", "check_switches", "without_carried"]
 
 FURTHER_MODELS: Final = ("models", "fallbacks")
 """Fields in which providers take further models to fall back on."""
@@ -48,6 +51,12 @@ class Body:
         """Its bytes, of which nothing is left here."""
         raw, self.raw, self.payload = self.raw, b"", {}
         return raw
+
+
+def without_carried(port: ClientPort, body: Body) -> Body:
+    """The body of a request without encrypted turns of the proxy's, which no upstream could read."""
+    raw = port.without_carried(body.raw) if isinstance(port, CarryingPort) else body.raw
+    return body if raw is body.raw else Body(raw, orjson.loads(raw))
 
 
 def check_names(payload: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ Only here and in the parts of ``server/compose/`` are concrete wires, stores, up
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from proxy.server.api.own_paths import OwnPaths
@@ -83,6 +84,7 @@ async def create_app(
     """
     check_http_parser()
     services, authentication, hash_key = await _checked_services(config, overrides)
+    item_keys = await _item_keys(services.store, hash_key)
     given = overrides or Overrides()
     authenticator = given.authenticator or authentication.authenticator
     endpoints = given.endpoints.and_also(MCP_ENDPOINTS) if config.mcp.serve else given.endpoints
@@ -107,7 +109,7 @@ async def create_app(
         services,
         given,
         Surroundings(router, draining, permissions, Tickets(authentication)),
-        _item_key(hash_key),
+        item_keys,
         captures,
     )
     pipeline = Pipeline(
@@ -165,9 +167,14 @@ async def _checked_services(
         raise
 
 
-def _item_key(hash_key: bytes) -> bytes:
-    """What signs the items that clients are shown."""
-    return hashlib.blake2b(b"toolrelay shown items", key=hash_key, digest_size=32).digest()
+async def _item_keys(store: KeySource, hash_key: bytes) -> Sequence[bytes]:
+    """What signs and encrypts the items that clients carry: first the present key, then the old ones.
+
+    Raises :class:`~proxy.errors.StoreError`.
+    """
+    known = (await store.read_keys()).hash_keys.values()
+    each = dict.fromkeys((hash_key, *known))
+    return [hashlib.blake2b(b"toolrelay shown items", key=one, digest_size=32).digest() for one in each]
 
 
 async def open_authentication(config: Config, store: KeySource) -> Authentication:

@@ -15,7 +15,8 @@ def memory_to_json(detail: RunDetail) -> dict[str, Any] | None:
     """The "Memory" section of a run; ``None`` if nothing was looked up and no run goes on from it.
 
     ``put_back`` has an entry for each earlier run whose hidden turns went into the request, ``outcomes`` a
-    number and a sentence for each outcome.  ``continues`` is the id of the run that this one goes on from, or
+    number and a sentence for each outcome.  ``given_bytes`` is the size of the encrypted turn that the client
+    was given to carry, 0 for none.  ``continues`` is the id of the run that this one goes on from, or
     ``None``, and ``continued_by`` are the runs that go on from this one.
     """
     run = detail.run
@@ -33,6 +34,7 @@ def memory_to_json(detail: RunDetail) -> dict[str, Any] | None:
             }
             for outcome, count in counts.items()
         ],
+        "given_bytes": (run.memory or {}).get("given_bytes", 0),
         "continues": run.continues or None,
         "continued_by": [
             {"run": each.id, "status": each.status, "started_at": each.started_at}

@@ -26,6 +26,10 @@ from proxy.wires.past.evidence import Evidence
 __all__ = [
     "Answer",
     "ApprovedCall",
+    "CarriedTurn",
+    "CarryingPort",
+    "CarryingRequest",
+    "CarryingWriter",
     "ClientPort",
     "ClientRequest",
     "ClientView",
@@ -207,6 +211,27 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class CarriedTurn:
+    """An encrypted turn that the client sends back, and its position among the client's messages."""
+
+    position: int
+    sealed: str
+
+
+@runtime_checkable
+class CarryingRequest(Protocol):
+    """A request in a dialect whose clients can carry encrypted turns from one request to the next."""
+
+    def carries(self) -> bool:
+        """Whether the client sends back what it is given to carry."""
+        ...
+
+    def carried(self) -> Sequence[CarriedTurn]:
+        """The encrypted turns that the client sends back, in order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class ApprovedCall:
     """A call that an earlier answer asked about, and that has run since.
 
@@ -296,6 +321,16 @@ class StreamWriter(Protocol):
         ...
 
 
+@runtime_checkable
+class CarryingWriter(Protocol):
+    """A writer in a dialect whose clients can carry encrypted turns."""
+
+    def carry(self, sealed: str) -> bytes:
+        """Give the client an encrypted turn to carry.  Only between the end of a turn with hidden calls and
+        the end of the answer."""
+        ...
+
+
 class TurnEncoder(Protocol):
     """One turn of an upstream of another dialect, as a server of the client's dialect would have sent it.
 
@@ -381,6 +416,18 @@ class ClientPort(Protocol):
         ...
 
     def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter: ...
+
+
+@runtime_checkable
+class CarryingPort(Protocol):
+    """A dialect whose clients can carry encrypted turns from one request to the next."""
+
+    def without_carried(self, raw: bytes) -> bytes:
+        """The body of a request without the encrypted turns that the client sends back.
+
+        No upstream can read them.  The same bytes if there are none.
+        """
+        ...
 
 
 @runtime_checkable

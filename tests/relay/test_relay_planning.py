@@ -95,7 +95,7 @@ async def runs_of(**config: Any) -> AsyncIterator[tuple[Services, Runs]]:
     settings = make_config(f"replay:{FIXTURES / 'openai.chat'}", allow=(TIME,), **config)
     services = await create_services(settings, overrides=overrides)
     try:
-        yield services, create_runs(services, overrides, {})
+        yield services, create_runs(services, overrides, {}, [bytes(32)])
     finally:
         await services.aclose()
 

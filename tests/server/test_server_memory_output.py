@@ -54,6 +54,7 @@ def test_a_section_says_what_came_back_why_not_more_and_who_goes_on() -> None:
             },
             {"outcome": "not_found", "count": 2, "put_back": False, "meaning": MEANINGS["not_found"]},
         ],
+        "given_bytes": 0,
         "continues": "run_1",
         "continued_by": [{"run": "run_3", "status": "suspended", "started_at": 7.0}],
     }
@@ -75,3 +76,16 @@ def test_an_outcome_of_a_later_version_is_shown_all_the_same() -> None:
     assert section is not None
     assert section["outcomes"][0]["meaning"].startswith("A later version")
     assert "\x1b" not in printed(detail)
+
+
+def test_a_section_says_what_a_client_carries() -> None:
+    """What a run gave to its client, and that a turn came from there."""
+    put_back = {"run": "run_1", "kind": "carried", "bytes": 263, "loosely": False}
+    memory = {"put_back": [put_back], "counts": {"put_back": 1}, "given_bytes": 1500}
+    detail = RunDetail(replace(RUN, memory=memory), [], [], [])
+    section = memory_to_json(detail)
+    assert section is not None
+    assert section["given_bytes"] == 1500
+    words = " ".join(printed(detail).split())
+    assert "put back run_1 (beside the client's calls, carried by the client, 263 bytes)" in words
+    assert "given to the client 1500 bytes" in words

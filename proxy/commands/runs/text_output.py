@@ -361,6 +361,9 @@ def _print_memory(console: Console, detail: RunDetail) -> None:
         style = "green" if one["put_back"] else "yellow"
         label = Text(f"{one['outcome'].replace('_', ' ')} ({one['count']})", style=style)
         table.add_row(label, Text(one["meaning"], style="dim"))
+    if memory["given_bytes"]:
+        words = f"{memory['given_bytes']} bytes: the turn that waits for its results, encrypted"
+        table.add_row(Text("given to the client"), Text(words, style="dim"))
     if memory["continues"]:
         table.add_row(Text("goes on from"), safe_cell(memory["continues"]))
     for one in memory["continued_by"]:
@@ -371,7 +374,12 @@ def _print_memory(console: Console, detail: RunDetail) -> None:
 
 
 def _put_back(one: Mapping[str, Any]) -> Text:
-    what = {"answer": "behind an answer", "calls": "beside the client's calls", "response": "a response"}
+    what = {
+        "answer": "behind an answer",
+        "calls": "beside the client's calls",
+        "carried": "beside the client's calls, carried by the client",
+        "response": "a response",
+    }
     words = (
         f" ({what.get(one['kind'], 'unknown')}, {one['bytes']} bytes{', loosely' if one['loosely'] else ''})"
     )

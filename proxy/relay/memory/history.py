@@ -4,6 +4,7 @@ A client can continue a run with hidden turns in three ways:
 
 - It sends the results of its own calls.  The rest of that turn is found by a digest of the caller, the
   visible conversation and the exact set of call ids.  An id alone is not enough: upstreams reuse ids.
+  :mod:`proxy.relay.memory.sealed_turns` has those that the client carries itself.
 - It sends an answer of the proxy among its messages.  The turns behind the answer are found by a digest of
   the caller, the model, the tools, the conversation before it and its text, if only one past fits (rule R4).
   If older messages are gone, :mod:`proxy.relay.memory.loose` finds them.
@@ -11,6 +12,7 @@ A client can continue a run with hidden turns in three ways:
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,6 +25,7 @@ from proxy.approval_records import approval_ids_in
 from proxy.errors import StoreError
 from proxy.events import ToolCall
 from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
+from proxy.relay.memory.found import Found, payloads_of, put_back, waited_for
 from proxy.relay.memory.local import LocalResponses
 from proxy.relay.memory.loose import (
     PLAIN,
@@ -32,17 +35,14 @@ from proxy.relay.memory.loose import (
     loose_keys,
     pointer_of,
     stand_here,
-    why_not_found,
 )
 from proxy.relay.memory.marks import WAITING, fill, waiting_of
-from proxy.relay.memory.outcomes import MemoryOutcome, PutBack, Recall
+from proxy.relay.memory.outcomes import MemoryOutcome, Recall
+from proxy.relay.memory.sealed_turns import NOTHING_CARRIED, SealedTurns
 from proxy.relay.memory.shown import (
     AMBIGUOUS,
-    asked_in_of,
     digest_of,
     digest_of_calls,
-    is_shown,
-    marks_of,
     said_asked_in,
     untrusted_in,
     with_marks,
@@ -50,7 +50,6 @@ from proxy.relay.memory.shown import (
 from proxy.relay.memory.turns import Answers, LastTurn, Restored, Settle
 from proxy.relay.memory.variants import variant_of
 from proxy.store.base import LOOK_UP_S, Store
-from proxy.values import value_class
 from proxy.wires.client_port import Answer, ClientRequest, ReturnedCalls
 from proxy.wires.past.clock import ToldRule
 from proxy.wires.upstream_port import BodyEditor, ChainedEditor
@@ -62,25 +61,20 @@ _ASKED: Final = "approval"
 """In place of the tools' fingerprint in the keys of turns that wait for approvals."""
 
 
-@value_class
-class _Found:
-    """What the record has for a request: the response that it continues, and turns with their positions.
-
-    ``loosely`` are the positions of turns that loose keys found.
-    """
-
-    response: ResponseRecord | None
-    held: Sequence[tuple[int, SuspendedTurn]]
-    hidden: Sequence[tuple[int, HiddenTurns]]
-    loosely: frozenset[int]
-
-
 class History:
     """Keeps the hidden turns of conversations, and puts them back."""
 
-    def __init__(self, store: Store, now: Callable[[], float] = time.time, told: ToldRule = "clock") -> None:
-        """``told`` says how system messages are compared."""
+    def __init__(
+        self,
+        store: Store,
+        now: Callable[[], float] = time.time,
+        told: ToldRule = "clock",
+        sealed: SealedTurns | None = None,
+    ) -> None:
+        """``told`` says how system messages are compared.  ``sealed`` seals turns that clients carry; with
+        ``None`` no client is given any."""
         self._store = store
+        self._sealed = sealed
         self._now = now
         self._told: ToldRule = told
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
@@ -129,10 +123,10 @@ class History:
             recall.miss("unavailable", len(returned) + len(answers) + (request.continues is not None))
             return Restored(unavailable=True, recall=recall)
         said: Answers | None = None
-        if settle is not None and (ids := _waited_for(found)):
-            said = await settle(ids, untrusted_in(_payloads(found)))
+        if settle is not None and (ids := waited_for(found)):
+            said = await settle(ids, untrusted_in(payloads_of(found)))
             found = self._filled(found, said.results)
-        restored = _restore(request, editor, found, recall)
+        restored = put_back(request, editor, found, recall)
         if said is not None and restored:
             untrusted = restored.untrusted or said.untrusted
             restored = replace(
@@ -140,7 +134,7 @@ class History:
             )
         return restored
 
-    def _filled(self, found: "_Found", results: Mapping[str, str]) -> "_Found":
+    def _filled(self, found: Found, results: Mapping[str, str]) -> Found:
         """What was found, with the results of approvals filled in; the filled turns are stored, too."""
         response, held = found.response, list(found.held)
         if response is not None and any(one in results for one in waiting_of(response.continuation)):
@@ -151,7 +145,7 @@ class History:
                 turn = replace(turn, payload=fill(turn.payload, results))
                 self._store.put_suspended(turn)
                 held[place] = (position, turn)
-        return _Found(response, held, found.hidden, found.loosely)
+        return replace(found, response=response, held=held)
 
     def _tell_unavailable(self, error: Exception) -> None:
         reason = str(error) or f"the record did not answer within {LOOK_UP_S:g} s"
@@ -167,40 +161,49 @@ class History:
         asked: Sequence[Answer],
         local: LocalResponses | None,
         recall: Recall,
-    ) -> "_Found":
-        """Everything on record for the request.  Nothing is put back before all look-ups are done."""
+    ) -> Found:
+        """Everything that there is for the request.  Nothing is put back before all look-ups are done."""
         response: ResponseRecord | None = None
         if request.continues is not None and local is not None:
             response = local.find(request.continues, caller)
         if request.continues is not None and response is None:
             response = await self._store.find_response(request.continues, caller)
-        places = [
+        carried = NOTHING_CARRIED
+        if returned_calls and self._sealed is not None:
+            carried = await self._sealed.open(request, caller)
+        calls = [
             (
                 each.position,
                 request.conversation_key(caller, each.call_ids, upto=each.position, told=self._told),
             )
             for each in returned_calls[-_MOST_LOOKUPS:]
         ]
-        places += [
+        places = calls + [
             (
                 each.position,
                 request.answer_key(caller, _ASKED, each.text, upto=each.position, told=self._told),
             )
             for each in asked
         ]
-        waiting = await self._store.find_all_suspended([key for _, key in places]) if places else {}
+        asked_for = [key for _, key in places if not carried.knows(key)]
+        waiting = {**await self._store.find_all_suspended(asked_for)} if asked_for else {}
+        waiting |= carried.turns
         held = [
             (position, waiting[key])
             for position, key in places
             if key in waiting and waiting[key].caller == caller
         ]
-        recall.miss("no_held_turn", sum(key not in waiting for _, key in places[: len(places) - len(asked)]))
+        ends = [position for position, _ in calls[1:]]
+        for (position, key), end in zip(calls, [*ends, math.inf], strict=False):
+            if key not in waiting:
+                recall.miss(carried.why_not(key, position, end))
         if asked and held:
             # What waits for an approval is never kept as an answer, too.
             taken = {position for position, _ in held}
             answers = [each for each in answers if each.position not in taken]
         hidden, loosely = await self._answers(request, caller, offer_fingerprint, answers, recall)
-        return _Found(response, held, hidden, loosely)
+        at = frozenset(position for position, key in calls if key in carried.turns)
+        return Found(response, held, hidden, loosely, at)
 
     async def _answers(
         self,
@@ -252,7 +255,7 @@ class History:
             found = asked or alone
             pointer = pointer_of(found, caller, place) if place is not None else None
             if pointer is None or place is None:
-                recall.miss(why_not_found(found))
+                recall.miss(_why_not(found))
             elif has_other(asked, alone, pointer[1], place):
                 recall.miss("ambiguous")
             else:
@@ -385,41 +388,72 @@ class History:
         Returns whether something was put on record.  If the record does not answer, raises
         :class:`~proxy.errors.StoreError` for a ``needed`` turn, and does not hold any other.
         """
-        ids = [call.client_id for call in turn.calls if call.client_id is not None]
-        key = request.conversation_key(turn.caller, ids, told=self._told)
-        payload = editor.suspend(turn.message, turn.calls, turn.mask)
-        seen, asked = digest_of(visible), digest_of_calls(shown) if request.returns_calls else ""
-        variant = variant_of(payload, seen)
+        made, marks = self._suspended(request, editor, turn, visible, shown)
         try:
             async with asyncio.timeout(None if needed else LOOK_UP_S):
-                if not await self._is_only(key, asked, variant):
-                    variant = AMBIGUOUS
+                if not await self._is_only(made.key, marks["asked"], marks["variant"]):
+                    marks["variant"] = AMBIGUOUS
         except (StoreError, TimeoutError) as error:
             if needed:
                 raise
             self._tell_unavailable(error)
             return False
-        marked = with_marks(
-            payload,
-            seen=seen,
-            asked=asked,
-            variant=variant,
-            untrusted=turn.untrusted,
-            upstream=turn.upstream,
-            **_waits(turn),
-        )
-        self._store.put_suspended(
-            SuspendedTurn(
-                key=key,
-                run_id=turn.run_id,
-                caller=turn.caller,
-                wire=turn.wire,
-                payload=marked,
-                created_at=self._now(),
-                ephemeral=not request.keeps,
-            )
-        )
+        self._store.put_suspended(replace(made, payload=with_marks(made.payload, **marks)))
         return request.keeps
+
+    async def seal(
+        self,
+        request: ClientRequest,
+        editor: BodyEditor,
+        turn: LastTurn,
+        *,
+        visible: str,
+        shown: Sequence[ToolCall],
+    ) -> str | None:
+        """The turn that :meth:`hold` would hold, for its client to carry.
+
+        ``None`` if the record is to keep it, the client does not send back what it is given, the turn is too
+        long, or it waits for approvals, which the record has.
+        """
+        if self._sealed is None or turn.waiting or not self._sealed.wants(request):
+            return None
+        # All of it is encrypted, so nothing need be masked.
+        whole = replace(turn, mask=lambda name, arguments: arguments)
+        made, marks = self._suspended(request, editor, whole, visible, shown)
+        sealed = await self._sealed.close(replace(made, payload=with_marks(made.payload, **marks)))
+        if sealed is None:
+            self._log.warning("turn_too_long_to_seal", run_id=turn.run_id, bytes=len(made.payload))
+        return sealed
+
+    def _suspended(
+        self,
+        request: ClientRequest,
+        editor: BodyEditor,
+        turn: LastTurn,
+        visible: str,
+        shown: Sequence[ToolCall],
+    ) -> tuple[SuspendedTurn, dict[str, str]]:
+        """A turn as it is held until its client comes back, and the notes to add to its payload."""
+        ids = [call.client_id for call in turn.calls if call.client_id is not None]
+        seen = digest_of(visible)
+        made = SuspendedTurn(
+            key=request.conversation_key(turn.caller, ids, told=self._told),
+            run_id=turn.run_id,
+            caller=turn.caller,
+            wire=turn.wire,
+            payload=editor.suspend(turn.message, turn.calls, turn.mask),
+            created_at=self._now(),
+            ephemeral=not request.keeps,
+        )
+        marks = {
+            "seen": seen,
+            "asked": digest_of_calls(shown) if request.returns_calls else "",
+            "variant": variant_of(made.payload, seen),
+            "untrusted": turn.untrusted,
+            "upstream": turn.upstream,
+            **_waits(turn),
+        }
+        return made, marks
 
     def hold_asked(self, request: ClientRequest, editor: BodyEditor, turn: LastTurn, *, visible: str) -> bool:
         """Hold a turn that waits for approvals until the client sends back the notice ``visible``.
@@ -449,52 +483,19 @@ class History:
         return bool(kept.get("variant") == variant or kept.get("asked", "") != asked)
 
 
+def _why_not(found: Sequence[HiddenTurns]) -> MemoryOutcome:
+    """The outcome to count for what a loose key found, if it is not put back."""
+    if not found:
+        return "not_found"
+    if len(found) > 1:
+        return "ambiguous"
+    return "nothing_hidden" if found[0].variant == PLAIN else "not_found"
+
+
 def _asked(request: ClientRequest) -> Sequence[Answer]:
     """The answers that name approvals: notices that calls wait are among them."""
     return [answer for answer in request.answers() if approval_ids_in(answer.text)][-_MOST_LOOKUPS:]
 
 
-def _waited_for(found: _Found) -> Sequence[str]:
-    """The ids of the approvals that the found turns wait for, without duplicates."""
-    return list(dict.fromkeys(one for payload in _payloads(found) for one in waiting_of(payload)))
-
-
-def _payloads(found: _Found) -> Sequence[bytes]:
-    kept = [*(turn.payload for _, turn in found.held), *(turn.payload for _, turn in found.hidden)]
-    return kept if found.response is None else [found.response.continuation, *kept]
-
-
 def _waits(turn: LastTurn) -> dict[str, str]:
     return {WAITING: " ".join(turn.waiting), "asked_in": said_asked_in(turn.asked_in)}
-
-
-def _restore(request: ClientRequest, editor: BodyEditor, found: _Found, recall: Recall) -> Restored:
-    """Put back the found turns that fit what the client sends."""
-    turns, untrusted, upstream, bound = 0, "", "", False
-    asked_in: list[str] = []
-    if found.response is not None and isinstance(editor, ChainedEditor):
-        editor.resume(found.response.continuation)
-        kept = orjson.loads(found.response.continuation)
-        untrusted, upstream = marks_of(kept)
-        asked_in += asked_in_of(kept)
-        turns, bound = 1, True
-        recall.put(PutBack(found.response.run_id, "response", len(found.response.continuation)))
-    for needed, kept_turns in ((True, found.held), (False, found.hidden)):
-        for position, turn in kept_turns:
-            kept = orjson.loads(turn.payload)
-            if not is_shown(request, position, kept):
-                recall.miss("ambiguous" if kept.get("variant") == AMBIGUOUS else "changed")
-                continue
-            before = editor.restored[1]
-            editor.restore(position, turn.payload, needed=needed)
-            turns += 1
-            loosely = not needed and position in found.loosely
-            added = editor.restored[1] - before
-            recall.put(PutBack(turn.run_id, "calls" if needed else "answer", added, loosely, position))
-            if not loosely:
-                # Of a turn that was found loosely nobody knows that this is its conversation.
-                asked_in += asked_in_of(kept)
-            stranger, home = marks_of(kept)
-            untrusted, upstream = untrusted or stranger, upstream if bound else home
-    asked = tuple(dict.fromkeys(asked_in))
-    return Restored(turns, untrusted, upstream, bound, asked_in=asked, recall=recall)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-__all__ = ["MEANINGS", "OUTCOMES", "MemoryOutcome", "PutBack", "Recall"]
+__all__ = ["MEANINGS", "OUTCOMES", "MemoryOutcome", "PutBack", "PutBackKind", "Recall"]
 
 MemoryOutcome = Literal[
     "put_back",
@@ -13,6 +13,9 @@ MemoryOutcome = Literal[
     "nothing_hidden",
     "not_found",
     "no_held_turn",
+    "sealed_expired",
+    "sealed_unreadable",
+    "sealed_elsewhere",
     "ambiguous",
     "changed",
     "unavailable",
@@ -32,6 +35,11 @@ MEANINGS: Final[Mapping[MemoryOutcome, str]] = {
     "changed, it is not an answer of the proxy's, or it was deleted.",
     "no_held_turn": "The store holds no turn for these results: the model called only the client's tools, a "
     "message has changed, or the turn was deleted.",
+    "sealed_expired": "The encrypted turn that the client sent back is older than store.keep_days.",
+    "sealed_unreadable": "The encrypted turn that the client sent back was changed, or it was made for "
+    "another caller or with a key that this proxy does not have.",
+    "sealed_elsewhere": "The encrypted turn that the client sent back belongs to another conversation, or a "
+    "message before it has changed.",
     "ambiguous": "The same words came about in two ways, so the client's version counts.",
     "changed": "The client sent back other calls or another text than it was shown, so its version counts.",
     "unavailable": "The store did not answer in time, so the client's version counts.",
@@ -39,6 +47,8 @@ MEANINGS: Final[Mapping[MemoryOutcome, str]] = {
     "no_person": "Several people share the client key, and the request does not name one (auth.end_user).",
     "too_long": "The upstream found the conversation too long, so the hidden turns were removed again.",
 }
+
+PutBackKind = Literal["answer", "calls", "carried", "response"]
 
 OUTCOMES: Final[Sequence[MemoryOutcome]] = tuple(MEANINGS)
 
@@ -49,13 +59,14 @@ _MOST_NAMED: Final = 32
 class PutBack:
     """Hidden turns of one earlier run that were put back into a request, and how many bytes they added.
 
-    ``kind`` is ``answer`` (behind an answer), ``calls`` (a turn that waited for the client's results) or
-    ``response`` (what a ``previous_response_id`` stands for).  ``position`` is that of the message in the
+    ``kind`` is ``answer`` (behind an answer), ``calls`` (a turn that waited for the client's results),
+    ``carried`` (such a turn, which the client sent itself) or ``response`` (what a ``previous_response_id``
+    stands for).  ``position`` is that of the message in the
     request; the newest has the highest.
     """
 
     run_id: str
-    kind: Literal["answer", "calls", "response"]
+    kind: PutBackKind
     bytes: int
     loosely: bool = False
     position: int = 0
@@ -63,10 +74,14 @@ class PutBack:
 
 @dataclass(slots=True)
 class Recall:
-    """What the look-ups of one request found."""
+    """What the look-ups of one request found.
+
+    ``given_bytes`` is the size of the encrypted turn that the client was given to carry; 0 for none.
+    """
 
     put_back: list[PutBack] = field(default_factory=list)
     counts: Counter[MemoryOutcome] = field(default_factory=Counter)
+    given_bytes: int = 0
 
     @property
     def continues(self) -> str:
@@ -92,17 +107,18 @@ class Recall:
         for one in removed:
             counts["put_back_loosely" if one.loosely else "put_back"] -= 1
         counts["too_long"] += len(removed)
-        return Recall(kept, +counts)
+        return Recall(kept, +counts, self.given_bytes)
 
     def written(self) -> Mapping[str, Any] | None:
-        """The JSON values for the record; ``None`` if nothing was looked up.
+        """The JSON values for the record; ``None`` if nothing was looked up or given away.
 
         Of very many earlier runs the newest are named.
         """
-        if not self.counts:
+        if not (self.counts or self.given_bytes):
             return None
         named = [
             {"run": one.run_id, "kind": one.kind, "bytes": one.bytes, "loosely": one.loosely}
             for one in sorted(self.put_back, key=lambda one: one.position)[-_MOST_NAMED:]
         ]
-        return {"put_back": named, "counts": dict(self.counts)}
+        given = {"given_bytes": self.given_bytes} if self.given_bytes else {}
+        return {"put_back": named, "counts": dict(self.counts), **given}

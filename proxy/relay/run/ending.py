@@ -11,6 +11,7 @@ from proxy.relay.run.keepalive import with_keepalive
 from proxy.relay.run.run import UNRUN
 from proxy.relay.run.stand_in import stand_in
 from proxy.relay.run.state import State
+from proxy.wires.client_port import CarryingWriter
 from proxy.wires.upstream_port import ChainedEditor, RewritingReader, SuspendedCall, TellingEditor
 
 __all__ = ["RunEnding"]
@@ -46,11 +47,30 @@ class RunEnding:
         """
         output = state.output
         await output.send(output.writer.turn_ended("suspended"))
+        is_carried = await self._give(job, state)
         data = self._last_bytes(job, state, "tool_calls")
         output.client.flush()
-        held = self._commits.wait_before_suspend(lambda: self._hold(job, state))
+        held = self._commits.wait_before_suspend(lambda: self._hold(job, state, needed=not is_carried))
         await with_keepalive(held, self._settings.keepalive_s, output.keep_alive)
         await _send_end(job, state, data)
+
+    async def _give(self, job: Job, state: State) -> bool:
+        """Give the client the turn to carry, if the record is not to keep it; whether it was given."""
+        writer = state.output.writer
+        if not (job.conversation.is_person and isinstance(writer, CarryingWriter)):
+            return False
+        sealed = await self._history.seal(
+            job.client.request,
+            job.upstream.editor,
+            _last_turn(job, state),
+            visible=writer.visible,
+            shown=state.run.client_calls,
+        )
+        if sealed is None:
+            return False
+        job.conversation.recall.given_bytes = len(sealed)
+        await state.output.send(writer.carry(sealed))
+        return True
 
     async def ask(self, job: Job, state: State) -> None:
         """End the client's response, in which it was told that calls wait for approvals; hold the turn.

@@ -1,11 +1,14 @@
-"""Counting the tokens of a request that chooses server tools: the upstream is sent the tools themselves."""
+"""Counting the tokens of a request that has something of the proxy's in it.
+
+The upstream is sent the chosen server tools themselves, and no encrypted turn, which it could not read.
+"""
 
 from collections.abc import Mapping
 from typing import Final
 
 import orjson
 
-from proxy.relay.body import Body
+from proxy.relay.body import Body, without_carried
 from proxy.relay.planning import Planner
 from proxy.relay.routing.prices import Prices
 from proxy.relay.routing.router import Route
@@ -44,6 +47,7 @@ class Counting(Passthrough):
         wire = self._wires.get(context.target.endpoint.dialect.name)
         if wire is None or _NAMED not in body.raw:
             return body
+        body = without_carried(wire, body)
         request = wire.parse(body.payload)
         if not request.chosen:
             return body

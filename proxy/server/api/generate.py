@@ -12,7 +12,7 @@ from proxy.relay.approvals.answering import take_answers
 from proxy.relay.approvals.rules import Decider
 from proxy.relay.ask import Access, Ask, Identity, RequestHead, RequestOptions
 from proxy.relay.base import ClientStream
-from proxy.relay.body import Body
+from proxy.relay.body import Body, without_carried
 from proxy.relay.routing.fallback import Candidates, NextUpstream
 from proxy.relay.routing.router import Route
 from proxy.relay.run.job import Job
@@ -97,6 +97,9 @@ class Generate:
             return await self._passthrough.answer(context)
         body = await self._request_reader.read(context)
         check_counts(body.payload, len(body.raw))
+        if endpoint.kind == "complete":
+            # An upstream of this dialect is sent the rest as it came.
+            body = without_carried(wire, body)
         principal = self._request_reader.principal(context, body)
         if context.caller.rights.keyed:
             await self._request_reader.check_rights(context, body, principal)

@@ -1,5 +1,6 @@
 """What answers requests that were let in."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from proxy.relay.direct_calls import DirectCalls
@@ -60,14 +61,17 @@ def make_endpoint_handlers(
     services: Services,
     given: Overrides,
     around: Surroundings,
-    item_key: bytes,
+    item_keys: Sequence[bytes],
     captures: Captures | None = None,
 ) -> dict[Kind, EndpointHandler]:
-    """What answers requests that were let in, by the kind of their endpoint; ``other`` for all others."""
+    """What answers requests that were let in, by the kind of their endpoint; ``other`` for all others.
+
+    ``item_keys`` are those of :func:`~proxy.server.compose.services.built_in_wires`.
+    """
     draining = around.draining
     config, store, principals = services.config, services.store, Principals(services.config.auth.end_user)
-    wires = {**built_in_wires(item_key), **given.wires}
-    runs = create_runs(services, given, wires)
+    wires = {**built_in_wires(item_keys), **given.wires}
+    runs = create_runs(services, given, wires, item_keys)
     request_reader = RequestReader(_body_bounds(config), principals, store, runs.memory.commits)
     clients = ClientStreams(
         store, runs.memory.threads, runs.memory.commits, draining, principals, given.listen, captures
@@ -76,7 +80,7 @@ def make_endpoint_handlers(
     passthrough = Passthrough(request_reader, forwarder, runs.prices)
     detached = _detached_runs(services, around, runs, wires["responses"], request_reader)
     generate = Generate(
-        {**wires, **completion_wires(item_key)},
+        {**wires, **completion_wires(item_keys)},
         runs,
         request_reader=request_reader,
         forwarder=forwarder,
@@ -94,7 +98,7 @@ def make_endpoint_handlers(
     )
     mcp = McpHandler(
         _direct_calls(services, given, runs),
-        McpSessions(item_key),
+        McpSessions(item_keys[0]),
         request_reader=request_reader,
         clients=clients,
         keepalive_s=config.tools.keepalive_s,

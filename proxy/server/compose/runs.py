@@ -1,7 +1,7 @@
 """What plans and carries out runs, whoever asks for one."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from proxy.relay.agents import AgentRuns
 from proxy.relay.base import RunSettings
@@ -11,6 +11,7 @@ from proxy.relay.memory.idempotency import Idempotency
 from proxy.relay.memory.references import ItemReferences
 from proxy.relay.memory.refusals import RefusalCache
 from proxy.relay.memory.run_memory import RunMemory
+from proxy.relay.memory.sealed_turns import SealedTurns
 from proxy.relay.memory.threads import Threads
 from proxy.relay.offer import OfferRules
 from proxy.relay.planning import Planner, PlanSettings
@@ -27,12 +28,17 @@ from proxy.wires.wire import CrossableWire, Wire
 __all__ = ["create_runs"]
 
 
-def create_runs(services: Services, given: Overrides, wires: Mapping[str, Wire]) -> Runs:
-    """Make what runs need; requests over HTTP are one of those who ask.  ``wires`` are by their names."""
+def create_runs(
+    services: Services, given: Overrides, wires: Mapping[str, Wire], item_keys: Sequence[bytes]
+) -> Runs:
+    """Make what runs need; requests over HTTP are one of those who ask.  ``wires`` are by their names.
+
+    ``item_keys`` encrypt what clients carry: the first one, and the others still decrypt.
+    """
     config, store = services.config, services.store
     prices = _prices(config)
     memory = RunMemory(
-        history=History(store, time.time, config.store.history_system),
+        history=History(store, time.time, config.store.history_system, _sealed_turns(config, item_keys)),
         items=ItemReferences(store),
         threads=Threads(store),
         refusals=RefusalCache(),
@@ -87,6 +93,12 @@ def _agent_runs(
         run_ids=lambda: next(ids),
         apart=services.instruments.hooks.apart,
     )
+
+
+def _sealed_turns(config: Config, keys: Sequence[bytes]) -> SealedTurns:
+    """Turns that clients carry; they last as long as a record would keep them."""
+    lasts_s, unstored = config.store.keep_days * 86400, config.store.content == "none"
+    return SealedTurns(keys, lasts_s=lasts_s, unstored=unstored)
 
 
 def _commits(services: Services) -> CommitWaiter:

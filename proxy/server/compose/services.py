@@ -160,20 +160,25 @@ class Services:
         await self.instruments.aclose()
 
 
-def built_in_wires(item_key: bytes | None = None) -> dict[str, Wire]:
-    """The dialects that are built in, by their names; ``item_key`` signs items of ours in Responses."""
+def built_in_wires(item_keys: Sequence[bytes] = ()) -> dict[str, Wire]:
+    """The dialects that are built in, by their names.
+
+    The first of ``item_keys`` signs and encrypts items of ours in Responses; the others still decrypt.
+    """
+    key, *old = item_keys or (None,)
     return {
         "chat": ChatWire(),
-        "responses": ResponsesWire(item_key),
+        "responses": ResponsesWire(key, old_keys=[one for one in old if one]),
         "anthropic": AnthropicWire(),
         "ollama": OllamaWire(),
     }
 
 
-def completion_wires(item_key: bytes | None = None) -> dict[str, Wire]:
-    """What reads requests without server tools, by the names that endpoints have for it; ``item_key`` is that
-    of :func:`built_in_wires`."""
-    return {"ollama_generate": OllamaCompletionWire(), "responses_compact": ResponsesCompactionWire(item_key)}
+def completion_wires(item_keys: Sequence[bytes]) -> dict[str, Wire]:
+    """What reads requests without server tools, by the names that endpoints have for it; ``item_keys`` are
+    those of :func:`built_in_wires`."""
+    compact = ResponsesCompactionWire(item_keys[0], old_keys=item_keys[1:])
+    return {"ollama_generate": OllamaCompletionWire(), "responses_compact": compact}
 
 
 async def create_services(

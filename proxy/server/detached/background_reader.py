@@ -7,14 +7,17 @@ the next attempt.  One that has seen some of an earlier attempt's answer is told
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Final
+
+import orjson
 
 from proxy.background_records import BackgroundRecord, BackgroundState, Lease
 from proxy.errors import RequestError
 from proxy.server.detached.background import PREFIX, BackgroundRun, BackgroundRuns
 from proxy.server.detached.background_stream import ENDED, LEADING
 from proxy.server.detached.kept_attempts import KeptAttempts, KeptState, attempt_of, first_number
-from proxy.server.detached.words import DIED, RESTARTED, failure
+from proxy.server.detached.words import DIED, RESTARTED, after_effects
 from proxy.store.base import Store
 from proxy.wires.dialects.responses import error_event
 
@@ -74,9 +77,17 @@ class BackgroundReader:
             return KeptState(before.resource | {"status": "queued", "output": []}, record.run_id)
         silent = time.time() - record.changed_at > _SILENT_S
         if record.state is BackgroundState.ENDED and state.resource["status"] not in ENDED and silent:
-            # Its process died while it put the end on record.
-            state.resource.update(status="failed", error=failure(DIED))
+            return replace(state, resource=await self._ended_unseen(record, state.resource))
         return state
+
+    async def _ended_unseen(self, record: BackgroundRecord, resource: dict[str, Any]) -> dict[str, Any]:
+        """The resource of a response whose process died while it put the end on record."""
+        found = await self._store.find_response(record.id, record.caller)
+        if found is not None:
+            answer: dict[str, Any] = orjson.loads(found.response)
+            return answer
+        effects = await self._store.started_effects(record.run_id)
+        return resource | {"status": "failed", "error": after_effects(DIED, effects)}
 
     async def cancel(self, response_id: str, caller: str) -> dict[str, Any] | None:
         """Cancel a response, whichever process runs it, and return it.  ``None`` if there is none.

@@ -54,9 +54,13 @@ class MemoryStore(SqlStore):
 
     def __init__(self, options: StoreOptions = DEFAULTS) -> None:
         most = min(options.max_bytes or MAX_BYTES, MAX_BYTES)
+        # No key seals anything here.  They still give the keys for hashes and for what clients carry, so that
+        # other processes with the same keys know it again.
+        known = [*([options.seal] if options.seal is not None else []), *options.old_seals]
         super().__init__(
-            uuid.uuid4().hex, _NoFile(), replace(options, seal=None, old_seals=(), max_bytes=most)
+            uuid.uuid4().hex, _NoFile(), replace(options, seal=None, old_seals=known, max_bytes=most)
         )
+        self._configured = options.seal
         self._db: _Connection | None = None
         declare("record_in_memory", self._record_size)
 

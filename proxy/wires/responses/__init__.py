@@ -16,7 +16,7 @@ from proxy.wires.responses.body import ResponsesBody, masked_item
 from proxy.wires.responses.client_tools import ClientTools
 from proxy.wires.responses.conversation import ResponsesCodec
 from proxy.wires.responses.encoder import ResponsesTurnEncoder
-from proxy.wires.responses.items import response_of, turn_items
+from proxy.wires.responses.items import response_of, turn_items, without_sealed_turns
 from proxy.wires.responses.own_items.shown import opening_events
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.own_items.summaries import SealedSummaries
@@ -32,14 +32,18 @@ __all__ = ["ResponsesWire"]
 
 
 class ResponsesWire:
-    """The Responses wire.  ``key`` signs the items that show server calls; without it only this process
-    knows them again."""
+    """The Responses wire.
+
+    ``key`` signs the items that show server calls and encrypts summaries; without it only this process knows
+    them again.  ``old_keys`` still decrypt summaries.
+    """
 
     dialect = RESPONSES
     codec: ConversationCodec = ResponsesCodec()
 
-    def __init__(self, key: bytes | None = None) -> None:
+    def __init__(self, key: bytes | None = None, *, old_keys: Sequence[bytes] = ()) -> None:
         self._key = key or secrets.token_bytes(32)
+        self._keys = (self._key, *old_keys)
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         return parse_responses_request(payload)
@@ -58,6 +62,10 @@ class ResponsesWire:
         alone = ("tool_choice", "parallel_tool_calls") if request.tools_forbidden else ()
         less = without_elements(raw, request.chosen, rewrite, only_with_tools=alone)
         return less, replace(parse_responses_request(orjson.loads(less)), chosen=request.chosen)
+
+    def without_carried(self, raw: bytes) -> bytes:
+        """See :meth:`proxy.wires.client_port.CarryingPort.without_carried`."""
+        return without_sealed_turns(raw)
 
     def encoder(self, request: ClientRequest) -> TurnEncoder:
         asked = cast(ResponsesRequest, request)
@@ -92,7 +100,7 @@ class ResponsesWire:
 
     def summaries(self, caller: str) -> SealedSummaries:
         """What writes and reads the compaction items of a caller."""
-        return SealedSummaries(self._key, caller)
+        return SealedSummaries(self._keys, caller)
 
     def reader(
         self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int

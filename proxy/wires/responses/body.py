@@ -23,6 +23,7 @@ from proxy.wires.responses.items import (
     called_name,
     is_model_item,
     is_ours,
+    sealed_bytes,
     unique_calls,
 )
 from proxy.wires.responses.outputs import image_bytes, output_item, recorded_item, without_images
@@ -201,7 +202,10 @@ class ResponsesBody:
         end = position + stretch_length(orjson.loads(item) for item in self._input[position:])
         restored = [part.encode() for part in held["items"]]
         self._text_input = None
-        self._restored[position] = RestoredMessages.over(self._input, position, end, restored, needed=needed)
+        over = RestoredMessages.over(self._input, position, end, restored, needed=needed)
+        # What no upstream is sent is not replaced.
+        sealed = sealed_bytes(self._input[position:end])
+        self._restored[position] = replace(over, size=over.size + sealed)
         self._repair = True
         self._count_images(position, restored)
 

@@ -13,7 +13,7 @@ import orjson
 
 from proxy.conversation import Message, Refusal, Text, ToolCallPart
 from proxy.wires.chosen import ChosenServer, ServedTool
-from proxy.wires.json.splice import join_object, members
+from proxy.wires.json.splice import elements, join_array, join_object, members
 
 __all__ = [
     "SERVER_LABEL",
@@ -35,12 +35,20 @@ __all__ = [
     "reasoning_item",
     "request_id_of",
     "response_of",
+    "sealed_bytes",
+    "sealed_turn",
+    "sealed_turn_item",
     "text_part",
     "turn_items",
     "unique_calls",
+    "without_sealed_turns",
 ]
 
 SERVER_LABEL = "toolrelay"
+
+_SEALED_TURN = f"{SERVER_LABEL}-turn:"
+"""What the ``encrypted_content`` of an item begins with that holds a turn of the proxy's.  Providers and
+libraries take any text there; some libraries drop the item's id."""
 
 _UNSIGNED = (
     "The client reports this tool call. It was not made in this conversation, or it was changed since."
@@ -211,6 +219,40 @@ def reasoning_item(item_id: str, text: str | None) -> dict[str, Any]:
     return {"id": item_id, "type": "reasoning", "summary": summary}
 
 
+def sealed_turn_item(item_id: str, sealed: str | None) -> dict[str, Any]:
+    """A reasoning item that holds an encrypted turn; without one it is still to come."""
+    item: dict[str, Any] = {"id": item_id, "type": "reasoning", "summary": []}
+    return item if sealed is None else {**item, "encrypted_content": _SEALED_TURN + sealed}
+
+
+def sealed_turn(item: Any) -> str | None:
+    """The encrypted turn that an item of the proxy's holds; ``None`` for anything else."""
+    is_reasoning = isinstance(item, Mapping) and item.get("type") == "reasoning"
+    content = item.get("encrypted_content") if is_reasoning else None
+    if not isinstance(content, str) or not content.startswith(_SEALED_TURN):
+        return None
+    return content[len(_SEALED_TURN) :]
+
+
+def sealed_bytes(items: Sequence[bytes]) -> int:
+    """How long those of the items are that hold encrypted turns."""
+    likely = (item for item in items if _SEALED_TURN.encode() in item)
+    return sum(len(item) for item in likely if sealed_turn(orjson.loads(item)) is not None)
+
+
+def without_sealed_turns(raw: bytes) -> bytes:
+    """The body of a request without the items that hold encrypted turns; the same bytes if there are none."""
+    if f'"{_SEALED_TURN}'.encode() not in raw:
+        return raw
+    parts = members(raw)
+    given = parts.get("input", b"")
+    if given[:1] != b"[":
+        return raw
+    items = elements(given)
+    kept = [item for item in items if sealed_turn(orjson.loads(item)) is None]
+    return raw if len(kept) == len(items) else join_object({**parts, "input": join_array(kept)})
+
+
 def is_ours(item: Mapping[str, Any], labels: Collection[str] = ()) -> bool:
     """Whether an item is one of those that we make, or says that it is.
 
@@ -219,7 +261,9 @@ def is_ours(item: Mapping[str, Any], labels: Collection[str] = ()) -> bool:
     label = item.get("server_label")
     if label == SERVER_LABEL or (labels and isinstance(label, str) and label in labels):
         return True
-    return _is_own_id(item.get("id")) or _is_own_id(item.get("approval_request_id"))
+    if _is_own_id(item.get("id")) or _is_own_id(item.get("approval_request_id")):
+        return True
+    return item.get("type") == "reasoning" and sealed_turn(item) is not None
 
 
 def is_shown_call(item: Mapping[str, Any], labels: Collection[str] = ()) -> bool:

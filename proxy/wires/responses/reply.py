@@ -21,6 +21,7 @@ from proxy.wires.responses.own_items.shown import (
     call_events,
     message_events,
     reasoning_events,
+    sealed_turn_events,
 )
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.request import answer_text
@@ -112,6 +113,11 @@ class ResponsesReplyWriter(ReplyWriter):
     def approval_requested(self, item_id: str, label: str, name: str, arguments: str) -> bytes:
         """See :meth:`proxy.wires.approving.shown.AsksByItems.approval_requested`."""
         self._show(approval_events(item_id, label, name, arguments))
+        return b""
+
+    def carry(self, sealed: str) -> bytes:
+        """See :meth:`proxy.wires.client_port.CarryingWriter.carry`."""
+        self._show(sealed_turn_events(sealed))
         return b""
 
     def finish(self, reason: str | None) -> bytes:

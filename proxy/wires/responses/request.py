@@ -14,7 +14,7 @@ import orjson
 from proxy.errors import ModelMissing, RequestError
 from proxy.values import value_class
 from proxy.wires.chosen import NOTHING_CHOSEN, Chosen, read_chosen
-from proxy.wires.client_port import Answer, ReturnedCalls
+from proxy.wires.client_port import Answer, CarriedTurn, ReturnedCalls
 from proxy.wires.past.clock import ToldRule, without_clock
 from proxy.wires.past.evidence import Evidence, Speaker
 from proxy.wires.responses.items import (
@@ -24,6 +24,7 @@ from proxy.wires.responses.items import (
     item_text,
     mint_item_id,
     own_mark,
+    sealed_turn,
 )
 from proxy.wires.responses.stretches import stretch_length, stretches
 from proxy.wires.turn.declared import listed_tools
@@ -87,6 +88,21 @@ class ResponsesRequest:
     def brings_ours(self) -> bool:
         labels = self.chosen.labels
         return any(is_ours(item, labels) for item in self.items)
+
+    def carries(self) -> bool:
+        """See :meth:`proxy.wires.client_port.CarryingRequest.carries`.
+
+        A client whose answers are not stored sends each item of an answer back, as OpenAI's guides on
+        reasoning and on conversation state say.  With a ``conversation`` it sends none.
+        """
+        include = self.asked.get("include")
+        asks = isinstance(include, list) and "reasoning.encrypted_content" in include
+        return not self.conversation and (asks or not self.keeps)
+
+    def carried(self) -> Sequence[CarriedTurn]:
+        """See :meth:`proxy.wires.client_port.CarryingRequest.carried`."""
+        turns = ((position, sealed_turn(item)) for position, item in enumerate(self.items))
+        return [CarriedTurn(position, sealed) for position, sealed in turns if sealed is not None]
 
     @property
     def lists(self) -> Collection[str]:

@@ -34,6 +34,7 @@ from proxy.wires.responses.own_items.shown import (
     Event,
     approval_events,
     message_events,
+    sealed_turn_events,
     traced_events,
 )
 from proxy.wires.responses.own_items.signing import ItemSigner
@@ -446,6 +447,10 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
     def approval_requested(self, item_id: str, label: str, name: str, arguments: str) -> bytes:
         """See :meth:`proxy.wires.approving.shown.AsksByItems.approval_requested`."""
         return self._show(approval_events(item_id, label, name, arguments))
+
+    def carry(self, sealed: str) -> bytes:
+        """See :meth:`proxy.wires.client_port.CarryingWriter.carry`."""
+        return self._show(sealed_turn_events(sealed))
 
     def keep_alive(self) -> bytes:
         return KEEP_ALIVE

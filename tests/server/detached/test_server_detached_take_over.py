@@ -3,8 +3,10 @@
 import asyncio
 import json
 import os
+import random
 import signal
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -259,3 +261,75 @@ async def test_two_hosts_on_one_postgresql(tmp_path: Path) -> None:
             rows = await fetch(url, "SELECT state, attempt, deaths, request FROM background_runs")
     assert text_of(done) == ["I look.", "It is done."]
     assert rows == [("ended", 2, 1, None)]
+
+
+STRIKE = '''
+import asyncio
+from pathlib import Path
+from proxy.tools import Redaction, tool
+
+@tool(effect="external_side_effect", timeout_s=60, redaction=Redaction(output=("done",)))
+async def strike(name: str) -> dict[str, bool]:
+    """Change the world, once for a name."""
+    with Path("world").open("a") as file:
+        file.write(name + "\\n")
+    await asyncio.sleep(0.05)
+    return {"done": True}
+'''
+"""A tool whose effects can be counted."""
+
+
+def striker(request: RawRequest) -> Sequence[Step]:
+    """A model that reads first, then strikes with its input's name, then says so."""
+    if request.method == "DELETE":
+        return whole(b"{}")
+    asked = json.loads(request.body)["input"]
+    if isinstance(asked, str):
+        return responses_script.stream(function_call("call_1", "read__look", "{}"), id="resp_up1")
+    done = sum(item.get("type") == "function_call_output" for item in asked)
+    if done > 1:
+        return responses_script.stream(message("It is done.", id="msg_2"), id="resp_up3")
+    name = next(item["content"] for item in asked if item.get("role") == "user")
+    name = name if isinstance(name, str) else name[0]["text"]
+    arguments = json.dumps({"name": name})
+    return responses_script.stream(function_call("call_2", "strike__strike", arguments), id="resp_up2")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_workers_die_at_any_moment(tmp_path: Path, kind: str, seed: int) -> None:
+    """Rule R5: wherever workers are killed, each response ends, as one whole answer or with a reason, and no
+    effect happens twice."""
+    chance, names = random.Random(seed), [f"n{number}" for number in range(5)]
+    async with AsyncExitStack() as stack:
+        more = MORE
+        if kind == "postgres":
+            need_postgres()
+            url = await stack.enter_async_context(new_schema())
+            more = more.replace("sqlite:///toolrelay.db", url)
+        upstream = await stack.enter_async_context(RawUpstream(striker))
+        write(tmp_path, upstream.url, more=more, workers=2)
+        (tmp_path / "strike.py").write_text(STRIKE)
+        config = tmp_path / "toolrelay.toml"
+        said = config.read_text().replace('"read.py"]', '"read.py", "strike.py"]')
+        said = said.replace('"read__look"]', '"read__look", "strike__strike"]')
+        config.write_text(said)
+        (tmp_path / "go").touch()
+        env = {"XDG_STATE_HOME": str(tmp_path / "state")}
+        proxy = await stack.enter_async_context(serving(tmp_path, env=env))
+        ids = [(await proxy.ask({**ASK, "input": name}, path="/v1/responses")).json["id"] for name in names]
+        await asyncio.sleep(chance.random() * 0.3)  # anywhere; no outcome hangs on it
+        owners = "SELECT pid FROM owners WHERE ended_at IS NULL"
+        pids = await fetch(url, owners) if kind == "postgres" else proxy.rows(owners)
+        os.kill(chance.choice(sorted(pids))[0], signal.SIGKILL)
+        ends = [await reaches(proxy, one, "completed", "failed") for one in ids]
+    world = (tmp_path / "world").read_text().split() if (tmp_path / "world").exists() else []
+    assert len(world) == len(set(world))
+    for name, end in zip(names, ends, strict=True):
+        if end["status"] == "completed":
+            assert text_of(end) == ["It is done."]
+            assert name in world
+        else:
+            assert "strike__strike" in end["error"]["message"]

@@ -195,3 +195,16 @@ def test_whoever_has_most_gives(held: dict[str, int], need: int) -> None:
     giving = [key for key in had if left[key] < had[key]]
     for key in giving:
         assert all(left[other] <= left[key] + len(held) for other in had)
+
+
+async def test_seal_keys_give_hash_keys_and_seal_nothing(make_memory: Make) -> None:
+    """Processes with the same key know again what clients carry, and a client key of any of them."""
+    new, old = Seal(bytes(32)), Seal(b"1" * 32)
+    store = make_memory(seal=new, old_seals=(old,))
+    await store.start()
+    name, key = await store.hash_key()
+    assert key == new.hash_key
+    known = (await store.read_keys()).hash_keys
+    assert known[name] == key
+    assert old.hash_key in known.values()
+    assert store._ring.current is None

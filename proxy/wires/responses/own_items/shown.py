@@ -19,6 +19,7 @@ from proxy.wires.responses.items import (
     own_item_id,
     reasoning_item,
     request_id_of,
+    sealed_turn_item,
     text_part,
 )
 from proxy.wires.responses.own_items.signing import ItemSigner
@@ -31,6 +32,7 @@ __all__ = [
     "message_events",
     "opening_events",
     "reasoning_events",
+    "sealed_turn_events",
     "traced_events",
 ]
 
@@ -161,3 +163,10 @@ def reasoning_events(text: str) -> Iterator[Event]:
     yield {"type": "response.reasoning_summary_text.done", **place, "text": text}
     yield {"type": "response.reasoning_summary_part.done", **place, "part": part}
     yield {"type": "response.output_item.done", "item": reasoning_item(item_id, text)}
+
+
+def sealed_turn_events(sealed: str) -> Iterator[Event]:
+    """A reasoning item that holds an encrypted turn, which the client sends back with its conversation."""
+    item_id = own_item_id("rs")
+    yield {"type": "response.output_item.added", "item": sealed_turn_item(item_id, None)}
+    yield {"type": "response.output_item.done", "item": sealed_turn_item(item_id, sealed)}

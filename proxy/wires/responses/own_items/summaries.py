@@ -7,21 +7,16 @@ client never saw.
 Source: OpenAI's API reference, "Compact a response".
 """
 
-import base64
-import binascii
-import hashlib
-import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from proxy.errors import RequestError
+from proxy.sealed_text import TextSeal
 from proxy.wires.responses.items import is_ours, own_item_id
 
 __all__ = ["SealedSummaries", "is_own_compaction"]
 
 _KIND: Final = "compaction"
-_FORMAT: Final = b"\x01"
-_NONCE_BYTES: Final = 12
 _MOST_BYTES: Final = 1 << 20
 """The longest sealed summary; models do not write as much in one answer."""
 _INTRODUCTION: Final = "A summary of the conversation up to here:"
@@ -35,20 +30,18 @@ def is_own_compaction(item: Mapping[str, Any]) -> bool:
 class SealedSummaries:
     """Writes and reads the compaction items of one caller.
 
-    ``key`` is 32 bytes, the same in all processes that share the record and after a restart.
+    ``keys`` are those of :class:`~proxy.sealed_text.TextSeal`, the same in all processes that share the
+    record and after a restart.
     """
 
-    def __init__(self, key: bytes, caller: str) -> None:
-        self._key = hashlib.blake2b(key=key, digest_size=32, person=b"summaries").digest()
+    def __init__(self, keys: Sequence[bytes], caller: str) -> None:
+        self._seal = TextSeal(keys, b"summaries")
         self._caller = caller.encode("utf-8", "surrogatepass")
 
     def item(self, summary: str) -> dict[str, Any]:
         """A compaction item that holds a summary."""
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
-        item_id, nonce = own_item_id("cmp"), os.urandom(_NONCE_BYTES)
-        sealed = AESGCM(self._key).encrypt(nonce, summary.encode("utf-8", "replace"), self._place(item_id))
-        content = base64.b64encode(_FORMAT + nonce + sealed).decode()
+        item_id = own_item_id("cmp")
+        content = self._seal.close(summary.encode("utf-8", "replace"), self._place(item_id))
         return {"id": item_id, "type": _KIND, "encrypted_content": content}
 
     def message(self, item: Mapping[str, Any], param: str) -> dict[str, Any]:
@@ -71,20 +64,11 @@ class SealedSummaries:
 
     def _open(self, item: Mapping[str, Any]) -> str | None:
         """The summary in an item; ``None`` if it was not made for this caller."""
-        from cryptography.exceptions import InvalidTag
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
         content, item_id = item.get("encrypted_content"), item.get("id")
         if not isinstance(content, str) or not isinstance(item_id, str) or len(content) > 2 * _MOST_BYTES:
             return None
-        try:
-            sealed = base64.b64decode(content, validate=True)
-            if sealed[:1] != _FORMAT:
-                return None
-            nonce, text = sealed[1 : 1 + _NONCE_BYTES], sealed[1 + _NONCE_BYTES :]
-            return AESGCM(self._key).decrypt(nonce, text, self._place(item_id)).decode()
-        except (binascii.Error, ValueError, InvalidTag):
-            return None
+        opened = self._seal.open(content, self._place(item_id))
+        return opened.decode() if opened is not None else None
 
     def _place(self, item_id: str) -> bytes:
         """What a summary is bound to: its item and the caller."""

@@ -16,12 +16,12 @@ SUMMARY = "Launch on Tuesday. Support is told first. 🚀"
 
 def opened(item: dict[str, Any], key: bytes = KEY, caller: str = "alice") -> str:
     """The text that stands in place of an item."""
-    return str(SealedSummaries(key, caller).message(item, "input[0]")["content"][0]["text"])
+    return str(SealedSummaries([key], caller).message(item, "input[0]")["content"][0]["text"])
 
 
 def test_a_summary_comes_back_to_its_caller() -> None:
     """After a restart, too: the key alone decides."""
-    item = SealedSummaries(KEY, "alice").item(SUMMARY)
+    item = SealedSummaries([KEY], "alice").item(SUMMARY)
     assert is_own_compaction(item)
     assert SUMMARY not in json.dumps(item, ensure_ascii=False)
     assert opened(item).endswith(SUMMARY)
@@ -29,14 +29,14 @@ def test_a_summary_comes_back_to_its_caller() -> None:
 
 def test_two_items_of_one_summary_differ() -> None:
     """Nobody can tell that two summaries are the same."""
-    summaries = SealedSummaries(KEY, "alice")
+    summaries = SealedSummaries([KEY], "alice")
     first, second = summaries.item(SUMMARY), summaries.item(SUMMARY)
     assert first["encrypted_content"] != second["encrypted_content"]
 
 
 def spoiled() -> dict[str, dict[str, Any]]:
     """Items that somebody changed."""
-    summaries = SealedSummaries(KEY, "alice")
+    summaries = SealedSummaries([KEY], "alice")
     item, other = summaries.item(SUMMARY), summaries.item("something else")
     sealed = base64.b64decode(item["encrypted_content"])
     flipped = base64.b64encode(sealed[:-1] + bytes([sealed[-1] ^ 1])).decode()
@@ -68,7 +68,7 @@ def test_a_changed_item_is_refused(what: str) -> None:
 @pytest.mark.parametrize(("key", "caller"), [(KEY, "bob"), (bytes(32), "alice"), (KEY, "")])
 def test_an_item_of_another_caller_or_proxy_is_refused(key: bytes, caller: str) -> None:
     """What a tool told one caller is told to no other."""
-    item = SealedSummaries(KEY, "alice").item(SUMMARY)
+    item = SealedSummaries([KEY], "alice").item(SUMMARY)
     with pytest.raises(RequestError):
         opened(item, key, caller)
 

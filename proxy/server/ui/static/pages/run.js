@@ -151,9 +151,10 @@ function kept({ kept_from_client: list }) {
 function memory(value) {
   if (!value) return empty("info", "Nothing to put back", "When a client sends a conversation again, toolrelay puts back the hidden turns behind its answers. This request sent no answer back, and no later run continues this one.");
   const link = (id) => h("a", { href: `/ui/runs/${id}` }, h("code", shortId(id)));
-  const kinds = { answer: "behind an answer", calls: "beside the client’s calls", response: "a response by its id" };
+  const kinds = { answer: "behind an answer", calls: "beside the client’s calls", carried: "beside the client’s calls, carried by the client", response: "a response by its id" };
   const row = (title, middle, words) => h("li.why", h("strong", title), middle, words && h("p.muted", words));
   return h("ul.memory", [
+    value.given_bytes > 0 && row("Given to the client", bytes(value.given_bytes), "The turn that waits for the client’s results, encrypted. The record does not have it."),
     value.continues && row("Continues", link(value.continues)),
     value.continued_by.map((one) => row("Continued by", h("span.row", link(one.run), statusBadge(one.status)), when(one.started_at))),
     value.put_back.map((one) => row("Put back from", link(one.run), `${kinds[one.kind] ?? one.kind}, ${bytes(one.bytes)}${one.loosely ? ", after a change in the conversation" : ""}`)),

@@ -1,0 +1,80 @@
+"""What look-ups found for a request, and how it is put back."""
+
+from collections.abc import Sequence
+
+import orjson
+
+from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
+from proxy.relay.memory.marks import waiting_of
+from proxy.relay.memory.outcomes import PutBack, PutBackKind, Recall
+from proxy.relay.memory.shown import AMBIGUOUS, asked_in_of, is_shown, marks_of
+from proxy.relay.memory.turns import Restored
+from proxy.values import value_class
+from proxy.wires.client_port import ClientRequest
+from proxy.wires.upstream_port import BodyEditor, ChainedEditor
+
+__all__ = ["Found", "payloads_of", "put_back", "waited_for"]
+
+
+@value_class
+class Found:
+    """What there is for a request: the response that it continues, and turns with their positions.
+
+    ``loosely`` are the positions of turns that loose keys found, ``carried`` those of turns that the client
+    sent itself.
+    """
+
+    response: ResponseRecord | None
+    held: Sequence[tuple[int, SuspendedTurn]]
+    hidden: Sequence[tuple[int, HiddenTurns]]
+    loosely: frozenset[int]
+    carried: frozenset[int] = frozenset()
+
+
+def waited_for(found: Found) -> Sequence[str]:
+    """The ids of the approvals that the found turns wait for, without duplicates."""
+    return list(dict.fromkeys(one for payload in payloads_of(found) for one in waiting_of(payload)))
+
+
+def payloads_of(found: Found) -> Sequence[bytes]:
+    """The JSON of all that was found."""
+    kept = [*(turn.payload for _, turn in found.held), *(turn.payload for _, turn in found.hidden)]
+    return kept if found.response is None else [found.response.continuation, *kept]
+
+
+def put_back(request: ClientRequest, editor: BodyEditor, found: Found, recall: Recall) -> Restored:
+    """Put back the found turns that fit what the client sends."""
+    turns, untrusted, upstream, bound = 0, "", "", False
+    asked_in: list[str] = []
+    if found.response is not None and isinstance(editor, ChainedEditor):
+        editor.resume(found.response.continuation)
+        kept = orjson.loads(found.response.continuation)
+        untrusted, upstream = marks_of(kept)
+        asked_in += asked_in_of(kept)
+        turns, bound = 1, True
+        recall.put(PutBack(found.response.run_id, "response", len(found.response.continuation)))
+    for needed, kept_turns in ((True, found.held), (False, found.hidden)):
+        for position, turn in kept_turns:
+            kept = orjson.loads(turn.payload)
+            if not is_shown(request, position, kept):
+                recall.miss("ambiguous" if kept.get("variant") == AMBIGUOUS else "changed")
+                continue
+            before = editor.restored[1]
+            editor.restore(position, turn.payload, needed=needed)
+            turns += 1
+            loosely = not needed and position in found.loosely
+            added = editor.restored[1] - before
+            recall.put(PutBack(turn.run_id, _kind(found, position, needed), added, loosely, position))
+            if not loosely:
+                # Of a turn that was found loosely nobody knows that this is its conversation.
+                asked_in += asked_in_of(kept)
+            stranger, home = marks_of(kept)
+            untrusted, upstream = untrusted or stranger, upstream if bound else home
+    asked = tuple(dict.fromkeys(asked_in))
+    return Restored(turns, untrusted, upstream, bound, asked_in=asked, recall=recall)
+
+
+def _kind(found: Found, position: int, needed: bool) -> PutBackKind:
+    if not needed:
+        return "answer"
+    return "carried" if position in found.carried else "calls"

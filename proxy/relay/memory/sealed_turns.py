@@ -1,0 +1,151 @@
+"""Held turns that the client itself carries, encrypted, where the record is not to keep them.
+
+A client that does not want its answers stored (``store: false``) sends all of an answer back with its next
+request.  So it is given the hidden part of a turn, too: encrypted, bound to its caller and its place in the
+conversation, and with an end.  Any process that has the key can go on with it, and nothing is stored.
+
+What comes back is as good as what the record holds, and is put back by the same rules (rule R4).  It holds
+results, so going on with it again does nothing again.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from proxy.in_thread import in_thread
+from proxy.records import SuspendedTurn
+from proxy.relay.memory.outcomes import MemoryOutcome
+from proxy.sealed_text import TextSeal
+from proxy.wires.client_port import CarriedTurn, CarryingRequest, ClientRequest
+
+__all__ = ["MAX_BYTES", "NOTHING_CARRIED", "Carried", "SealedTurns"]
+
+MAX_BYTES: Final = 1 << 20
+"""The longest turn that a client is given to carry, before encryption.  With each request it comes again."""
+
+_MOST: Final = 256
+"""The most sealed turns of one request that are opened, the newest ones."""
+
+_LONG_BYTES: Final = 256 << 10
+"""Of what takes milliseconds to encrypt or decrypt, and is left to a thread."""
+
+_VERSION: Final = b"\x01"
+"""The format of what is sealed, including the payload, which is the JSON of the client's dialect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """The sealed turns of one request.
+
+    ``turns`` are by their keys.  ``ambiguous`` are keys that have several different ones.  ``missed`` has for
+    each sealed turn its position in the request, and why it would not be put back.
+    """
+
+    turns: Mapping[str, SuspendedTurn] = field(default_factory=dict)
+    ambiguous: frozenset[str] = frozenset()
+    missed: Sequence[tuple[int, MemoryOutcome]] = ()
+
+    def knows(self, key: str) -> bool:
+        """Whether the request itself says what is to become of this key, so that nobody else is asked."""
+        return key in self.turns or key in self.ambiguous
+
+    def why_not(self, key: str, start: int, end: float) -> MemoryOutcome:
+        """The outcome to count for calls that no turn was found for.
+
+        Their items, and what belongs to them, are at the positions from ``start`` to before ``end``.
+        """
+        if key in self.ambiguous:
+            return "ambiguous"
+        here = [outcome for position, outcome in self.missed if start <= position < end]
+        return here[-1] if here else "no_held_turn"
+
+
+NOTHING_CARRIED: Final = Carried()
+
+
+class SealedTurns:
+    """Seals turns for clients, and opens those that come back."""
+
+    def __init__(
+        self,
+        keys: Sequence[bytes],
+        *,
+        lasts_s: float,
+        unstored: bool = False,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """``keys`` are those of :class:`~proxy.sealed_text.TextSeal`.  A turn can be put back for ``lasts_s``
+        seconds.  ``unstored`` says that the record keeps no turns at all."""
+        self._seal = TextSeal(keys, b"held turns", _VERSION)
+        self._lasts_s = lasts_s
+        self._unstored = unstored
+        self._now = now
+
+    def wants(self, request: ClientRequest) -> bool:
+        """Whether the record is not to keep turns of this request, and the client carries them."""
+        may_keep = request.keeps and not self._unstored
+        return not may_keep and isinstance(request, CarryingRequest) and request.carries()
+
+    async def close(self, turn: SuspendedTurn) -> str | None:
+        """The turn as its client carries it; ``None`` if it is longer than :data:`MAX_BYTES`."""
+        if len(turn.payload) > MAX_BYTES:
+            return None
+        head = {"key": turn.key, "run": turn.run_id, "wire": turn.wire, "at": turn.created_at}
+        until = {"until": self._now() + self._lasts_s}
+        text = orjson.dumps({**head, **until}) + b"\n" + turn.payload
+        if len(text) > _LONG_BYTES:
+            return await in_thread(self._seal.close, text, _place(turn.caller))
+        return self._seal.close(text, _place(turn.caller))
+
+    async def open(self, request: ClientRequest, caller: str) -> Carried:
+        """What a request of this caller carries."""
+        if not isinstance(request, CarryingRequest):
+            return NOTHING_CARRIED
+        sealed = request.carried()[-_MOST:]
+        if not sealed:
+            return NOTHING_CARRIED
+        if sum(len(one.sealed) for one in sealed) > _LONG_BYTES:
+            return await in_thread(self._open_all, sealed, caller)
+        return self._open_all(sealed, caller)
+
+    def _open_all(self, sealed: Sequence[CarriedTurn], caller: str) -> Carried:
+        turns: dict[str, SuspendedTurn] = {}
+        ambiguous: set[str] = set()
+        missed: list[tuple[int, MemoryOutcome]] = []
+        for one in sealed:
+            turn = self._open(one.sealed, caller)
+            if not isinstance(turn, SuspendedTurn):
+                missed.append((one.position, turn))
+                continue
+            missed.append((one.position, "sealed_elsewhere"))
+            if turns.setdefault(turn.key, turn).payload != turn.payload:
+                ambiguous.add(turn.key)
+        # Nobody can say which of several is the one that happened.
+        left = {key: turn for key, turn in turns.items() if key not in ambiguous}
+        return Carried(left, frozenset(ambiguous), missed)
+
+    def _open(self, sealed: str, caller: str) -> SuspendedTurn | MemoryOutcome:
+        opened = self._seal.open(sealed, _place(caller)) if len(sealed) <= 2 * MAX_BYTES else None
+        if opened is None:
+            return "sealed_unreadable"
+        written, _, payload = opened.partition(b"\n")
+        head: Mapping[str, Any] = orjson.loads(written)
+        if self._now() >= head["until"]:
+            return "sealed_expired"
+        return SuspendedTurn(
+            key=head["key"],
+            run_id=head["run"],
+            caller=caller,
+            wire=head["wire"],
+            payload=payload,
+            created_at=head["at"],
+            ephemeral=True,
+        )
+
+
+def _place(caller: str) -> bytes:
+    """What a sealed turn is bound to, beside what its own head says: the caller that it was given to."""
+    return caller.encode("utf-8", "surrogatepass")

@@ -1,0 +1,156 @@
+"""Sealed turns: what a client carries comes back to its caller, unchanged and in time, or not at all."""
+
+import base64
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.records import SuspendedTurn
+from proxy.relay.memory.sealed_turns import MAX_BYTES, Carried, SealedTurns
+from proxy.wires.chat import ChatWire
+from proxy.wires.responses import ResponsesWire
+
+MARK = "toolrelay-turn:"
+TURN = SuspendedTurn("key", "run_1", "ann", "responses", b'{"items":["{}"]}', 100.0, ephemeral=True)
+LASTS_S = 50.0
+
+
+@dataclass
+class Clock:
+    """A time of day that a test sets."""
+
+    now: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def sealing(clock: Clock | None = None, keys: Sequence[bytes] = (bytes(32),), **more: Any) -> SealedTurns:
+    """What seals at the time of a clock."""
+    return SealedTurns(keys, lasts_s=LASTS_S, now=clock or Clock(), **more)
+
+
+async def written(made: SealedTurns, turn: SuspendedTurn = TURN) -> str:
+    """A turn as the client carries it."""
+    sealed = await made.close(turn)
+    assert sealed is not None
+    return sealed
+
+
+async def opened(made: SealedTurns, *sealed: str, caller: str = "ann") -> Carried:
+    """What a request carries that sends these back, each as an item of its own."""
+    items = [{"type": "reasoning", "summary": [], "encrypted_content": MARK + one} for one in sealed]
+    return await made.open(ResponsesWire().parse({"model": "m", "input": items}), caller)
+
+
+async def test_a_turn_comes_back_as_it_was() -> None:
+    """It is the very row that the record would have."""
+    made = sealing()
+    carried = await opened(made, await written(made))
+    assert carried.turns == {"key": TURN}
+    assert carried.knows("key")
+    assert not carried.knows("other")
+
+
+async def test_another_process_with_the_key_opens_it() -> None:
+    """Also as an old key; another key does not."""
+    sealed = await written(sealing())
+    assert (await opened(sealing(keys=(b"1" * 32, bytes(32))), sealed)).turns == {"key": TURN}
+    other = await opened(sealing(keys=(b"1" * 32,)), sealed)
+    assert (other.turns, other.missed) == ({}, [(0, "sealed_unreadable")])
+
+
+@given(caller=st.text(max_size=40))
+async def test_nobody_else_opens_it(caller: str) -> None:
+    """A caller's name is compared as a whole."""
+    made = sealing()
+    carried = await opened(made, await written(made), caller=caller)
+    assert bool(carried.turns) == (caller == "ann")
+
+
+@given(flips=st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 255)), min_size=1, max_size=5))
+async def test_changed_bytes_open_nothing(flips: list[tuple[int, int]]) -> None:
+    """Wherever they are, however many."""
+    made = sealing()
+    whole = base64.b64decode(await written(made))
+    changed = bytearray(whole)
+    for at, difference in flips:
+        changed[at % len(changed)] ^= difference
+    carried = await opened(made, base64.b64encode(changed).decode())
+    assert bool(carried.turns) == (bytes(changed) == whole)
+
+
+async def test_a_turn_has_an_end() -> None:
+    """Up to the last moment it opens, and from then on it says why not."""
+    clock = Clock()
+    made = sealing(clock)
+    sealed = await written(made)
+    clock.now += LASTS_S - 0.001
+    assert (await opened(made, sealed)).turns == {"key": TURN}
+    clock.now += 0.001
+    carried = await opened(made, sealed)
+    assert (carried.turns, carried.missed) == ({}, [(0, "sealed_expired")])
+
+
+async def test_several_turns_of_one_key() -> None:
+    """Rule R4: the same one twice is one; of two that differ neither counts, in whatever order."""
+    made = sealing()
+    same, other = await written(made), await written(made, replace(TURN, payload=b'{"items":[]}'))
+    assert (await opened(made, same, await written(made))).turns == {"key": TURN}
+    for order in itertools.permutations((same, other, same)):
+        carried = await opened(made, *order)
+        assert carried.turns == {}
+        assert carried.ambiguous == {"key"}
+        assert carried.knows("key")
+        assert carried.why_not("key", 0, 3) == "ambiguous"
+
+
+async def test_why_a_turn_is_not_put_back() -> None:
+    """A sealed turn belongs to the calls before it, and to none behind it."""
+    made = sealing()
+    carried = await opened(made, await written(made), "AAAA")
+    assert carried.why_not("other", 0, 1) == "sealed_elsewhere"
+    assert carried.why_not("other", 1, 2) == "sealed_unreadable"
+    assert carried.why_not("other", 2, float("inf")) == "no_held_turn"
+
+
+async def test_a_turn_that_is_too_long() -> None:
+    """One byte more is not sealed."""
+    made = sealing()
+    longest = replace(TURN, payload=b"x" * MAX_BYTES)
+    assert (await opened(made, await written(made, longest))).turns == {"key": longest}
+    assert await made.close(replace(TURN, payload=b"x" * (MAX_BYTES + 1))) is None
+
+
+async def test_the_newest_turns_are_opened() -> None:
+    """Of very many the oldest are not looked at."""
+    made = sealing()
+    turns = [replace(TURN, key=f"key{number}") for number in range(300)]
+    carried = await opened(made, *[await written(made, turn) for turn in turns])
+    assert carried.turns == {turn.key: turn for turn in turns[-256:]}
+
+
+def test_who_is_given_a_turn() -> None:
+    """Who sends it back, and only if the record is not to have it."""
+    parse = ResponsesWire().parse
+    asks: dict[str, Any] = {"include": ["reasoning.encrypted_content"]}
+    chat = ChatWire().parse({"model": "m", "messages": [], "store": False})
+    for unstored, fields, wants in (
+        (False, {}, False),
+        (False, asks, False),
+        (False, {"store": False}, True),
+        (False, {"store": False, "previous_response_id": "resp_1"}, True),
+        (False, {"store": False, "conversation": "conv_1"}, False),
+        (False, {"store": False, "include": "odd"}, True),
+        (True, {}, False),
+        (True, {"include": None}, False),
+        (True, asks, True),
+        (True, {**asks, "conversation": {"id": "conv_1"}}, False),
+    ):
+        made = sealing(unstored=unstored)
+        assert made.wants(parse({"model": "m", "input": "hi", **fields})) is wants, (unstored, fields)
+        assert not made.wants(chat)
