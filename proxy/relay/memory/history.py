@@ -35,6 +35,7 @@ from proxy.relay.memory.loose import (
     loose_keys,
     pointer_of,
     stand_here,
+    why_not_found,
 )
 from proxy.relay.memory.marks import WAITING, fill, waiting_of
 from proxy.relay.memory.outcomes import MemoryOutcome, Recall
@@ -255,7 +256,7 @@ class History:
             found = asked or alone
             pointer = pointer_of(found, caller, place) if place is not None else None
             if pointer is None or place is None:
-                recall.miss(_why_not(found))
+                recall.miss(why_not_found(found))
             elif has_other(asked, alone, pointer[1], place):
                 recall.miss("ambiguous")
             else:
@@ -481,15 +482,6 @@ class History:
             return True
         kept = orjson.loads(earlier.payload)
         return bool(kept.get("variant") == variant or kept.get("asked", "") != asked)
-
-
-def _why_not(found: Sequence[HiddenTurns]) -> MemoryOutcome:
-    """The outcome to count for what a loose key found, if it is not put back."""
-    if not found:
-        return "not_found"
-    if len(found) > 1:
-        return "ambiguous"
-    return "nothing_hidden" if found[0].variant == PLAIN else "not_found"
 
 
 def _asked(request: ClientRequest) -> Sequence[Answer]:
