@@ -1,16 +1,21 @@
 """The pages of ``docs/`` that hold a part made from the code, between two marks."""
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 from docgen.llms import llms_text
-from docgen.tables import commands, errors, metrics, tool_errors, tool_options
+from docgen.tables import admin_paths, commands, errors, metrics, tool_errors, tool_options
 from proxy.server.config.text import settings_table
+from proxy.server.reference.admin_openapi import admin_openapi
 
-__all__ = ["PARTS", "pages"]
+__all__ = ["OPENAPI", "PARTS", "pages"]
+
+OPENAPI: Final = "reference/admin-api.openapi.json"
 
 PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
+    "reference/admin-api.md": {"paths": admin_paths},
     "reference/cli.md": {"commands": commands},
     "reference/errors.md": {"errors": errors, "tool-errors": tool_errors},
     "reference/metrics.md": {"metrics": metrics},
@@ -27,6 +32,7 @@ def pages(root: Path) -> dict[str, str]:
     """
     found = {name: _filled((root / "docs" / name).read_text("utf-8"), name) for name in PARTS}
     found["llms.txt"] = llms_text(root)
+    found[OPENAPI] = json.dumps(admin_openapi(), indent=2) + "\n"
     return found
 
 

@@ -1,4 +1,4 @@
-"""Tables of the reference: commands, errors, metrics, the options of a tool."""
+"""Tables of the reference: commands, paths of the admin API, errors, metrics, the options of a tool."""
 
 import inspect
 import re
@@ -9,11 +9,12 @@ from typer.main import get_command
 
 from proxy.commands.cli import app
 from proxy.error_codes import ERRORS, ErrorCode
+from proxy.server.reference.admin_paths import ADMIN_PATHS, AdminPath
 from proxy.server.telemetry.metric_families import FAMILIES
 from proxy.tools.contract.declaration import tool
 from proxy.tools.contract.error_codes import TOOL_ERRORS
 
-__all__ = ["commands", "errors", "metrics", "tool_errors", "tool_options"]
+__all__ = ["admin_paths", "commands", "errors", "metrics", "tool_errors", "tool_options"]
 
 _ARGUMENT = re.compile(r"^        (?P<name>[a-z_]+): (?P<text>.*(?:\n {12}.*)*)", re.MULTILINE)
 
@@ -56,6 +57,21 @@ def _option(option: Any) -> str:
     names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
     value = "" if option.is_flag else f" `{_line(option.metavar or option.name.upper())}`"
     return f"| {names}{value} | {_line(option.help or '')} |"
+
+
+def admin_paths() -> str:
+    """Every path of the admin API: what it gives, and the parameters of its query."""
+    rows = [_admin_path(one) for one in ADMIN_PATHS]
+    return "\n".join(["| path | gives | query |", "|---|---|---|", *rows, ""])
+
+
+def _admin_path(one: AdminPath) -> str:
+    query = "; ".join(
+        f"`{parameter.name}`: {parameter.description.removesuffix('.')}"
+        for parameter in one.parameters
+        if parameter.where == "query"
+    )
+    return f"| `{one.method} {one.path}` | {_linked(one.gives)} | {_linked(query)} |"
 
 
 def errors() -> str:

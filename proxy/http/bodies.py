@@ -96,7 +96,7 @@ class Inflater:
             while piece:
                 self._given += len(piece)
                 if self._given > _FREE_BYTES and self._given > self._taken * _MAX_RATIO:
-                    raise UpstreamBroken("the compressed response body expands beyond the bound")
+                    raise UpstreamBroken("the compressed response body is too large once it is decompressed")
                 yield piece
                 # A full piece may have left more inside the decoder, with no input to show for it.
                 piece, data = self._step(data) if len(piece) == _PIECE_BYTES else (b"", data)
@@ -120,7 +120,7 @@ class Inflater:
     def finish(self) -> None:
         """Raises :class:`~proxy.errors.UpstreamBroken` where the coded data has no end."""
         if self._taken and (self._decoder is None or not self._decoder.eof):
-            raise UpstreamBroken("the compressed response body ends before its end")
+            raise UpstreamBroken("the compressed response body is incomplete")
 
 
 def _deflate_window(data: bytes) -> int:

@@ -117,13 +117,14 @@ def _check_countable(meter: Meter, payload: Mapping[str, Any]) -> None:
         if meter.counts_cost and payload.get(field):
             raise RequestError(
                 400,
-                f"Cost is limited, and it is not known which of {field} will answer. Leave {field} out.",
+                f"Cost is limited, and the proxy cannot know which of {field} will answer. Leave {field} "
+                "out.",
                 param=field,
             )
     if payload.get("background") is True:
         raise RequestError(
             400,
-            "What a response in the background uses cannot be counted, and tokens or cost are limited. "
+            "The proxy cannot count what a background response uses, and tokens or cost are limited. "
             "Leave background out.",
             param="background",
         )

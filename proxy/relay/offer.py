@@ -164,7 +164,7 @@ def decide(
                 400, "Server tools answer one choice only. Ask for n = 1, or leave them out.", param="n"
             )
         if wanted and wanted.names and not upstream_takes_tools:
-            raise RequestError(400, "The upstream of this model takes no tools.", param=wanted.param)
+            raise RequestError(400, "The upstream of this model does not accept tools.", param=wanted.param)
         if not replaced or not upstream_takes_tools:
             return replace(nothing, withheld={**withheld, **{spec.name: obstacle for spec in chosen}})
         chosen = []

@@ -25,7 +25,7 @@ async def warm_up(ask: Ask, local: LocalResponses, history: History, client: Cli
     """
     wire = ask.wire
     if not isinstance(wire, CrossableWire):
-        raise RequestError(400, "generate must be true here.", param="generate")
+        raise RequestError(400, "generate must be true in this dialect.", param="generate")
     caller = ask.identity.caller
     request = wire.parse(ask.body.payload)
     editor = wire.editor(ask.body.raw, request, "stateless", caller=caller)

@@ -53,11 +53,11 @@ def sqlite_path(url: str, base: Path | None = None) -> Path | None:
         raise ConfigError(_SETTING, f"unknown kind of store {scheme[:40]!r}", _EXAMPLE)
     name = url.removeprefix(_SQLITE)
     if name == url or not name or name == "/":
-        raise ConfigError(_SETTING, "it names no file", _EXAMPLE)
+        raise ConfigError(_SETTING, "does not name a file", _EXAMPLE)
     if name == ":memory:":
-        raise ConfigError(_SETTING, "SQLite in memory is called memory: here", _EXAMPLE)
+        raise ConfigError(_SETTING, "SQLite in memory has another name; write memory:", _EXAMPLE)
     if "?" in name or "#" in name or "\0" in name:
-        raise ConfigError(_SETTING, "a file name takes no '?', '#' or NUL here", _EXAMPLE)
+        raise ConfigError(_SETTING, "a file name must not contain '?', '#' or NUL", _EXAMPLE)
     return (base or Path.cwd()) / name
 
 

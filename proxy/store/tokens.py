@@ -98,7 +98,7 @@ async def file_lock(path: Path) -> AsyncIterator[None]:
         # In a thread: the disk may hang, and everybody else is not to hang with it.
         descriptor = await asyncio.to_thread(open_file)
     except OSError as error:
-        raise StoreUnavailable(f"no lock beside the record: {error.strerror}") from error
+        raise StoreUnavailable(f"the lock file beside the record cannot be used: {error.strerror}") from error
 
     async def attempt() -> bool:
         try:
@@ -106,7 +106,9 @@ async def file_lock(path: Path) -> AsyncIterator[None]:
         except BlockingIOError:
             return False
         except OSError as error:
-            raise StoreUnavailable(f"no lock beside the record: {error.strerror}") from error
+            raise StoreUnavailable(
+                f"the lock file beside the record cannot be used: {error.strerror}"
+            ) from error
         return True
 
     try:

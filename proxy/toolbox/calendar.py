@@ -226,7 +226,7 @@ async def _read_pages(http: HttpClient, url: str, query: QueryParams, max_result
         if not token:
             return events
     raise ToolFailure(
-        "the calendar has more between these moments than is read at once; ask for a shorter time",
+        "the calendar has too many events between these moments; ask for a shorter time",
         code="result_too_large",
     )
 
@@ -247,7 +247,7 @@ def _explained(failure: HttpFailure) -> ToolFailure:
         410: "this calendar is gone: it was deleted, or can no longer be read from this moment on",
     }
     if status == 401 and failure.json is not None:
-        return ToolFailure("the calendar service does not take the credentials it was given")
+        return ToolFailure("the calendar service refused its credentials")
     if status is not None and status in words:
         return ToolFailure(words[status], code="invalid_arguments" if status == 400 else "execution_failed")
     if status is not None and status >= 500:

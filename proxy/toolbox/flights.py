@@ -284,7 +284,7 @@ class _Found:
                 (self.dearer, f"dearer, as {_MAX_OFFERS} are shown at most"),
                 (crowded, "dearer, for want of room in the result"),
                 (self.expired, "expired"),
-                (self.unread, "in a form that is not understood"),
+                (self.unread, "in an unexpected form"),
             )
             if count
         ]
@@ -307,7 +307,7 @@ def _usable(answer: Any, now: datetime) -> _Found:
         except ValidationError:
             continue
     if found and not offers:
-        raise ToolFailure(f"{_SERVICE} answered in a form that is not understood")
+        raise ToolFailure(f"{_SERVICE} answered in an unexpected form")
     live = sorted((offer for offer in offers if offer.expires_at > now), key=lambda offer: offer.total_amount)
     cheapest = live[:_MAX_OFFERS]
     return _Found(

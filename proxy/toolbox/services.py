@@ -20,7 +20,7 @@ def checked(model: type[_Model], body: Any, service: str) -> _Model:
     try:
         return model.model_validate(body)
     except ValidationError:
-        raise ToolFailure(f"{service} answered in a form that is not understood") from None
+        raise ToolFailure(f"{service} answered in an unexpected form") from None
 
 
 def host_of(url: str) -> str:

@@ -205,7 +205,7 @@ def weather_tool(geocoding_url: str = GEOCODING_URL, forecast_url: str = FORECAS
         }
         if days:
             if forecast.daily is None:
-                raise ToolFailure(f"{_SERVICE} answered in a form that is not understood")
+                raise ToolFailure(f"{_SERVICE} answered in an unexpected form")
             result["forecast"] = forecast.daily.days(unit)
         return result
 

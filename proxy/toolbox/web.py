@@ -114,7 +114,7 @@ def _fetch_tool(hosts: Sequence[str], reader: PageReader) -> Callable[..., Any]:
         except HttpFailure as failure:
             raise _explained(failure) from None
         if len(page.text) > _MAX_PAGE:
-            raise ToolFailure("the page is larger than is taken")
+            raise ToolFailure("the page is too large")
         title, text = None, page.text
         if page.content_type in _HTML:
             title, text = await reader.read(page.text)

@@ -71,7 +71,7 @@ def test_a_body_without_a_byte_is_complete_and_half_a_body_is_not() -> None:
     Inflater("gzip").finish()
     inflater = Inflater("gzip")
     assert b"".join(inflater.feed(CODED["gzip"][:-9]))
-    with pytest.raises(UpstreamBroken, match="ends before"):
+    with pytest.raises(UpstreamBroken, match="incomplete"):
         inflater.finish()
 
 
@@ -94,7 +94,7 @@ def test_well_packed_text_passes_and_a_bomb_does_not() -> None:
 
     bomb = gzip.compress(b"\0" * (64 << 20))
     sizes: list[int] = []
-    with pytest.raises(UpstreamBroken, match="bound"):
+    with pytest.raises(UpstreamBroken, match="too large once"):
         sizes.extend(len(piece) for piece in Inflater("gzip").feed(bomb))
     assert max(sizes, default=0) <= 64 * 1024
     assert sum(sizes) < 20 << 20

@@ -315,7 +315,7 @@ async def test_401_leads_to_one_refresh() -> None:
 )
 async def test_an_answer_that_makes_no_sense(body: object) -> None:
     """A body of another form is a failure, never an empty calendar."""
-    with pytest.raises(ToolFailure, match=r"not understood|not JSON") as caught:
+    with pytest.raises(ToolFailure, match=r"unexpected form|not JSON") as caught:
         await list_events(Answer(body))
     assert "s3cret" not in caught.value.message
 

@@ -228,15 +228,15 @@ async def test_imperial_units() -> None:
     ],
 )
 async def test_forecast_is_untrusted(changed: dict[str, Any]) -> None:
-    """Lists of unequal length, wrong types and numbers out of range are not understood."""
-    with pytest.raises(ToolFailure, match="not understood") as caught:
+    """Lists of unequal length, wrong types and numbers out of range are unexpected form."""
+    with pytest.raises(ToolFailure, match="unexpected form") as caught:
         await use("get_weather", {"location": "Rome", "days": 2}, Answers(PLACE, daily(**changed)).client)
     assert "s3cret" not in caught.value.message
 
 
 async def test_forecast_that_is_missing() -> None:
     """Days that were asked for and did not come are a failure, not an empty forecast."""
-    with pytest.raises(ToolFailure, match="not understood"):
+    with pytest.raises(ToolFailure, match="unexpected form"):
         await use("get_weather", {"location": "Rome", "days": 2}, Answers(PLACE, forecast()).client)
 
 
@@ -267,7 +267,7 @@ async def test_unknown_place_is_a_result(body: dict[str, Any]) -> None:
 )
 async def test_upstream_body_is_untrusted(bodies: tuple[Any, ...]) -> None:
     """An answer that is not of the documented form is a failure that quotes none of it."""
-    with pytest.raises(ToolFailure, match="not understood") as caught:
+    with pytest.raises(ToolFailure, match="unexpected form") as caught:
         await use("get_weather", {"location": "Rome"}, Answers(*bodies).client)
     assert "s3cret" not in caught.value.message
 

@@ -200,7 +200,7 @@ async def test_what_does_not_fit_is_told(max_bytes: int) -> None:
     assert note == {
         "note": f"{63 - len(shown)} of 63 offers are left out: 10 dearer, as 50 are shown at most; "
         f"{50 - len(shown)} dearer, for want of room in the result; 1 expired; "
-        "2 in a form that is not understood"
+        "2 in an unexpected form"
     }
     size, one_more = len(orjson.dumps(result)), len(orjson.dumps(shown[0])) + 1
     if max_bytes == 256:
@@ -238,8 +238,8 @@ async def test_an_offer_that_makes_no_sense(broken: dict[str, Any]) -> None:
     """It is left out; where no offer makes sense the search has failed, with none of it quoted."""
     found, note = await search(Answer(offers(offer(**broken), offer()), 201))
     assert found["id"] == offer()["id"]
-    assert note == {"note": "1 of 2 offers are left out: 1 in a form that is not understood"}
-    with pytest.raises(ToolFailure, match="not understood") as caught:
+    assert note == {"note": "1 of 2 offers are left out: 1 in an unexpected form"}
+    with pytest.raises(ToolFailure, match="unexpected form") as caught:
         await search(Answer(offers(offer(**broken)), 201))
     assert "s3cret" not in caught.value.message
 
@@ -247,7 +247,7 @@ async def test_an_offer_that_makes_no_sense(broken: dict[str, Any]) -> None:
 @pytest.mark.parametrize("body", [None, [], {}, {"data": None}, {"data": {"offers": {}}}, b"", b"<html>"])
 async def test_an_answer_that_makes_no_sense(body: object) -> None:
     """A body of another form is a failure, never an empty list."""
-    with pytest.raises(ToolFailure, match=r"not understood|not JSON"):
+    with pytest.raises(ToolFailure, match=r"unexpected form|not JSON"):
         await search(Answer(body, 201))
 
 

@@ -196,7 +196,7 @@ async def test_redirects_stay_within_the_allowed_hosts() -> None:
 
 async def test_large_pages() -> None:
     """A page past its bound is refused before it is read."""
-    with pytest.raises(ToolFailure, match="larger than is taken"):
+    with pytest.raises(ToolFailure, match="too large"):
         await fetch(Answer(b"x" * ((1 << 20) + 1), 200, HTML))
 
 

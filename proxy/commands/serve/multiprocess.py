@@ -56,7 +56,9 @@ def serve_multiprocess(file: Path | None, options: Options, config: Config, *, r
     except OSError as error:
         # The worker ends with the channel.
         raise ConfigError(
-            "installation", f"the process cannot be restarted: {error.strerror}", "Repair it"
+            "installation",
+            f"toolrelay cannot start its own program again: {error.strerror}",
+            "Install it again",
         ) from None
 
 

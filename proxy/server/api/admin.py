@@ -23,6 +23,8 @@ from proxy.server.api.json_output import detail_to_json, run_to_json, server_to_
 from proxy.server.api.run_filters import parse_filter
 from proxy.server.auth.authenticate import Authenticator
 from proxy.server.auth.key_names import recorded_caller
+from proxy.server.reference.admin_openapi import admin_openapi
+from proxy.server.reference.admin_paths import DEFAULT_LIMIT, MOST_LIMIT, query_of
 from proxy.server.serving.request import EdgeRequest
 from proxy.server.serving.target import Target
 from proxy.server.telemetry.hooks import RequestFacts
@@ -42,11 +44,9 @@ Overviews = Callable[[], Awaitable[Sequence[ServerOverview]]]
 _APPROVAL_ID: Final = re.compile(APPROVAL_ID)
 _GRANT: Final = re.compile(f"grants/{GRANT_ID}")
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
-_MOST: Final = 200
-_DEFAULT: Final = 50
 _MOST_PARAMETERS: Final = 20
 _LONGEST_VALUE: Final = 256
-RUN_QUERY: Final = ("limit", "before", "errors", "since", "until", "status", "model", "tool", "key", "id")
+RUN_QUERY: Final = query_of("/admin/runs")
 """What a list of runs may be asked for."""
 
 _TRUTH: Final = {"true": True, "false": False}
@@ -123,6 +123,9 @@ class Admin:
         if kind == "tools" and not slash:
             parse_query(target.query)
             return json_answer(self.tools())
+        if kind == "openapi.json" and not slash:
+            parse_query(target.query)
+            return json_answer(admin_openapi())
         raise _unknown(target)
 
     async def _approvals(
@@ -140,7 +143,7 @@ class Admin:
             grant_id = approval_id.removeprefix("grants/")
             return json_answer(await approvals.grant(grant_id, decider, revokes=revokes))
         if approval_id is None:
-            query = parse_query(target.query, "limit", "before", "waiting")
+            query = parse_query(target.query, *query_of("/admin/approvals"))
             waiting, limit = truth(query, "waiting"), read_limit(query.get("limit"))
             rows, more = await approvals.listed(query, decider, limit=limit, waiting=waiting)
             return json_answer(page(rows, more=more))
@@ -285,9 +288,9 @@ def parse_query(query: str, *known: str) -> dict[str, str]:
 def read_limit(text: str | None) -> int:
     """The number of rows that a query asks for; raises :class:`~proxy.errors.RequestError` (400)."""
     if text is None:
-        return _DEFAULT
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= _MOST):
-        raise RequestError(400, f"limit must be a number from 1 to {_MOST}.", param="limit")
+        return DEFAULT_LIMIT
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= MOST_LIMIT):
+        raise RequestError(400, f"limit must be a number from 1 to {MOST_LIMIT}.", param="limit")
     return int(text)
 
 

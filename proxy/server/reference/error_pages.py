@@ -6,7 +6,6 @@ The pages are the same for everybody and need no key, since whoever has no valid
 import base64
 import hashlib
 import html
-import re
 from functools import cached_property
 from typing import Final
 
@@ -15,6 +14,7 @@ from aiohttp import hdrs, web
 from proxy import __version__
 from proxy.error_codes import ERROR_DOCS, ERRORS, ErrorCode
 from proxy.errors import RequestError
+from proxy.server.reference.markdown import marked_up, plain
 from proxy.server.serving.request import EdgeRequest
 
 __all__ = ["ErrorPages"]
@@ -45,7 +45,6 @@ _HEADERS: Final = {
     "Cache-Control": "max-age=300",
     "Vary": "Accept",
 }
-_MARKED: Final = re.compile(r"`([^`]+)`|\[([^\]]+)\]\([^)]+\)")
 
 
 class ErrorPages:
@@ -83,7 +82,7 @@ class ErrorPages:
     def _all_as_html(self) -> str:
         items = "\n".join(
             f'<dt id="{error.name}"><a href="{ERROR_DOCS}/{error.name}"><code>{error.name}</code></a>'
-            f"<dd>{_marked_up(error.when)}"
+            f"<dd>{marked_up(error.when)}"
             for error in ERRORS.values()
         )
         return _page("Errors", f"<dl>\n{items}\n</dl>", "")
@@ -98,30 +97,18 @@ def _title(error: ErrorCode) -> str:
 
 
 def _as_text(error: ErrorCode) -> str:
-    lines = [_title(error), "", f"  What happened: {_plain(error.when)}"]
+    lines = [_title(error), "", f"  What happened: {plain(error.when)}"]
     if error.remedy:
-        lines.append(f"  What to do: {_plain(error.remedy)}")
+        lines.append(f"  What to do: {plain(error.remedy)}")
     return "\n".join([*lines, ""])
 
 
 def _as_html(error: ErrorCode) -> str:
-    parts = ["<dl>", f"<dt>What happened<dd>{_marked_up(error.when)}"]
+    parts = ["<dl>", f"<dt>What happened<dd>{marked_up(error.when)}"]
     if error.remedy:
-        parts.append(f"<dt>What to do<dd>{_marked_up(error.remedy)}")
+        parts.append(f"<dt>What to do<dd>{marked_up(error.remedy)}")
     return _page(_title(error), "\n".join([*parts, "</dl>"]), _ALL)
 
 
 def _page(title: str, body: str, more: str) -> str:
     return _PAGE.format(title=html.escape(title), style=_STYLE, body=body, version=__version__, more=more)
-
-
-def _plain(text: str) -> str:
-    """Markdown without its marks; of a link its words, since the documentation is elsewhere."""
-    return _MARKED.sub(lambda found: found[1] or found[2], text)
-
-
-def _marked_up(text: str) -> str:
-    """Markdown as HTML; of a link its words."""
-    return _MARKED.sub(
-        lambda found: f"<code>{found[1]}</code>" if found[1] else found[2], html.escape(text, quote=False)
-    )

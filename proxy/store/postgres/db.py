@@ -119,19 +119,23 @@ def store_error(error: BaseException) -> StoreError:
     if isinstance(error, (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError)):
         return StoreUnavailable("PostgreSQL refuses the user or the password; set both in store.url")
     if isinstance(error, asyncpg.InvalidCatalogNameError):
-        return StoreError("PostgreSQL has no database of that name; create it, or name another in store.url")
+        return StoreError(
+            "PostgreSQL has no database with this name; create it, or name another in store.url"
+        )
     if isinstance(error, asyncpg.InvalidSchemaNameError):
         return StoreError(
-            "PostgreSQL has no schema of the name in search_path; create it, or name another in store.url"
+            "PostgreSQL has no schema with the name in search_path; create it, or name another in store.url"
         )
     if isinstance(error, asyncpg.InsufficientPrivilegeError):
         return StoreError("PostgreSQL gives this user no right to the record; grant it")
     failure = failure_of(error)
     if failure == "unreachable":
-        return StoreUnavailable("PostgreSQL is not reachable; look whether it runs, and at store.url")
+        return StoreUnavailable(
+            "PostgreSQL is not reachable; check that it runs, and that store.url is right"
+        )
     if failure is not None:
         return StoreUnavailable(f"the record in PostgreSQL cannot be used: {failure}")
-    return StoreError(f"PostgreSQL refuses a statement of the record's: {_name(error)}")
+    return StoreError(f"PostgreSQL refused a statement: {_name(error)}")
 
 
 def _name(error: BaseException) -> str:

@@ -76,7 +76,7 @@ async def _connected(url: str, **settings: str) -> "asyncpg.Connection[Any]":
         return await connect(url, **settings)
     except ValueError:  # its message may quote the URL
         raise ConfigError(
-            "store.url", "it is no PostgreSQL address", "Write postgresql://USER@HOST:5432/DATABASE"
+            "store.url", "is not a PostgreSQL address", "Write postgresql://USER@HOST:5432/DATABASE"
         ) from None
 
 

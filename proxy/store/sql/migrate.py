@@ -83,7 +83,7 @@ def load_migrations(folder: Path | None = None) -> tuple[Migration, ...]:
     for path in sorted(where.glob("*.sql")):
         match = _FILE_NAME.fullmatch(path.name)
         if match is None:
-            raise StoreError(f"{path.name} is no migration: its name must be like 0001_record.sql")
+            raise StoreError(f"{path.name} is not a migration: its name must be like 0001_record.sql")
         found.append(Migration(int(match[1]), path.stem, path.read_text(encoding="utf-8")))
     if not found or [step.number for step in found] != list(range(1, len(found) + 1)):
         raise StoreError(f"the migrations in {where} are not numbered 1, 2, 3, … without a gap")
@@ -181,7 +181,7 @@ def store_error(error: sqlite3.Error, path: Path) -> StoreError:
     if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
         return StoreUnavailable(f"{path} cannot be read or written: {error}; check its folder and disk")
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return StoreError(f"{path} is damaged or no SQLite database; move it away or restore a copy")
+        return StoreError(f"{path} is damaged or not a SQLite database; move it away or restore a copy")
     return StoreError(f"{path}: {error}")
 
 
@@ -255,7 +255,8 @@ def _use_wal(connection: sqlite3.Connection, lock_timeout_s: float) -> None:
             continue
         if mode != "wal":
             raise StoreError(
-                f"this file system takes no write-ahead log (SQLite says {mode!r}); use a local disk"
+                f"this file system does not support SQLite's write-ahead log (SQLite says {mode!r}); use a "
+                "local disk"
             )
         return
 
@@ -276,7 +277,7 @@ def _keep_copy(path: Path, number: int, now: float) -> Path:
         if create_private(target):
             break
     else:
-        raise StoreError(f"no free name for a copy of {path}; clear away old copies")
+        raise StoreError(f"there is no free name for a copy of {path}; delete old copies")
     try:
         # A reader of its own: the lock is held by the connection that is about to migrate.
         with (

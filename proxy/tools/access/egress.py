@@ -421,7 +421,7 @@ class EgressClient:
             body += chunk
             if len(body) > self._pool.max_bytes:
                 response.close()
-                raise HttpFailure("the service's answer is larger than is taken")
+                raise HttpFailure("the service's answer is too large")
         return bytes(body)
 
 

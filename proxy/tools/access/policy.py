@@ -9,9 +9,10 @@ from proxy.globs import fits
 from proxy.tools.contract.bounds import ArgumentBound, FetchBounds, find_excess
 from proxy.tools.contract.spec import ToolEffect, ToolSpec
 
-__all__ = ["Decision", "Intersections", "Policy", "reasons_of"]
+__all__ = ["Decision", "Intersections", "Outcome", "Policy", "reasons_of"]
 
 Outcome = Literal["allowed", "denied", "needs_approval"]
+"""What a policy says of a tool."""
 
 _AND: Final = "; also "
 

@@ -19,7 +19,7 @@ def tool_id(provider: str, name: str) -> str:
         if not _PART.fullmatch(part):
             raise ConfigError(
                 f"tool {provider}__{name}"[:100],
-                "only letters, digits, - and _ may stand in its name, and none of the marks at an end",
+                "its name may contain letters, digits, - and _; its first and last must be a letter or digit",
             )
     identifier = f"{provider}__{name}"
     check_tool_id(identifier, provider)

@@ -98,7 +98,7 @@ def _read(image: Any, max_bytes: int) -> tuple[ResultImage, bytes | None]:
     A data URL that is certain to be too large is not decoded, one that is broken has no bytes.
     """
     if not isinstance(image, Image) or not _is_bytes(image.data):
-        raise ToolFailure("the tool returned an image that is none")
+        raise ToolFailure("the tool returned an image that is not valid")
     data, media_type, title, url = image.data, _text(image.media_type), _text(image.title), _text(image.url)
     if data and url:
         raise ToolFailure("the tool returned an image with both data and url")
@@ -188,7 +188,7 @@ def _is_bytes(value: object) -> bool:
 def _text(value: Any) -> str:
     """A plain text: a subclass may say anything of itself."""
     if not isinstance(value, str):
-        raise ToolFailure("the tool returned an image that is none")
+        raise ToolFailure("the tool returned an image that is not valid")
     return str.__getitem__(value, slice(None))
 
 

@@ -86,7 +86,9 @@ def check_schema(schema: Any, where: str) -> None:
         raise ConfigError(where, 'parameters.type: must be "object" at the top level')
     for keyword in _TOP_LEVEL_REFUSED:
         if keyword in schema:
-            raise ConfigError(where, f"parameters.{keyword}: no provider takes it at the top level")
+            raise ConfigError(
+                where, f"parameters.{keyword}: no provider accepts this keyword at the top level"
+            )
     try:
         _check_json(schema, "parameters", where, 1)
         text = json.dumps(schema, allow_nan=False)
@@ -133,7 +135,9 @@ def check_private_paths(schema: Mapping[str, Any], paths: tuple[str, ...], where
     for path in paths:
         if not _leads_somewhere(schema, path.split("."), schema, 0):
             raise ConfigError(
-                where, f'redaction: the private argument "{path}" is not in the schema', 'lists take "*"'
+                where,
+                f'redaction: the private argument "{path}" is not in the schema',
+                'for the elements of a list, write "*"',
             )
 
 
@@ -192,7 +196,9 @@ def check_output_paths(schema: Mapping[str, Any], paths: tuple[str, ...], where:
     for path in paths:
         if path != "*" and not _leads_somewhere(schema, path.split("."), schema, 0):
             raise ConfigError(
-                where, f'redaction: the output "{path}" is not in the output model', 'lists take "*"'
+                where,
+                f'redaction: the output "{path}" is not in the output model',
+                'for the elements of a list, write "*"',
             )
 
 
@@ -205,7 +211,7 @@ def spec_digest(name: str, description: str, parameters: Mapping[str, Any], effe
 def resolve(root: Mapping[str, Any], ref: Any, path: str, where: str) -> Mapping[str, Any]:
     """The subschema that a ``$ref`` names; only within the document, nothing is ever fetched."""
     if not isinstance(ref, str) or not ref.startswith("#"):
-        raise ConfigError(where, f"{path}: only references within the schema are taken")
+        raise ConfigError(where, f"{path}: a reference must stay within the schema, like #/$defs/NAME")
     node: Any = root
     for part in ref.removeprefix("#").removeprefix("/").split("/") if ref != "#" else []:
         name = part.replace("~1", "/").replace("~0", "~")
@@ -251,7 +257,7 @@ def _tidy(node: Any, path: str, where: str) -> Any:
     if tidy.get("type") == "object" and ("properties" in tidy or path == "parameters"):
         if tidy.get("additionalProperties", False) is not False:
             raise ConfigError(
-                where, f"{path}: a model that takes extra fields", "use a field of type dict for open data"
+                where, f"{path}: the model allows extra fields", "use a field of type dict for open data"
             )
         tidy["additionalProperties"] = False
     first = [key for key in _FIRST_KEYS if key in tidy]

@@ -97,7 +97,7 @@ class FunctionProvider:
             with guard():
                 bound = _load(name, function, capabilities or Capabilities())
                 if bound.spec.name in self._tools:
-                    raise ConfigError(f"tool {bound.spec.name}", "stands twice in one module")
+                    raise ConfigError(f"tool {bound.spec.name}", "is defined twice in one module")
                 self._tools[bound.spec.name] = bound
 
     @property
@@ -172,7 +172,7 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
     if declaration.strict:
         strict = to_strict(schema, where)
         if declaration.parameters is not None and strict != schema:
-            raise ConfigError(where, "parameters: strict=True changes a schema that is to go verbatim")
+            raise ConfigError(where, "strict=True would change the schema of parameters=", "Use only one")
         schema = strict
         check_schema(schema, where)
     check_private_paths(schema, declaration.redaction.private_arguments, where)
@@ -234,7 +234,7 @@ def _inputs(
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise ConfigError(
-                where, f'parameter "{name}": only parameters with a name of their own are taken'
+                where, f'parameter "{name}": *args, **kwargs and positional-only parameters are not supported'
             )
         if name not in hints:
             raise ConfigError(where, f'parameter "{name}" has no type')
@@ -321,7 +321,9 @@ def _contract(
         adapter = TypeAdapter(_signature_model(identifier, arguments))
         derived = derive_schema(adapter, where)
     except (PydanticUserError, NameError, TypeError) as error:
-        raise ConfigError(where, f"its signature makes no schema ({str(error).splitlines()[0]})") from None
+        raise ConfigError(
+            where, f"its signature cannot be written as a JSON Schema ({str(error).splitlines()[0]})"
+        ) from None
     parameters = tuple(arguments)
     return (
         derived,
@@ -438,7 +440,9 @@ def _output_validator(declaration: ToolDeclaration, where: str) -> Callable[[Any
         adapter: TypeAdapter[Any] = TypeAdapter(declaration.output)
         shape = adapter.json_schema(by_alias=True, mode="serialization")
     except (PydanticUserError, NameError, TypeError) as error:
-        raise ConfigError(where, f"its output makes no schema ({str(error).splitlines()[0]})") from None
+        raise ConfigError(
+            where, f"its output cannot be written as a JSON Schema ({str(error).splitlines()[0]})"
+        ) from None
     if declaration.redaction is not None:
         check_output_paths(shape, declaration.redaction.output, where)
     return adapter.validate_python

@@ -48,7 +48,7 @@ def load_module(
 def _import_file(path: Path, entry: str) -> ModuleType:
     """Run a file as a module of its own."""
     if not path.is_file():
-        raise ConfigError(_SETTING, f'"{entry}" is not there (looked for {path})', "Correct the path")
+        raise ConfigError(_SETTING, f'"{entry}" does not exist (looked for {path})', "Correct the path")
     # The name holds the whole path, so that two files of one name do not meet; pydantic and
     # dataclasses look a module up in sys.modules to read its types.
     name = f"toolrelay_user_tools.{path.as_posix().replace('.', '_')}"

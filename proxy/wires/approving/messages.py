@@ -115,7 +115,7 @@ def read_ollama(
                 continue
         elif message.get("role") == "tool" and APPROVE in (message.get("tool_name"), message.get("name")):
             if not open_ones:
-                raise RequestError(400, f"{at} answers no call of {APPROVE}. Leave it out.", param=at)
+                raise RequestError(400, f"{at} does not match a call of {APPROVE}. Leave it out.", param=at)
             reading.answer(open_ones.popleft(), place, at, message.get("content"))
             continue
         reading.left.append(raw)

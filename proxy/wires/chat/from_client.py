@@ -199,7 +199,7 @@ def _call(call: Fields, made_id: str) -> ToolCallPart:
     custom = call.inner("custom") if kind == "custom" else None
     inner = custom or call.inner("function")
     if inner is None:
-        raise call.fault("function", "must be there")
+        raise call.fault("function", "is missing")
     name, arguments = inner.text("name") or "", inner.text("input" if custom else "arguments") or ""
     return ToolCallPart(call_id, name, arguments, custom=custom is not None, native=call.rest(), at=call.path)
 

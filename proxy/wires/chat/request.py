@@ -212,11 +212,11 @@ def _check_result(
     if call_id not in open_calls:
         raise RequestError(
             400,
-            f"{param} answers no call of the assistant message before it. Remove the result.",
+            f"{param} does not match a call of the assistant message before it. Remove the result.",
             param=param,
         )
     if not unanswered[call_id]:
-        raise RequestError(400, f"{param} answers a call that has its result already.", param=param)
+        raise RequestError(400, f"{param} answers a call that already has a result.", param=param)
     if reserved(open_calls[call_id]):
         raise _answers_ours(param)
     unanswered[call_id] -= 1

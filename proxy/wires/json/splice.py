@@ -250,7 +250,8 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             if key in seen:
                 raise RequestError(
                     400,
-                    f"The key {json.dumps(key[:80])} stands twice in one object of the request body.",
+                    f"The key {json.dumps(key[:80])} occurs twice in one object of the request body. Send it "
+                    "once.",
                     param=key[:80],
                     code="duplicate_key",
                 )

@@ -68,7 +68,7 @@ class OllamaRequest:
                     raise _answers_ours(f"messages[{at}].tool_name")
                 if answered in seen:
                     param = f"messages[{at}].tool_call_id"
-                    said = f"{param} answers a call that has its result already."
+                    said = f"{param} answers a call that already has a result."
                     raise RequestError(400, said, param=param)
                 seen.add(answered)
             name = message.get("tool_name")

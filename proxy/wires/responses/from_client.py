@@ -187,7 +187,7 @@ def _content(part: Fields) -> Content | None:
 def _image(part: Fields) -> Image:
     url, file_id, detail = part.text("image_url"), part.text("file_id"), part.text("detail") or ""
     if not url and not file_id:
-        raise part.fault("image_url", "must be there, or file_id")
+        raise part.fault("image_url", "is missing; send it or file_id")
     source = (inline_of(url) or Remote(url)) if url else Stored(file_id or "", KEEPER)
     return Image(source, "" if detail == "auto" else detail, native=part.rest(), at=part.path)
 
@@ -202,7 +202,7 @@ def _file(part: Fields) -> File:
     elif file_id:
         source = Stored(file_id, KEEPER)
     else:
-        raise part.fault("file_data", "must be there, or file_url, or file_id")
+        raise part.fault("file_data", "is missing; send it, file_url or file_id")
     return File(source, part.text("filename") or "", native=part.rest(), at=part.path)
 
 

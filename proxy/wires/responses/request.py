@@ -149,9 +149,9 @@ class ResponsesRequest:
             if call_id not in unanswered and elsewhere:
                 unanswered[call_id] = 1
             if call_id not in unanswered:
-                raise RequestError(400, f"{param} answers no call of this input.", param=param)
+                raise RequestError(400, f"{param} does not match a call of this input.", param=param)
             if not unanswered[call_id]:
-                raise RequestError(400, f"{param} answers a call that has its output already.", param=param)
+                raise RequestError(400, f"{param} answers a call that already has an output.", param=param)
             unanswered[call_id] -= 1
 
     def _check_ours(self, reserved: Callable[[str], bool]) -> None:

@@ -74,7 +74,7 @@ def test_every_phase_is_told(tmp_path: Path, here: Here) -> None:
         ("keys.webui.secret", "NO_SUCH_SECRET"),
         ("upstreams.recorded.base_url", "is no folder"),
         ("tools.modules", "broken.py", "nothing_of_that_name"),
-        ("tools.modules", "absent.py", "is not there"),
+        ("tools.modules", "absent.py", "does not exist"),
         ("faulty", "without_redaction"),
         ("faulty", "without_a_type"),
         ("credentials.", "calendar__list_events"),

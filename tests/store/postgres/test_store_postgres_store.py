@@ -229,11 +229,11 @@ async def test_a_database_or_address_that_is_none_is_named() -> None:
     """A missing database, a bad address and a bad port say what to do, and no password."""
     need_postgres()
     missing = SERVER.rpartition("/")[0] + "/no_such_database"
-    with pytest.raises(StoreError, match="no database of that name"):
+    with pytest.raises(StoreError, match="no database with this name"):
         await PostgresStore(missing).start()
-    with pytest.raises(StoreError, match="no schema of the name in search_path"):
+    with pytest.raises(StoreError, match="no schema with the name in search_path"):
         await PostgresStore(f"{SERVER}?search_path=no_such_schema").start()
-    with pytest.raises(ConfigError, match="no PostgreSQL address") as caught:
+    with pytest.raises(ConfigError, match="not a PostgreSQL address") as caught:
         await PostgresStore("postgresql://u:hunter2@h:port/db").start()
     assert "hunter2" not in str(caught.value)
 

@@ -242,7 +242,7 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     """A file of other bytes, and a cut database, raise StoreError naming the file and keep it."""
     path = tmp_path / "notes.db"
     path.write_bytes(b"Dear diary, " * 1000)
-    with pytest.raises(StoreError, match=r"notes\.db is damaged or no SQLite database; move it away"):
+    with pytest.raises(StoreError, match=r"notes\.db is damaged or not a SQLite database; move it away"):
         migrate_sqlite(path)
     assert path.read_bytes().startswith(b"Dear diary")
 

@@ -324,7 +324,7 @@ async def test_a_store_that_cannot_open_says_why_and_leaves_nothing_open(make: M
     """A damaged file, a newer schema and a missing folder each stop the start with their own error."""
     path = tmp_path / "r.db"
     path.write_bytes(b"SQLite format 3\x00" + b"\xa5" * 5000)
-    with pytest.raises(StoreError, match="damaged or no SQLite database"):
+    with pytest.raises(StoreError, match="damaged or not a SQLite database"):
         await make().start()
     path.unlink()
     migrate_sqlite(path)

@@ -120,7 +120,7 @@ def test_ollama_answers_go_by_their_order() -> None:
     heard, body = read("ollama", messages=[question, *answers])
     assert [(one.approval_id, one.approve) for one in heard.answered] == [(ONE, False), (TWO, True)]
     assert body["messages"] == [{"role": "assistant", "content": visible_with("ollama", "", [ONE, TWO])}]
-    with pytest.raises(RequestError, match="answers no call"):
+    with pytest.raises(RequestError, match="does not match a call"):
         read("ollama", messages=[question, *answers, answers[0]])
 
 

@@ -225,11 +225,11 @@ def test_histories_that_hold(messages: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     ("messages", "position", "why"),
     [
-        ([USER, result("a")], 1, "answers no call"),
-        ([assistant("a"), result("b")], 1, "answers no call"),
-        ([assistant("a"), result("a"), assistant("b"), result("a")], 3, "answers no call"),
-        ([assistant("a"), result("a"), result("a")], 2, "result already"),
-        ([assistant("a", "a"), result("a"), result("a"), result("a")], 3, "result already"),
+        ([USER, result("a")], 1, "does not match a call"),
+        ([assistant("a"), result("b")], 1, "does not match a call"),
+        ([assistant("a"), result("a"), assistant("b"), result("a")], 3, "does not match a call"),
+        ([assistant("a"), result("a"), result("a")], 2, "already has a result"),
+        ([assistant("a", "a"), result("a"), result("a"), result("a")], 3, "already has a result"),
         ([assistant("a"), {"role": "tool", "content": "x"}], 1, "must name"),
         ([assistant("a"), result("")], 1, "must name"),
         ([assistant("a"), result(5)], 1, "must name"),
@@ -240,11 +240,11 @@ def test_histories_that_hold(messages: list[dict[str, Any]]) -> None:
             1,
             "only the proxy",
         ),
-        ([{"role": "assistant", "tool_calls": "x"}, result("a")], 1, "answers no call"),
+        ([{"role": "assistant", "tool_calls": "x"}, result("a")], 1, "does not match a call"),
         (
             [{"role": "assistant", "tool_calls": [5, {"id": 5}, {"id": None}]}, result("5")],
             1,
-            "answers no call",
+            "does not match a call",
         ),
     ],
 )

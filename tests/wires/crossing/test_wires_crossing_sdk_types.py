@@ -87,8 +87,8 @@ TYPES = (
         (responses.ResponseCreateParams,),
         {"model": "m"},
         {
-            "<input_image>": "must be there, or file_id",
-            "<input_file>": "must be there, or file_url, or file_id",
+            "<input_image>": "is missing; send it or file_id",
+            "<input_file>": "is missing; send it, file_url or file_id",
             "tool_choice<allowed_tools>": UNKNOWN_VALUE.reason,
         },
         added=frozenset({"top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "stop"}),
