@@ -36,6 +36,7 @@ __all__ = [
     "RESULTS",
     "SEALED",
     "SUSPENDED",
+    "WIRE_BYTES",
     "ContentTable",
     "Seal",
     "SealRing",
@@ -124,6 +125,13 @@ GRANTS: Final = ContentTable(
     ("bounds",),
     "grant",
 )  # fmt: skip
+WIRE_BYTES: Final = ContentTable(
+    "wire_bytes",
+    ("run_id", "caller", "size", "cut", "payload", "created_at"),
+    ("run_id",),
+    ("payload",),
+    "run as it went over the wire",
+)
 BACKGROUND: Final = ContentTable(
     "background_runs",
     (
@@ -135,7 +143,7 @@ BACKGROUND: Final = ContentTable(
     "background response",
 )  # fmt: skip
 CONTENT: Final = (
-    MESSAGES, SUSPENDED, HIDDEN, RESPONSES, RESULTS, NATIVE_CALLS, APPROVALS, GRANTS, BACKGROUND,
+    MESSAGES, SUSPENDED, HIDDEN, RESPONSES, RESULTS, NATIVE_CALLS, APPROVALS, BACKGROUND, WIRE_BYTES, GRANTS,
 )  # fmt: skip
 """What goes with its days, and where room is needed."""
 

@@ -34,11 +34,13 @@ from store_records import (
     suspended,
     turn,
     until,
+    wire,
 )
 from waiting import LATE_S, PATIENCE_S
 
 asyncpg = pytest.importorskip("asyncpg")
 
+from proxy.background_records import BackgroundRecord  # noqa: E402
 from proxy.errors import ConfigError, StoreError, StoreUnavailable  # noqa: E402
 from proxy.store.base import PurgeFilter, RunFilter  # noqa: E402
 from proxy.store.options import StoreOptions  # noqa: E402
@@ -295,7 +297,7 @@ async def test_names_that_no_index_takes_stay_in_memory(make_postgres: Make, pos
 async def test_content_leaves_with_its_days_and_with_its_run(make_postgres: Make, postgres_url: str) -> None:
     """Rule R3: what is past its days is deleted, in batches, and no content outlives its run."""
     now = [T0]
-    first = make_postgres(keep_days=1, clock=lambda: now[0])
+    first = make_postgres(keep_days=1, clock=lambda: now[0], seal=Seal(bytes(32)))
     await first.start()
     for name in ("run_1", "run_2"):
         first.put_run(run(name))
@@ -307,6 +309,7 @@ async def test_content_leaves_with_its_days_and_with_its_run(make_postgres: Make
         first.put_result(kept(name, run_id=name))
         first.close_invocation(invocation(name, name, status="success"))
         first.put_native_call(native_call(name, name))
+        first.put_wire(wire(name))
         await first.put_approvals([asked := approval(name, run_id=name)])
         given = grant(f"grant_{name}", approval_id=name, run_id=name)
         await first.decide_approval(asked, APPROVED, T0, given)
@@ -318,17 +321,19 @@ async def test_content_leaves_with_its_days_and_with_its_run(make_postgres: Make
         found = [await fetch(postgres_url, f"SELECT count(*) FROM {table}") for table in tables]
         return [int(rows[0][0]) for rows in found]
 
-    assert await counts() == [2, 2, 4, 1202, 2, 2, 2, 2, 0]
+    assert await counts() == [2, 2, 4, 1202, 2, 2, 2, 0, 2, 2]
     assert await first.purge(PurgeFilter(run_id="run_1")) == 1
-    assert await counts() == [1, 1, 2, 1, 1, 1, 1, 1, 0]
+    assert await counts() == [1, 1, 2, 1, 1, 1, 1, 0, 1, 1]
     assert await fetch(postgres_url, "SELECT run_id FROM tool_invocations") == [("run_2",)]
     await _kept(first, *(f"many_{number}" for number in range(1200)))
     now[0] = T0 + DAY + 10
-    keeper = make_postgres(keep_days=1, clock=lambda: now[0], reap=True, tidy_every_s=0.01)
+    keeper = make_postgres(
+        keep_days=1, clock=lambda: now[0], reap=True, tidy_every_s=0.01, seal=Seal(bytes(32))
+    )
     await keeper.start()
     keeper.put_response(response("fresh", run_id="run_2", created_at=now[0]))
     async with asyncio.timeout(PATIENCE_S):
-        while await counts() != [0, 0, 0, 1, 0, 0, 0, 0, 0]:  # noqa: ASYNC110 - what is watched is a database
+        while await counts() != [0, 0, 0, 1, 0, 0, 0, 0, 0, 0]:  # noqa: ASYNC110 - what is watched is a database
             await asyncio.sleep(0.02)
     assert len(await keeper.list_runs(RunFilter())) == 1
 
@@ -344,8 +349,10 @@ async def test_sealed_content_is_not_in_the_database(make_postgres: Make, postgr
     store.put_response(response(response=b"a secret sentence"))
     store.put_result(kept(content="a secret sentence"))
     store.put_native_call(native_call(payload="a secret sentence"))
+    store.put_wire(wire(payload=b"a secret sentence"))
     await store.put_approvals([asked := approval(arguments="a secret sentence")])
     await store.decide_approval(asked, APPROVED, T0, grant(approval_id=asked.id, bounds="a secret sentence"))
+    await store.put_background(BackgroundRecord("resp_b", "open", "run_1", T0), b"a secret sentence")
     detail = await store.get_run("run_1")
     assert detail is not None
     assert detail.messages[0].content == "a secret sentence"
