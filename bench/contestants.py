@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from bench.processes import Process, free_port, python, started
 from bench.wire import KEY
@@ -118,8 +119,9 @@ def toolrelay(
     text_calls: str = "off",
     wires: Sequence[str] = _WIRES,
     more: str = "",
+    env: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Process]:
-    """A proxy as ``serve`` starts it; its log goes to a file.
+    """A proxy as ``serve`` starts it, with ``env`` in its environment; its log goes to a file.
 
     With a number of ``workers`` nothing is limited: several of them would need a Redis to count in.
     """
@@ -138,7 +140,7 @@ def toolrelay(
     )
     command = python("-m", "proxy", "serve", "--config", str(config), "--workers", str(workers or 1))
     log = folder / f"{name.replace(' ', '-')}.log"
-    with started(name, port, command, log, core=core, env={"BENCH_KEY": KEY}) as process:
+    with started(name, port, command, log, core=core, env={"BENCH_KEY": KEY, **env}) as process:
         yield process
 
 

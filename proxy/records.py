@@ -20,6 +20,7 @@ __all__ = [
     "InvocationStatus",
     "KeptResult",
     "KeptResults",
+    "KeptWire",
     "KeySet",
     "Limiter",
     "MessageRecord",
@@ -270,6 +271,22 @@ class KeptResult:
     caller: str
     content: str
     untrusted: bool
+    created_at: float
+
+
+@value_class
+class KeptWire:
+    """The bytes of a run on both sides of the wire, as :mod:`proxy.server.taping.tape` writes them.
+
+    This is content (rule R3).  ``size`` counts the bytes of bodies that are kept, and ``cut`` says that there
+    were more.
+    """
+
+    run_id: str
+    caller: str
+    size: int
+    cut: bool
+    payload: bytes
     created_at: float
 
 

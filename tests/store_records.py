@@ -14,6 +14,7 @@ from proxy.approval_records import Approval
 from proxy.records import (
     HiddenTurns,
     KeptResult,
+    KeptWire,
     MessageRecord,
     NativeCall,
     ResponseRecord,
@@ -51,6 +52,7 @@ __all__ = [
     "turn",
     "until",
     "until_failing",
+    "wire",
 ]
 
 T0 = 1_760_000_000.0
@@ -78,6 +80,7 @@ ROWS: dict[str, tuple[Any, ...]] = {
     "threads": ("conv_0", "open", "", 1.5),
     "native_calls": ("inv_1", "run_1", "{}", 1.5),
     "connection_tokens": ("t", b"\xff", 1.5, "nobody"),
+    "wire_bytes": ("run_1", "open", 1, 0, b"\xff", 1.5),
 }  # fmt: skip
 """A row for each table but those that triggers fill, with the columns that it had first, parents first."""
 
@@ -124,6 +127,18 @@ def message(run_id: str = "run_1", turn: int = 1, seq: int = 0, **changes: Any) 
         "tool_calls": '[{"id":"c1","type":"function","function":{"name":"f","arguments":"{}"}}]',
     }
     return MessageRecord(run_id, turn, seq, **(values | changes))
+
+
+def wire(run_id: str = "run_1", **changes: Any) -> KeptWire:
+    """The bytes of a run."""
+    values: dict[str, Any] = {
+        "caller": "open",
+        "size": 2,
+        "cut": False,
+        "payload": b"{}\xff",
+        "created_at": T0,
+    }
+    return KeptWire(run_id, **(values | changes))
 
 
 async def hidden_of(store: Store, key: str) -> Sequence[HiddenTurns]:

@@ -13,7 +13,7 @@ import pytest
 from child_server import reserved_port
 from closed_port import closed_port
 
-from bench import mcp_servers, soak, ui_open
+from bench import kept_bytes, mcp_servers, soak, ui_open
 from bench.capacity import DELAY_MS, FULL, PAUSE_MS, Step, Window, climb, hold, load_of
 from bench.contestants import toolrelay_config
 from bench.load import Load, request_bytes
@@ -285,6 +285,15 @@ def test_chats_beside_mcp_servers_are_measured(capsys: pytest.CaptureFixture[str
 def test_streams_beside_an_open_ui_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
     """Two pages sign in and take events, and each row has a ratio."""
     assert ui_open.main(["--quick"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")][2:]
+    assert [row.split("|")[1].strip() for row in rows] == ["request", "stream of one chunk", "chunk, paced"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_runs_whose_bytes_are_kept_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    """Both proxies answer every request, and each row has a ratio."""
+    assert kept_bytes.main(["--quick"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")][2:]
     assert [row.split("|")[1].strip() for row in rows] == ["request", "stream of one chunk", "chunk, paced"]
 

@@ -48,7 +48,7 @@ class FakeUi:
             "role": "admin",
             "via": "key",
             "version": "0.3.0",
-            "capture": {"allowed": True, "reason": None},
+            "capture": {"allowed": True, "reason": None, "keeps": False, "not_kept": None},
             "playground": {"allowed": True, "reason": None},
             "content": "tools",
             "demo": None,

@@ -127,7 +127,7 @@ def _own_folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     with (folder / _LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        (folder / CONFIG_NAME).write_text('[store]\nurl = "sqlite:///demo.db"\nseal = false\n', "utf-8")
+        (folder / CONFIG_NAME).write_text('[store]\nurl = "sqlite:///demo.db"\n', "utf-8")
         yield folder
 
 
@@ -178,8 +178,8 @@ def demo_config(port: int, fixtures: Path, folder: Path) -> Config:
             allow=(*TOOLS, LEAVE_NOTE, *([CONVERT] if servers else [])), approve=(LEAVE_NOTE,)
         ),
         mcp=McpConfig(serve=True, servers=servers),
-        # It holds nothing but the recorded conversation, and the next demo deletes it.
-        store=StoreConfig(url=f"sqlite:///{folder / 'demo.db'}", seal=False),
+        # Whoever tries it can look at every byte of it; the next demo deletes all of it with its key.
+        store=StoreConfig(url=f"sqlite:///{folder / 'demo.db'}", content="all"),
         # It reaches nothing, and its commands are to work as pasted.
         auth=AuthConfig(mode="open"),
         log=LogConfig(level="warning"),

@@ -28,7 +28,8 @@ from proxy.server.compose.endpoint_handlers import Surroundings, make_endpoint_h
 from proxy.server.compose.overrides import Overrides
 from proxy.server.compose.runs import create_runs
 from proxy.server.compose.services import Services, built_in_wires, create_services
-from proxy.server.compose.ui import Edge, WebUi, make_captures, make_sessions, serves_ui
+from proxy.server.compose.taping import make_taping
+from proxy.server.compose.ui import Edge, WebUi, make_sessions, serves_ui
 from proxy.server.config.load import Config
 from proxy.server.config.rules import is_loopback
 from proxy.server.peers import Peers
@@ -89,12 +90,12 @@ async def create_app(
     authenticator = given.authenticator or authentication.authenticator
     endpoints = given.endpoints.and_also(MCP_ENDPOINTS) if config.mcp.serve else given.endpoints
     targets, draining = Targets(endpoints), Draining()
-    peers, captures, web_ui = peers or Peers(), None, None
+    peers, web_ui, has_ui = peers or Peers(), None, serves_ui(config, authentication)
     admin = make_admin(services, authenticator)
-    if serves_ui(config, authentication):
-        captures = make_captures(services, peers)
-        web_ui = WebUi(services, make_sessions(services, authentication, hash_key), captures, given.demo)
-    router = services.router(captures)
+    taping = make_taping(services, given, peers, asked=has_ui)
+    if has_ui:
+        web_ui = WebUi(services, make_sessions(services, authentication, hash_key), taping, given.demo)
+    router = services.router(taping.wrap)
     edge = Edge(admin, router, authentication.ring, draining, targets, peers)
     own = OwnPaths(
         authenticator=authenticator,
@@ -110,7 +111,7 @@ async def create_app(
         given,
         Surroundings(router, draining, permissions, Tickets(authentication)),
         item_keys,
-        captures,
+        taping,
     )
     pipeline = Pipeline(
         targets=targets,
@@ -141,7 +142,7 @@ def _replays(services: Services) -> OfflineReplay:
     async def make(config: Config, overrides: Overrides) -> App:
         return await create_app(config, overrides=overrides)
 
-    return OfflineReplay(make, services.config, services.registry)
+    return OfflineReplay(make, services.config, services.registry, services.store)
 
 
 async def _checked_services(

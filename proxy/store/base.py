@@ -12,6 +12,7 @@ from proxy.records import (
     InvocationLog,
     InvocationStatus,
     KeptResults,
+    KeptWire,
     KeySet,
     MessageRecord,
     NativeCall,
@@ -41,6 +42,7 @@ __all__ = [
     "UsageFilter",
     "UsageKey",
     "UsageRow",
+    "WireLog",
 ]
 
 MAX_CALLED: Final = 10_000
@@ -269,6 +271,25 @@ class PinStore(Protocol):
         ...
 
 
+class WireLog(Protocol):
+    """Where the bytes of runs are kept, on both sides of the wire."""
+
+    def put_wire(self, record: KeptWire) -> None:
+        """Keep the bytes of a run, unless ``store.content`` is ``none`` or they would not be sealed.
+
+        Queued, as any write.
+        """
+        ...
+
+    async def find_wire(self, run_id: str) -> KeptWire | None:
+        """The bytes of the run of exactly this id, for ``store.keep_days``; raises StoreError."""
+        ...
+
+    async def wire_size(self, run_id: str) -> int | None:
+        """How many bytes are kept of a run, ``None`` for none, without reading them; raises StoreError."""
+        ...
+
+
 class DiagnosisStore(Protocol):
     """Where it is kept what ``toolrelay doctor`` found of each upstream last, as JSON by its name."""
 
@@ -290,6 +311,7 @@ class Store(
     PinStore,
     DiagnosisStore,
     ThreadLog,
+    WireLog,
     Protocol,
 ):
     """Runs, turns, messages, invocations, effects, suspended turns, responses, large results, client keys.

@@ -35,6 +35,7 @@ __all__ = [
     "RESULTS",
     "SEALED",
     "SUSPENDED",
+    "WIRE_BYTES",
     "ContentTable",
     "Seal",
     "SealRing",
@@ -113,6 +114,13 @@ APPROVALS: Final = ContentTable(
     ("arguments", "arguments_shown", "words", "edited"),
     "approval",
 )
+WIRE_BYTES: Final = ContentTable(
+    "wire_bytes",
+    ("run_id", "caller", "size", "cut", "payload", "created_at"),
+    ("run_id",),
+    ("payload",),
+    "run as it went over the wire",
+)
 BACKGROUND: Final = ContentTable(
     "background_runs",
     (
@@ -123,7 +131,9 @@ BACKGROUND: Final = ContentTable(
     ("request",),
     "background response",
 )  # fmt: skip
-CONTENT: Final = (MESSAGES, SUSPENDED, HIDDEN, RESPONSES, RESULTS, NATIVE_CALLS, APPROVALS, BACKGROUND)
+CONTENT: Final = (
+    MESSAGES, SUSPENDED, HIDDEN, RESPONSES, RESULTS, NATIVE_CALLS, APPROVALS, BACKGROUND, WIRE_BYTES,
+)  # fmt: skip
 """What goes with its days, and where room is needed."""
 
 RECORD: Final = (CLAIMS, CALLS)

@@ -1,10 +1,17 @@
 """The web UI over the real server: the demo, from its first line to the run that one click makes."""
 
+import asyncio
+import zipfile
+from pathlib import Path
+
 import pytest
 from e2e_browser import chromium
 from require import require
 from ui_browser import opened
 from ui_pictures import demo
+from waiting import until
+
+from proxy.upstreams.recorded.fixtures import load_exchanges
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -50,6 +57,41 @@ async def test_the_first_tool_call_is_one_click_away() -> None:
             assert not any(words in text for words in BROKEN), page
         assert tab.problems == []
         assert all(url.startswith((address, "about:", "data:", "blob:")) for url in tab.asked)
+
+
+async def test_every_run_of_the_demo_has_its_bytes(tmp_path: Path) -> None:
+    """Nobody asked for a capture: both sides are shown, a fixture is saved, and a replay is the same."""
+    require("chromium", chromium() is not None, "no Chromium is installed")
+    async with demo() as link, opened(link) as tab:
+        await tab.send("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+        await tab.click("Ask the demo question")
+        await tab.until("document.querySelector('.list .item').innerText.includes('Completed')")
+        await tab.run("document.querySelector('.list .item a').click()")
+        await tab.until("document.querySelectorAll('.tl .call-row').length === 2")
+        run = await tab.run("location.pathname")
+        await tab.click("More", within="main")
+        await tab.click("Save as fixture")
+        saved = tmp_path / f"{run.rpartition('/')[2]}.zip"
+        await until(saved.exists)
+        await tab.click("Replay", within="main")
+        await tab.has("The same as recorded")
+        await tab.run("document.querySelector('dialog').close()")
+        await tab.run(
+            "[...document.querySelectorAll('a.btn')].find((e) => e.innerText.includes('Wire')).click()"
+        )
+        await tab.has("untouched, ")
+        fates = (
+            "[...new Set([...document.querySelectorAll('.wire-row .fate strong')].map((e) => e.innerText))]"
+        )
+        assert {"inserted", "withheld"} <= set(await tab.run(fates))
+        assert not await tab.run("document.querySelector('main').innerText.includes('Capture the next runs')")
+        assert tab.problems == []
+    with zipfile.ZipFile(saved) as archive:
+        await asyncio.to_thread(archive.extractall, tmp_path)
+    first, second = load_exchanges([tmp_path])
+    assert (first.status, second.status) == (200, 200)
+    assert b"get_current_time" in (first.sse or b"")
+    assert (tmp_path / saved.stem / "client" / "request.json").exists()
 
 
 @pytest.mark.parametrize("dialect", ["chat", "responses", "messages", "ollama"])

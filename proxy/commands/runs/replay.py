@@ -21,25 +21,33 @@ async def _make_app(config: Config, overrides: Overrides) -> App:
 
 
 async def replay_run(config: Config, run_id: str, *, online: bool, model: str | None, as_json: bool) -> bool:
-    """Run a recorded run again and print the difference; ``False`` where the upstream gave no answer.
+    """Run a recorded run again and print the difference.
+
+    ``False`` where the upstream gave no answer, or the client would get other bytes than it got.
 
     With ``online`` the configuration's default upstream is asked, as ``model`` if one is named; without
     it the record answers for the model.  Raises ConfigError where the record has too little.
     """
     async with Record(config) as store:
         detail = await find_run(store, run_id)
+        wire = None if online else await store.find_wire(detail.run.id)
     log_content_read("runs replay", run_id=detail.run.id, sent=online)
-    done = await replay_again(_make_app, config, detail, online=online, model=model)
+    done = await replay_again(_make_app, config, detail, online=online, model=model, wire=wire)
     report = done.report
     if as_json:
         facts = {"run_id": detail.run.id, "online": online, "missing": list(done.missing)}
-        same = {"unmatched": list(done.unmatched), "same": not report.differs}
+        same = {"unmatched": list(done.unmatched), "same": not report.differs, "bytes": _bytes(done)}
         say(to_line(facts | same | report.json()))
     else:
         _print(done, online=online)
     if not online:
-        return True
+        return done.same_bytes is not False
     return done.status in (detail.run.status, "completed")
+
+
+def _bytes(done: Replayed) -> dict[str, Any]:
+    """Whether the client got the same bytes, ``null`` with a reason where that is not known."""
+    return {"same": done.same_bytes, "not_compared": done.not_compared or None}
 
 
 def _print(done: Replayed, *, online: bool) -> None:
@@ -47,6 +55,8 @@ def _print(done: Replayed, *, online: bool) -> None:
         "asked the upstream; used the recorded tool results"
         if online
         else "offline; used the recorded model answers and tool results"
+        if done.same_bytes is None
+        else "offline; used the recorded bytes of the upstream, tool results, ids and times"
     )
     for note in done.notes():
         console().print(text(note))

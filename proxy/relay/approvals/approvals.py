@@ -25,6 +25,7 @@ from proxy.approval_records import (
     ApprovalStatus,
     Decided,
 )
+from proxy.chance import drawn
 from proxy.errors import RequestError, StoreError, ToolErrorCode, ToolFailure
 from proxy.events import ToolCall, ToolResult
 from proxy.records import Meter
@@ -165,7 +166,7 @@ class Approvals(Decisions):
         self, call: ToolCall, planned: PlannedCall, context: RunContext, identity: Identity, now: float
     ) -> Approval:
         return Approval(
-            id=f"appr_{uuid.uuid4().hex}",
+            id=drawn("approval_id", lambda: f"appr_{uuid.uuid4().hex}"),
             run_id=context.run_id,
             turn=context.turn,
             seq=call.index,

@@ -7,6 +7,7 @@ from typing import Any, Final
 import orjson
 
 from proxy.approval_records import Approval, ApprovalStatus
+from proxy.chance import drawn
 from proxy.tools.contract.redaction import brief
 
 __all__ = ["notice", "question", "verdict_of"]
@@ -48,13 +49,18 @@ def question(approval: Approval) -> dict[str, Any]:
         "summary": _line(approval).removeprefix("- "),
         "effect": approval.effect,
         "why": approval.rule,
-        "expires_at": approval.expires_at,
+        "expires_at": _expires_at(approval),
     }
 
 
 def _line(approval: Approval) -> str:
-    until = datetime.fromtimestamp(approval.expires_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    until = datetime.fromtimestamp(_expires_at(approval), UTC).strftime("%Y-%m-%d %H:%M UTC")
     return f"- {approval.tool} with {_short(approval)} ({approval.id}, until {until})"
+
+
+def _expires_at(approval: Approval) -> float:
+    """The end of an approval as people are told it; in a replay, as they were told it then."""
+    return drawn(f"expires {approval.id}", lambda: approval.expires_at)
 
 
 def _short(approval: Approval) -> str:

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 from proxy.records import MessageRecord, RunRecord, RunStatus, TurnRecord
-from proxy.relay.base import RunEvents
+from proxy.relay.base import ClientStream, RunEvents
 from proxy.relay.memory.outcomes import Recall
 from proxy.relay.run.job import Job
 from proxy.relay.run.state import State
+from proxy.relay.run.tapes import NoTapes, Tape, Tapes
 from proxy.store.base import Store
 
 __all__ = ["Journal"]
@@ -21,9 +22,20 @@ _MOST_NAME = 200
 class Journal:
     """Writes rows, and tells whoever watches."""
 
-    def __init__(self, store: Store, watch: RunEvents) -> None:
+    def __init__(self, store: Store, watch: RunEvents, tapes: Tapes | None = None) -> None:
+        """``tapes`` note the bytes of runs."""
         self._store = store
-        self._watch = watch
+        self.watch = watch
+        self._tapes: Tapes = tapes or NoTapes()
+
+    @property
+    def sealed(self) -> bool:
+        """Whether no content is written as it is; see :class:`~proxy.store.base.Store`."""
+        return self._store.sealed
+
+    def tape(self, job: Job, client: ClientStream) -> Tape | None:
+        """What notes the bytes of a run, ``None`` where nothing does."""
+        return self._tapes.begin(job, client)
 
     def began(self, job: Job, state: State) -> None:
         """Put a run on record that begins, and its request where that is kept."""
@@ -38,7 +50,7 @@ class Journal:
             "preview": request.preview,
             "agent": _agent(job),
         }
-        self._watch("run_started", facts)
+        self.watch("run_started", facts)
 
     def turn_ended(self, job: Job, state: State, error: str | None = None) -> None:
         """Put the turn on record; ``error`` is what the run makes of a turn that failed."""
@@ -75,7 +87,7 @@ class Journal:
             return
         state.outcome.turns_told = turn.number
         usage = turn.usage
-        self._watch(
+        self.watch(
             "turn_finished",
             {
                 "run_id": job.identity.run_id,
@@ -105,7 +117,7 @@ class Journal:
             self._store.put_messages(_messages(job, state, status))
         self._store.put_run(record)
         memory = {} if record.memory is None else {"memory": record.memory["counts"]}
-        self._watch(
+        self.watch(
             "run_finished",
             memory
             | {

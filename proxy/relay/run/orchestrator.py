@@ -13,7 +13,7 @@ from dataclasses import replace
 from proxy.errors import NotOnRecord, UpstreamError, WireError
 from proxy.events import ToolCall
 from proxy.records import RunStatus
-from proxy.relay.base import ClientStream, OnBroken, RunEvents, RunSettings, ignore_broken, no_events
+from proxy.relay.base import ClientStream, OnBroken, RunSettings, ignore_broken
 from proxy.relay.headers import LEFT_OUT, RESTORED, restored_header
 from proxy.relay.memory.run_memory import RunMemory
 from proxy.relay.nested import RunEnd
@@ -32,7 +32,6 @@ from proxy.relay.run.turn.model_turn import ModelTurns
 from proxy.relay.run.turn.rejection import TurnRejected
 from proxy.relay.run.usage import RunUsage
 from proxy.relay.stopping import message_of, stopped
-from proxy.store.base import Store
 from proxy.tools.running.ledger import RunContext
 from proxy.tools.running.runner import Runner
 from proxy.wires.client_port import ApprovedCall, ClientView
@@ -48,23 +47,21 @@ class Orchestrator:
         self,
         *,
         runner: Runner,
-        store: Store,
+        journal: Journal,
         settings: RunSettings,
         memory: RunMemory,
         approver: Approver,
-        watch: RunEvents = no_events,
         broken: OnBroken = ignore_broken,
         parents: Parents | None = None,
     ) -> None:
         """``parents`` are the runs that wait for agents which they called."""
-        self._sealed = store.sealed
         self._idempotency = memory.idempotency
         self._settings = settings
         self._turns = ModelTurns(settings, memory.refusals, broken)
-        self._tools = ToolCalls(runner, approver, settings, memory, watch, parents or Parents())
+        self._tools = ToolCalls(runner, approver, settings, memory, journal.watch, parents or Parents())
         self._approvals = memory.approvals
         self._ending = RunEnding(memory, settings)
-        self._journal = Journal(store, watch)
+        self._journal = journal
 
     async def run(self, job: Job, client: ClientStream) -> None:
         """Serve one request to its end.
@@ -72,6 +69,15 @@ class Orchestrator:
         Whatever happens, the client gets a whole answer or an error that it can read, and the run
         is closed on record, also when the client has gone (rule E4).
         """
+        tape = self._journal.tape(job, client)
+        if tape is None:
+            return await self._serve(job, client)
+        try:
+            await self._serve(job, tape.client)
+        finally:
+            tape.finish()
+
+    async def _serve(self, job: Job, client: ClientStream) -> None:
         state = self._begin(job, client, time.time())
         status: RunStatus = "failed"
         error: str | None = "internal_error"
@@ -153,7 +159,7 @@ class Orchestrator:
             identity.key,
             tools.selection.catalog,
         )
-        now = ToolState(tools, context, self._sealed)
+        now = ToolState(tools, context, self._journal.sealed)
         writer = job.client.port.writer(
             request,
             ClientView(

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from proxy.caches import Derived
+from proxy.chance import drawn
 from proxy.errors import ToolFailure
 from proxy.events import ToolCall, ToolProgress, ToolResult
 from proxy.records import ToolEffect
@@ -110,6 +111,7 @@ class ToolCalls:
                 results = await running
         else:
             results = await running
+        shown.all_finished()
         await shown.show(False)
         waiting = [
             ToolResult(call.call_id, False, mark_of(state.turn.waiting[call.index].id))
@@ -190,6 +192,8 @@ class _ShownCalls:
         self._calls = {call.call_id: call for call in (*command.calls, *state.run.hidden_calls)}
         self._started: set[str] = set()
         self._pending: list[bytes] = []
+        self._results: dict[str, tuple[ToolCall, ToolResult]] = {}
+        self._order: list[str] = []
         self.notifier = Notifier()
 
     def started(self, call: ToolCall, arguments_redacted: Any) -> None:
@@ -204,8 +208,20 @@ class _ShownCalls:
         self._put(self._output.writer.tool_progressed(self._calls.get(call.call_id, call), progress))
 
     def finished(self, call: ToolCall, result: ToolResult) -> None:
-        """A call has a result."""
+        """A call has a result.  In a replay results are shown in the order in which they came at first."""
         self.started(call, result.arguments_redacted)  # A call that was refused has not been shown yet.
+        self._results[call.call_id] = (call, result)
+        self._order.append(drawn("finished", lambda: call.call_id))
+        while self._order and self._order[0] in self._results:
+            self._finish(*self._results.pop(self._order.pop(0)))
+
+    def all_finished(self) -> None:
+        """No call has a result any more that is not here: show those that wait for another one."""
+        for call, result in self._results.values():
+            self._finish(call, result)
+        self._results.clear()
+
+    def _finish(self, call: ToolCall, result: ToolResult) -> None:
         self._put(self._output.writer.tool_finished(self._calls.get(result.call_id, call), result))
         self._tell(call, result)
 

@@ -26,7 +26,6 @@ from proxy.server.api.request_options import request_options_of
 from proxy.server.api.request_reader import RequestReader
 from proxy.server.api.routes import check_query, routes_of_model
 from proxy.server.auth.principals import Principal
-from proxy.server.captures import Captures
 from proxy.server.context import Context
 from proxy.server.detached.answers import send_events
 from proxy.server.detached.resumable import resume_of, same_request
@@ -238,34 +237,12 @@ class Generate:
         bound = structlog.contextvars.bind_contextvars(run_id=run_id)
         try:
             heard = self._clients.heard(client, ask.body.raw)
-            captures = self._clients.captures
-            if captures is not None and captures.orders:
-                await self._run_captured(job, heard, ask, captures)
-            else:
-                await self._orchestrator.run(job, heard)
+            await self._orchestrator.run(job, heard)
         finally:
             structlog.contextvars.reset_contextvars(**bound)
         if not client.started:
             raise ConnectionResetError("the client left before its response began")
         return client.response
-
-    async def _run_captured(self, job: Job, client: ClientStream, ask: Ask, captures: Captures) -> None:
-        """Run a job, and keep the bytes of both sides if somebody asked for those of its caller."""
-        begun = captures.begin(
-            client,
-            job.identity.run_id,
-            job.identity.caller,
-            ask.body.raw,
-            keeps=job.client.request.keeps,
-        )
-        if begun is None:
-            await self._orchestrator.run(job, client)
-            return
-        heard, tape, token = begun
-        try:
-            await self._orchestrator.run(job, heard)
-        finally:
-            captures.finish(tape, token)
 
 
 def _is_background(context: Context, body: Body) -> bool:

@@ -20,7 +20,6 @@ from proxy.relay.base import ClientStream
 from proxy.relay.memory.commit_waiter import CommitWaiter
 from proxy.relay.memory.threads import Threads
 from proxy.server.auth.principals import Principals
-from proxy.server.captures import Captures
 from proxy.server.context import Context
 from proxy.server.serving.draining import Draining
 from proxy.server.serving.request import EdgeRequest
@@ -213,8 +212,7 @@ AnyClientStream = HttpClientStream | WebSocketStream
 
 
 class ClientStreams:
-    """Makes the responses to clients.  ``captures`` keeps the bytes of some runs, and ``listen`` hears what
-    is answered to bodies that are read."""
+    """Makes the responses to clients.  ``listen`` hears what is answered to bodies that are read."""
 
     def __init__(
         self,
@@ -224,9 +222,7 @@ class ClientStreams:
         draining: Draining,
         principals: Principals,
         listen: Listen | None = None,
-        captures: Captures | None = None,
     ) -> None:
-        self.captures = captures
         self._store = store
         self._threads = threads
         self._settle: Settle | None = partial(commits.wait_before_end, "owner") if commits.shared else None

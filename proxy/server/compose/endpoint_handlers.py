@@ -7,6 +7,7 @@ from proxy.relay.direct_calls import DirectCalls
 from proxy.relay.memory.commit_waiter import CommitWaiter
 from proxy.relay.memory.deletion import UpstreamDeletion
 from proxy.relay.routing.router import Router
+from proxy.relay.run.tapes import Tapes
 from proxy.relay.runs import Runs
 from proxy.server.api.counting import Counting
 from proxy.server.api.forwarder import Forwarder
@@ -22,7 +23,6 @@ from proxy.server.api.stored_responses import StoredResponses
 from proxy.server.auth.permissions import PermissionSets
 from proxy.server.auth.principals import Principals
 from proxy.server.auth.tickets import Tickets
-from proxy.server.captures import Captures
 from proxy.server.compose.ask_again import AskMaker
 from proxy.server.compose.overrides import Overrides
 from proxy.server.compose.runs import create_runs
@@ -62,7 +62,7 @@ def make_endpoint_handlers(
     given: Overrides,
     around: Surroundings,
     item_keys: Sequence[bytes],
-    captures: Captures | None = None,
+    tapes: Tapes,
 ) -> dict[Kind, EndpointHandler]:
     """What answers requests that were let in, by the kind of their endpoint; ``other`` for all others.
 
@@ -71,10 +71,10 @@ def make_endpoint_handlers(
     draining = around.draining
     config, store, principals = services.config, services.store, Principals(services.config.auth.end_user)
     wires = {**built_in_wires(item_keys), **given.wires}
-    runs = create_runs(services, given, wires, item_keys)
+    runs = create_runs(services, given, wires, item_keys, tapes)
     request_reader = RequestReader(_body_bounds(config), principals, store, runs.memory.commits)
     clients = ClientStreams(
-        store, runs.memory.threads, runs.memory.commits, draining, principals, given.listen, captures
+        store, runs.memory.threads, runs.memory.commits, draining, principals, given.listen
     )
     forwarder = Forwarder(request_reader, clients, runs.prices, services.instruments.hooks, wires)
     passthrough = Passthrough(request_reader, forwarder, runs.prices)

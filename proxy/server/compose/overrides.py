@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from proxy.chance import Value
 from proxy.relay.run.approver import Approver, NobodyApproves
 from proxy.server.auth.authenticate import (
     Authenticator,
@@ -35,7 +36,8 @@ class Overrides:
     ``approver`` decides about calls that need an approval.
     ``endpoints`` are what is served, ``wires`` dialects beside those that are built in, by their names.
     ``providers`` are all sources of tools, in place of those of the configuration; ``further`` ones stand
-    beside the configured.  ``demo`` is what the pages of the web UI offer to ask.
+    beside the configured.  ``demo`` is what the pages of the web UI offer to ask.  ``drawn`` are the ids and
+    times that runs take again from one that is repeated.
     """
 
     clock: Clock | None = None
@@ -55,3 +57,4 @@ class Overrides:
     providers: Sequence[ToolProvider] | None = None
     further: Sequence[ToolProvider] = ()
     demo: Mapping[str, str] | None = None
+    drawn: Mapping[str, Sequence[Value]] | None = None

@@ -16,8 +16,10 @@ from proxy.relay.memory.threads import Threads
 from proxy.relay.offer import OfferRules
 from proxy.relay.planning import Planner, PlanSettings
 from proxy.relay.routing.prices import Price, Prices, to_nanos
+from proxy.relay.run.journal import Journal
 from proxy.relay.run.orchestrator import Orchestrator
 from proxy.relay.run.parents import Parents
+from proxy.relay.run.tapes import Tapes
 from proxy.relay.runs import Runs
 from proxy.server.compose.overrides import Overrides
 from proxy.server.compose.services import Services
@@ -29,11 +31,16 @@ __all__ = ["create_runs"]
 
 
 def create_runs(
-    services: Services, given: Overrides, wires: Mapping[str, Wire], item_keys: Sequence[bytes]
+    services: Services,
+    given: Overrides,
+    wires: Mapping[str, Wire],
+    item_keys: Sequence[bytes],
+    tapes: Tapes | None = None,
 ) -> Runs:
     """Make what runs need; requests over HTTP are one of those who ask.  ``wires`` are by their names.
 
-    ``item_keys`` encrypt what clients carry: the first one, and the others still decrypt.
+    ``item_keys`` encrypt what clients carry: the first one, and the others still decrypt.  ``tapes`` note the
+    bytes of runs.
     """
     config, store = services.config, services.store
     prices = _prices(config)
@@ -61,11 +68,10 @@ def create_runs(
     )
     orchestrator = Orchestrator(
         runner=services.runner,
-        store=store,
+        journal=Journal(store, services.instruments.run_events(given.on_run_event), tapes),
         settings=_run_settings(config),
         memory=memory,
         approver=given.approver,
-        watch=services.instruments.run_events(given.on_run_event),
         broken=services.instruments.hooks.broken,
         parents=parents,
     )

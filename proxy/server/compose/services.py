@@ -12,7 +12,6 @@ from proxy.errors import ConfigError, Guard
 from proxy.relay.approvals.approvals import Approvals
 from proxy.relay.routing.router import Router
 from proxy.server.approval_webhook import ApprovalWebhook
-from proxy.server.captures import Captures
 from proxy.server.compose.approvals import make_approvals, make_webhook
 from proxy.server.compose.credentials import OpenCredentials
 from proxy.server.compose.overrides import Overrides
@@ -134,9 +133,8 @@ class Services:
         dialects = {name: wire.dialect for name, wire in built_in_wires().items()}
         return {name: dialect.shown(dialect.path) for name, dialect in dialects.items()}
 
-    def router(self, captures: Captures | None = None) -> Router:
-        """The upstreams in the order of the configuration, whose requests ``captures`` may note."""
-        wrap = captures.wrap if captures is not None else (lambda upstream: upstream)
+    def router(self, wrap: Callable[[Upstream], Upstream] = lambda upstream: upstream) -> Router:
+        """The upstreams in the order of the configuration, each in what ``wrap`` makes of it."""
         return Router(
             [served(self.config, name, wrap(upstream)) for name, upstream in self.upstreams.items()]
         )

@@ -11,7 +11,6 @@ from proxy.server.api.admin import Admin
 from proxy.server.auth.authenticate import Authentication, OpenAuthenticator
 from proxy.server.auth.key_ring import KeyRing
 from proxy.server.callers import Caller, Rights
-from proxy.server.captures import CAPTURES, Captures
 from proxy.server.compose.services import Services
 from proxy.server.config.key_grants import KeyGrants
 from proxy.server.config.load import Config
@@ -21,6 +20,7 @@ from proxy.server.limits.rules import KeyLimits, parse_limits
 from proxy.server.peers import Peers
 from proxy.server.serving.draining import Draining
 from proxy.server.serving.target import Targets
+from proxy.server.taping.taping import Taping
 from proxy.server.ui.approval_pages import ApprovalPages
 from proxy.server.ui.capturing import Capturing
 from proxy.server.ui.feed import Feed
@@ -36,7 +36,7 @@ from proxy.server.ui.static_files import StaticFiles
 from proxy.server.ui.surface import Route, Ui
 from proxy.server.ui.tool_pages import ToolPages
 
-__all__ = ["Edge", "WebUi", "make_captures", "make_sessions", "serves_ui"]
+__all__ = ["Edge", "WebUi", "make_sessions", "serves_ui"]
 
 
 def serves_ui(config: Config, authentication: Authentication) -> bool:
@@ -64,22 +64,6 @@ class Edge:
     peers: Peers
 
 
-def make_captures(services: Services, peers: Peers) -> Captures:
-    """What keeps the bytes of runs for which somebody asks, and is told by other processes of the port."""
-    config = services.config
-    refused = None
-    if config.ui.capture == "off":
-        refused = 'ui.capture = "off"'
-    elif config.store.content == "none":
-        refused = 'store.content = "none"'
-    elif not services.store.sealed:
-        refused = "content is not encrypted here; set store.seal_key"
-    captures = Captures(services.store, refused)
-    if refused is None:
-        peers.publish(CAPTURES, captures.told)
-    return captures
-
-
 class WebUi:
     """What the pages are answered with, put together."""
 
@@ -87,12 +71,12 @@ class WebUi:
         self,
         services: Services,
         sessions: Sessions,
-        captures: Captures,
+        taping: Taping,
         demo: Mapping[str, str] | None = None,
     ) -> None:
         self._services = services
         self.sessions = sessions
-        self._captures = captures
+        self._taping = taping
         self._demo = demo
         self._playground: Playground | None = None
 
@@ -102,7 +86,7 @@ class WebUi:
         rows = RunRows(store)
         offer = OfferFacts(services.registry, services.policy, _lines(config))
         capturing = Capturing(
-            self._captures,
+            self._taping,
             edge.peers,
             store,
             config.keys,
@@ -152,13 +136,18 @@ class WebUi:
 
     def _facts(self, session: Session) -> dict[str, Any]:
         config = self._services.config
-        capture = self._captures.refused
+        capture = self._taping.captures.refused
         models = config.ui.playground_models
         return {
             "version": __version__,
             "content": config.store.content,
             "approvals": {"edit": config.approvals.edit},
-            "capture": {"allowed": capture is None, "reason": capture},
+            "capture": {
+                "allowed": capture is None,
+                "reason": capture,
+                "keeps": not self._taping.not_kept,
+                "not_kept": self._taping.not_kept or None,
+            },
             "playground": {
                 "allowed": bool(models),
                 "reason": None if models else "ui.playground_models is empty",

@@ -526,6 +526,12 @@ class StoreConfig(Section):
         description="Which content to keep: all (requests and responses too), tools (turns with tools) or "
         "none.",
     )
+    wire_bytes: bool = Field(
+        default=True,
+        description='With content = "all", keep the bytes of each run too, as client and upstream sent and '
+        "received them: for the wire inspector and for toolrelay runs replay. 4 MiB of a run at most, never "
+        "headers, and only in an encrypted record.",
+    )
     keep_days: float = Field(
         default=30, gt=0, le=36500, allow_inf_nan=False, description="Days to keep content."
     )

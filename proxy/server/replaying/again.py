@@ -1,8 +1,10 @@
 """A recorded run once more, with every tool result as it was, and what differs then.
 
 Offline the model's own words come from the record, and what is tried is the configuration: policy, schemas,
-budgets.  Against another upstream the client's recorded request is sent there.  Both go through the server as
-``serve`` makes it, with a record in memory; no tool runs.
+budgets.  Where the bytes of the run were kept, the client's request is sent again, the upstream answers with
+the very bytes, ids and times are those that were made then, and bytes are compared.  Against another upstream
+the client's recorded request is sent there.  All go through the server as ``serve`` makes it, with a record
+in memory; no tool runs.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -11,9 +13,11 @@ from typing import Any, Final, Protocol
 
 import aiohttp
 import orjson
+import structlog
 from aiohttp import web
 
 from proxy.errors import ConfigError
+from proxy.records import KeptWire
 from proxy.server.api.json_output import to_line
 from proxy.server.compose.overrides import Overrides
 from proxy.server.compose.services import Services
@@ -24,9 +28,11 @@ from proxy.server.config.settings import (
     ServerConfig,
     StoreConfig,
     TelemetryConfig,
+    ToolsConfig,
     UpstreamConfig,
 )
 from proxy.server.config.ui import UiConfig
+from proxy.server.replaying.exact import TO_CLIENT, TapedAnswers, compare_bytes, wire_of
 from proxy.server.replaying.frozen import (
     FrozenProvider,
     FrozenResults,
@@ -37,6 +43,8 @@ from proxy.server.replaying.frozen import (
 )
 from proxy.server.serving.application import Application
 from proxy.server.serving.runner import EdgeRunner
+from proxy.server.taping.tape import MAX_BYTES, Taped, read_tape
+from proxy.server.telemetry.logging import REPLAY
 from proxy.store.base import RunDetail, RunFilter
 from proxy.tools.access.catalog import Catalog
 from proxy.upstreams.base import Upstream
@@ -46,6 +54,8 @@ __all__ = ["App", "MakeApp", "Replayed", "Report", "replay_again"]
 _GRACE_S: Final = 30.0
 """Seconds past the budget of a run in which its answer must have come."""
 
+_TOOLS: Final = "x-toolrelay-tools"
+_TRACE: Final = "x-toolrelay-trace"
 _DRAIN_S: Final = 1.0
 """Seconds that the server of a replay waits for effects at its end: no tool runs, so there are none."""
 
@@ -70,6 +80,7 @@ class _Attempt:
     unmatched: Sequence[str]
     withheld: Mapping[str, str]
     refused: str = ""
+    taped: Taped | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +89,8 @@ class Replayed:
 
     ``status`` is that of the second run, ``None`` where there was none.  ``missing`` is what of the replay is
     not as it was, because the record does not have it; ``withheld`` are tools that are not offered any more,
-    with the rule; ``unmatched`` tools whose calls have no recorded result.
+    with the rule; ``unmatched`` tools whose calls have no recorded result.  ``not_compared`` says why no
+    bytes are compared, empty where they are.
     """
 
     report: "Report"
@@ -86,6 +98,13 @@ class Replayed:
     missing: Sequence[str]
     withheld: Mapping[str, str]
     unmatched: Sequence[str]
+    not_compared: str = ""
+
+    @property
+    def same_bytes(self) -> bool | None:
+        """Whether the client got the same bytes; ``None`` where that is not known."""
+        compared = [(was, now) for name, was, now in self.report.lines if name == TO_CLIENT]
+        return compared[0][0] == compared[0][1] if compared else None
 
     def notes(self) -> list[str]:
         """What a person should know before they trust the comparison."""
@@ -96,6 +115,7 @@ class Replayed:
                 f"no recorded result matches a call of {tool}; the model was told so"
                 for tool in self.unmatched
             ),
+            *([f"bytes are not compared: {self.not_compared}"] if self.not_compared else []),
         ]
 
 
@@ -107,29 +127,66 @@ async def replay_again(
     online: bool = False,
     model: str | None = None,
     tools: Catalog | None = None,
+    wire: KeptWire | None = None,
 ) -> Replayed:
     """Run a recorded run again, with the server that ``make_app`` makes, and compare.
 
     With ``online`` the configuration's default upstream is asked, as ``model`` if one is named; without
     it the record answers for the model.  ``tools`` are those to describe to it, in place of those that the
-    configuration has loaded anew.  Raises ConfigError where the record has too little.
+    configuration has loaded anew.  ``wire`` are the bytes of the run, if they were kept.  Raises ConfigError
+    where the record has too little.
     """
     recorded = take_apart(detail)
-    missing = _missing(detail, recorded, online=online)
     if detail.run.status == "running":
         raise ConfigError("ID", "this run has not ended yet", "Wait until it has ended")
-    if (recorded.request is None) if online else bool(recorded.unknown or not detail.turns):
+    taped = None if wire is None or online else read_tape(wire.payload)
+    why = _not_exact(detail, taped)
+    exact = taped if not why else None
+    missing = [] if exact is not None else _missing(detail, recorded, online=online)
+    lacks = (recorded.request is None) if online else bool(recorded.unknown or not detail.turns)
+    if lacks and exact is None:
         raise ConfigError(
             "ID", f"the store has too little of this run to replay it: {'; '.join(missing)}", _remedy(online)
         )
-    attempt = await _run_again(make_app, config, detail, recorded, online=online, model=model, tools=tools)
+    kind = Kind(online, model, tools, exact)
+    with structlog.contextvars.bound_contextvars(**{REPLAY: detail.run.id}):
+        attempt = await _run_again(make_app, config, detail, recorded, kind)
     return Replayed(
-        report=_compare(detail, recorded, attempt),
+        report=_compare(detail, recorded, attempt, exact),
         status=attempt.detail.run.status if attempt.detail is not None else None,
         missing=missing,
         withheld=attempt.withheld,
         unmatched=attempt.unmatched,
+        not_compared="" if online else why,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a run is replayed: see :func:`replay_again`; ``exact`` are its bytes where they are all there."""
+
+    online: bool
+    model: str | None
+    tools: Catalog | None
+    exact: Taped | None
+
+
+def _not_exact(detail: RunDetail, taped: Taped | None) -> str:
+    """Why a run cannot be replayed from its bytes, empty where it can."""
+    if taped is None:
+        return 'the bytes of this run were not kept; store.content = "all" keeps those of later runs'
+    if taped.cut:
+        return f"this run had more bytes than are kept of one ({MAX_BYTES >> 20} MiB)"
+    if taped.drawn is None:
+        return "this run made more ids than are kept of one"
+    if detail.run.parent_run:
+        return "this is the run of an agent, whose request is made by the run that called it"
+    if detail.run.status in ("cancelled", "interrupted"):
+        return "the run was cut off before its end"
+    asked = orjson.loads(taped.body("client.request"))
+    if detail.run.wire != "ollama" and bool(asked.get("stream")) != detail.run.stream:
+        return "the request came over a WebSocket"
+    return "" if wire_of(taped) else "no upstream was asked"
 
 
 def _remedy(online: bool) -> str:
@@ -155,17 +212,10 @@ def _missing(detail: RunDetail, recorded: RecordedRun, *, online: bool) -> list[
 
 
 async def _run_again(
-    make_app: MakeApp,
-    config: Config,
-    detail: RunDetail,
-    recorded: RecordedRun,
-    *,
-    online: bool,
-    model: str | None,
-    tools: Catalog | None,
+    make_app: MakeApp, config: Config, detail: RunDetail, recorded: RecordedRun, kind: Kind
 ) -> _Attempt:
-    results = FrozenResults(recorded.calls)
-    # Nothing of a replay is counted, limited, traced, or shown to anybody but to whoever asked for it.
+    results, exact, online = FrozenResults(recorded.calls), kind.exact, kind.online
+    # Nothing of a replay is counted, limited, traced, or told to anybody but to whoever asked for it.
     again = config.model_copy(
         update={
             "server": ServerConfig(port=0, drain_s=_DRAIN_S),
@@ -175,18 +225,23 @@ async def _run_again(
             "telemetry": TelemetryConfig(metrics=False),
             "ui": UiConfig(enabled=False),
             "keys": {},
-            "upstreams": _upstreams(config, detail, online=online),
+            "approvals": config.approvals.model_copy(update={"webhook": ""}),
+            "tools": _tools(config, recorded, kind),
+            "upstreams": _upstreams(config, detail, kind),
         }
     )
 
     def frozen(origin: Upstream) -> Upstream:
+        if exact is not None:
+            return TapedAnswers(origin, exact)
         return FrozenUpstream(origin, detail.run.model, detail.turns, recorded)
 
     overrides = Overrides(
         wrap_upstream=None if online else frozen,
         wrap_provider=lambda provider: FrozenProvider(provider, results),
         connect=False,
-        providers=None if tools is None else LoadedTools.of(tools),
+        providers=None if kind.tools is None else LoadedTools.of(kind.tools),
+        drawn=exact.drawn if exact is not None else None,
     )
     app = await make_app(again, overrides)
     services = app.services
@@ -200,12 +255,15 @@ async def _run_again(
     offered = ",".join(name for name in detail.run.offered if name in available) or "none"
 
     async def ask(address: str) -> str:
-        if online and recorded.request is not None:
-            path = services.paths.get(detail.run.wire, "")
-            body = _request(recorded.request, model)
+        path, headers = services.paths.get(detail.run.wire, ""), {_TOOLS: offered}
+        if exact is not None:
+            body = exact.body("client.request")
+            headers[_TRACE] = detail.run.trace or "silent"
+        elif online and recorded.request is not None:
+            body = _request(recorded.request, kind.model)
         else:
             path, body = services.paths["chat"], _placeholder(detail, recorded)
-        return await _post(f"{address}{path}", body, offered, again.tools.request_timeout_s + _GRACE_S)
+        return await _post(f"{address}{path}", body, headers, again.tools.request_timeout_s + _GRACE_S)
 
     refused = await _served(app, ask)
     return await _outcome(services, results, withheld, refused)
@@ -217,21 +275,39 @@ async def _outcome(
     """Read the second run from its record, which is in memory and outlives the server's end."""
     runs = await services.store.list_runs(RunFilter(limit=1))
     detail = await services.store.get_run(runs[0].id) if runs else None
-    said = take_apart(detail) if detail is not None else None
-    return _Attempt(detail, said, list(results.unmatched), withheld, "" if detail is not None else refused)
+    if detail is None:
+        return _Attempt(None, None, list(results.unmatched), withheld, refused)
+    wire = await services.store.find_wire(detail.run.id)
+    taped = read_tape(wire.payload) if wire is not None else None
+    return _Attempt(detail, take_apart(detail), list(results.unmatched), withheld, taped=taped)
 
 
-def _upstreams(config: Config, detail: RunDetail, *, online: bool) -> dict[str, UpstreamConfig]:
+def _upstreams(config: Config, detail: RunDetail, kind: Kind) -> dict[str, UpstreamConfig]:
     """The one upstream that is asked, whatever models it is said to serve."""
-    if online:
+    if kind.online:
         name = config.default_upstream
         return {name: config.upstreams[name].model_copy(update={"models": ("*",)})}
     # The address is never used: what the record says takes its place.
-    return {
-        detail.run.upstream or "record": UpstreamConfig(
-            base_url="http://record.invalid/v1", api_key=None, retries=0
-        )
-    }
+    name = detail.run.upstream or "record"
+    nobody = UpstreamConfig(base_url="http://record.invalid/v1", api_key=None, retries=0)
+    if kind.exact is None:
+        return {name: nobody}
+    # The rest of it is the configuration's, less what says how its dialect is reached.
+    known = config.upstreams.get(name, nobody)
+    renamed = {"models": known.models if isinstance(known.models, dict) else ("*",)}
+    address = {"base_url": nobody.base_url, "api_key": None, "wires": (wire_of(kind.exact),)}
+    return {name: known.model_copy(update={**address, **renamed})}
+
+
+def _tools(config: Config, recorded: RecordedRun, kind: Kind) -> ToolsConfig:
+    """The budgets of today, with what the request itself allowed, and every trace that it got."""
+    changes: dict[str, Any] = {"trace_max": "events"}
+    if kind.exact is None and not kind.online and recorded.request is not None:
+        # What stands in for the request does not say it.
+        most = orjson.loads(recorded.request).get("max_tool_calls")
+        if isinstance(most, int) and 0 < most < config.tools.max_calls:
+            changes["max_calls"] = most
+    return config.tools.model_copy(update=changes)
 
 
 def _request(recorded: bytes, model: str | None) -> bytes:
@@ -267,13 +343,9 @@ async def _served(app: App, ask: Callable[[str], Any]) -> str:
         await runner.cleanup()
 
 
-async def _post(url: str, body: bytes, offered: str, timeout_s: float) -> str:
+async def _post(url: str, body: bytes, more: Mapping[str, str], timeout_s: float) -> str:
     """Send the request and read its answer to the end; empty for a success, else what came instead."""
-    headers = {
-        "Content-Type": "application/json",
-        "x-toolrelay-tools": offered,
-        "x-toolrelay-history": "off",
-    }
+    headers = {"Content-Type": "application/json", "x-toolrelay-history": "off", **more}
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     try:
         async with (
@@ -309,7 +381,7 @@ class Report:
         }
 
 
-def _compare(detail: RunDetail, recorded: RecordedRun, attempt: _Attempt) -> Report:
+def _compare(detail: RunDetail, recorded: RecordedRun, attempt: _Attempt, exact: Taped | None) -> Report:
     now, run = attempt.detail, attempt.detail.run if attempt.detail else None
     lines: list[tuple[str, Any, Any]] = [
         ("status", detail.run.status, run.status if run else attempt.refused or "no run"),
@@ -321,7 +393,15 @@ def _compare(detail: RunDetail, recorded: RecordedRun, attempt: _Attempt) -> Rep
     ]
     if recorded.text is not None:
         lines.append(("text", recorded.text, attempt.said.text if attempt.said else None))
+    if exact is not None:
+        # Hidden turns of earlier requests are not in the record of a replay, so they are not put back.
+        ids = (detail.run.id, run.id if run is not None else "no run")
+        lines += compare_bytes(exact, attempt.taped, ids, requests=not _put_back(detail))
     return Report(lines)
+
+
+def _put_back(detail: RunDetail) -> bool:
+    return bool((detail.run.memory or {}).get("put_back"))
 
 
 def _called(detail: RunDetail) -> list[str]:

@@ -4,9 +4,10 @@ import asyncio
 from typing import Any, Final
 
 from proxy.errors import ConfigError, ToolRelayError
+from proxy.records import KeptWire
 from proxy.server.config.load import Config
 from proxy.server.replaying.again import MakeApp, replay_again
-from proxy.store.base import RunDetail
+from proxy.store.base import RunDetail, Store
 from proxy.tools.access.catalog import Registry
 
 __all__ = ["OfflineReplay"]
@@ -17,21 +18,26 @@ _LONGEST_S: Final = 20.0
 class OfflineReplay:
     """Runs a recorded run again.  No model is asked, no tool runs, and the server's record is not written."""
 
-    def __init__(self, make_app: MakeApp, config: Config, registry: Registry) -> None:
-        """``make_app`` makes the server of a replay; ``registry`` has the tools that are served now."""
+    def __init__(self, make_app: MakeApp, config: Config, registry: Registry, store: Store) -> None:
+        """``make_app`` makes the server of a replay; ``registry`` has the tools that are served now, and
+        ``store`` the bytes of runs."""
         self._make_app = make_app
         self._config = config
         self._registry = registry
+        self._store = store
 
     async def __call__(self, detail: RunDetail) -> dict[str, Any]:
         """What differs, as JSON values; raises :class:`~proxy.errors.ToolRelayError`, TimeoutError."""
+        wire = await self._store.find_wire(detail.run.id)
         # A thread with an event loop of its own: the requests of others do not wait for the replay.
-        return await asyncio.to_thread(lambda: asyncio.run(self._replayed(detail)))
+        return await asyncio.to_thread(lambda: asyncio.run(self._replayed(detail, wire)))
 
-    async def _replayed(self, detail: RunDetail) -> dict[str, Any]:
+    async def _replayed(self, detail: RunDetail, wire: KeptWire | None) -> dict[str, Any]:
         try:
             async with asyncio.timeout(_LONGEST_S):
-                done = await replay_again(self._make_app, self._config, detail, tools=self._registry.current)
+                done = await replay_again(
+                    self._make_app, self._config, detail, tools=self._registry.current, wire=wire
+                )
         except ConfigError as error:
             raise ToolRelayError(". ".join(part for part in (error.problem, error.remedy) if part)) from None
         return {

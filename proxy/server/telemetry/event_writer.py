@@ -13,7 +13,7 @@ from structlog.typing import EventDict, Processor
 
 from proxy.caches import CacheSize, declare
 from proxy.server.telemetry.json_lines import NOW, STAMP, JsonLines
-from proxy.server.telemetry.logging import Timestamper, WorkerNumber, add_origin
+from proxy.server.telemetry.logging import REPLAY, Timestamper, WorkerNumber, add_origin
 
 __all__ = ["EventWriter"]
 
@@ -39,7 +39,10 @@ class EventWriter:
         declare("log_forms", self._cache_size)
         self._stamp = Timestamper()
         self._out = config["logger_factory"](name)
-        self.enabled: bool = structlog.get_logger(name).bind().is_enabled_for(logging.INFO)
+        # What is replayed is no request of anybody's.
+        replays = REPLAY in structlog.contextvars.get_contextvars()
+        is_wanted = structlog.get_logger(name).bind().is_enabled_for(logging.INFO)
+        self.enabled: bool = is_wanted and not replays
 
     def write(self, event: EventDict) -> None:
         """Write one event; its name is under ``event``."""

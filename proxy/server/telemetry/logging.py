@@ -25,11 +25,14 @@ from proxy.server.telemetry.log_output import LogLines, dropped_line
 from proxy.server.telemetry.output_queue import QueuedStream
 from proxy.server.telemetry.terminal_log import TerminalLines
 
-__all__ = ["LogFormat", "Timestamper", "WorkerNumber", "add_origin", "configure_logging"]
+__all__ = ["REPLAY", "LogFormat", "Timestamper", "WorkerNumber", "add_origin", "configure_logging"]
 
 LogFormat = Literal["json", "console"]
 
 MAX_FRAMES = 40
+REPLAY = "replay_of"
+"""The context variable of structlog that has the id of the run that is replayed."""
+_NOT_WRONG = frozenset({"debug", "info", "msg", "warn", "warning"})
 _CORO = re.compile(r"coro=<([\w.<>]+)\(")
 _LEVELS = {"warn": "warning", "exception": "error", "fatal": "critical", "msg": "info"}
 
@@ -140,7 +143,13 @@ class WorkerNumber:
 
 
 def add_origin(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """The name and the level of an event of ours."""
+    """The name and the level of an event of ours.
+
+    What is replayed is no request of anybody's, and a call that is refused there is the replay's result: only
+    a fault of the proxy itself is logged, with the run.
+    """
+    if REPLAY in event and method in _NOT_WRONG:
+        raise structlog.DropEvent
     event["logger"] = logger.name
     event["level"] = _LEVELS.get(method, method)
     return event

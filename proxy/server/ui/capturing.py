@@ -13,8 +13,10 @@ from proxy.http.bodies import shapes_of_secrets
 from proxy.records import RunRecord
 from proxy.server.api.admin import json_answer, page, parse_query
 from proxy.server.auth.key_names import recorded_caller
-from proxy.server.captures import CAPTURES, MOST_RUNS, MOST_S, Captures, Order
 from proxy.server.peers import Peers
+from proxy.server.taping.captures import CAPTURES, MOST_RUNS, MOST_S, Order
+from proxy.server.taping.tape import MAX_BYTES
+from proxy.server.taping.taping import Taping
 from proxy.server.ui.aligning import aligned
 from proxy.server.ui.fixture_file import fixture_of
 from proxy.server.ui.requests import read_object
@@ -32,7 +34,7 @@ class Capturing:
 
     def __init__(
         self,
-        captures: Captures,
+        taping: Taping,
         peers: Peers,
         store: Store,
         declared: Container[str],
@@ -43,7 +45,8 @@ class Capturing:
         """``wires`` are the dialects of each upstream; ``secrets`` are taken out of fixtures."""
         self._wires = wires
         self._shapes = shapes_of_secrets(secrets)
-        self._captures = captures
+        self._taping = taping
+        self._captures = taping.captures
         self._peers = peers
         self._store = store
         self._declared = declared
@@ -64,19 +67,20 @@ class Capturing:
         return json_answer(page([order.as_json() for order in self._captures.live()], more=False))
 
     async def wire(self, run_id: str) -> dict[str, Any]:
-        """What was captured of a run, aligned."""
-        said = await self._captures.find(run_id)
-        if said is None:
+        """The bytes of a run that were kept or captured, aligned."""
+        taped = await self._taping.find(run_id)
+        if taped is None:
             return {
                 "object": "ui.wire",
                 "run_id": run_id,
                 "captured": False,
-                "reason": "nobody asked to capture this run, or its bytes have expired",
+                "reason": self._missing(),
                 "truncated": False,
                 "legs": [],
                 "chunks": [],
                 "alignment": [],
             }
+        said = await asyncio.to_thread(taped.json)
         spans = await asyncio.to_thread(aligned, said["legs"], said["chunks"])
         return {
             "object": "ui.wire",
@@ -88,28 +92,35 @@ class Capturing:
         }
 
     async def fixture(self, run: RunRecord) -> bytes:
-        """What was captured of a run, as a ZIP archive of a fixture.
+        """The bytes of a run that were kept or captured, as a ZIP archive of a fixture.
 
         Raises StoreError, and :class:`~proxy.errors.RequestError` (409) where that is not possible.
         """
-        tape = await self._captures.find(run.id)
-        if tape is None and self._captures.refused is not None:
+        taped = await self._taping.find(run.id)
+        if taped is None and self._captures.refused is not None and self._taping.not_kept:
             raise _no_fixture(f"it needs captured bytes, and {self._captures.refused}")
-        if tape is None:
-            raise _no_fixture(
-                "its bytes were not captured, or have expired. Capture the next run on its Wire page"
-            )
-        if tape["truncated"]:
-            raise _no_fixture("it is larger than what is captured of a run (1 MiB)")
+        if taped is None:
+            hint = ". Capture the next run on its Wire page" if self._taping.not_kept else ""
+            raise _no_fixture(self._missing() + hint)
+        if taped.cut:
+            raise _no_fixture(f"it is larger than what is kept of a run ({MAX_BYTES >> 20} MiB)")
         spoken = self._wires.get(run.upstream or "", ())
         wire = run.wire if run.wire in spoken or not spoken else min(spoken)
-        return await asyncio.to_thread(fixture_of, run, wire, tape, self._shapes)
+        return await asyncio.to_thread(lambda: fixture_of(run, wire, taped.json(), self._shapes))
 
     async def summary(self, run_id: str) -> dict[str, Any]:
-        """Whether anything was captured of a run, and how many bytes."""
-        said = await self._captures.find(run_id)
-        size = 0 if said is None else sum(leg["bytes"] for leg in said["legs"])
-        return {"captured": said is not None, "bytes": size}
+        """Whether anything was kept or captured of a run, and how many bytes."""
+        size = await self._taping.size(run_id)
+        return {"captured": size is not None, "bytes": size or 0}
+
+    def _missing(self) -> str:
+        """Why there are no bytes of a run."""
+        if not self._taping.not_kept:
+            return "its bytes were not kept when it ran, or they have been deleted since"
+        return (
+            "its bytes were not captured, or have expired; the bytes of each run are kept with "
+            'store.content = "all"'
+        )
 
     async def _begin(self, asked: UiRequest) -> dict[str, Any]:
         if self._captures.refused is not None:

@@ -15,6 +15,7 @@ from proxy.store.look_ups import LookUps
 from proxy.store.options import StoreOptions
 from proxy.store.seal import CALLS, CONTENT, MESSAGES, NATIVE_CALLS, SEALED, ContentTable, Seal, SealRing
 from proxy.store.shelf import oldest_kept
+from proxy.store.sql.retention import CallerCap
 from proxy.store.sql.writer import GroupWriter, WriterHooks
 from proxy.store.sql.writes import Write
 from proxy.store.tokens import TOKENS
@@ -68,6 +69,7 @@ class SqlBase(ABC):
         self._clock = options.clock
         self._started_at = options.clock()
         self._look_ups = LookUps(self._ask)
+        self._cap = CallerCap(options.max_per_caller, options.max_bytes_per_caller)
 
     @property
     def waiting(self) -> int:
@@ -203,7 +205,7 @@ class SqlBase(ABC):
         table: ContentTable,
         encode: Callable[[_Record], rows.Row],
         record: _Record,
-        settled: Callable[[bool], None],
+        settled: Callable[[bool], None] | None = None,
     ) -> Write:
         return self._put(
             _PUT_CONTENT[table.name],

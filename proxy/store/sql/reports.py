@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from proxy.store.base import PurgeFilter, UsageFilter, UsageKey, UsageRow
 from proxy.store.rows import HAS_ERROR, Row, clean_text
-from proxy.store.seal import HIDDEN, NATIVE_CALLS, RESPONSES, RESULTS
+from proxy.store.seal import HIDDEN, NATIVE_CALLS, RESPONSES, RESULTS, WIRE_BYTES
 
 __all__ = [
     "DELETE_LOST",
@@ -41,7 +41,7 @@ DELETE_LOST: Final = (
     *(
         f"DELETE FROM {table.name} WHERE created_at < ? "
         f"AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = {table.name}.run_id)"
-        for table in (HIDDEN, RESPONSES, RESULTS, NATIVE_CALLS)
+        for table in (HIDDEN, RESPONSES, RESULTS, NATIVE_CALLS, WIRE_BYTES)
     ),
 )
 """Calls and content from before a time whose run was never written, or was lost."""

@@ -58,9 +58,10 @@ from proxy.store.sql.reports import (
     read_usage,
     usage_query,
 )
-from proxy.store.sql.retention import SIZE_EVERY_S, CallerCap
+from proxy.store.sql.retention import SIZE_EVERY_S
 from proxy.store.sql.sealing import SqlSealing
 from proxy.store.sql.threads import THREADS, SqlThreads
+from proxy.store.sql.wire_log import SqlWireLog
 from proxy.store.sql.write_behind import WriteBehind
 from proxy.store.sql.writes import Write
 from proxy.store.tokens import SealedTokens
@@ -110,7 +111,7 @@ _MOST_CONTINUING: Final = 32
 """The most runs that are named as going on from one: of a conversation there is one or few."""
 
 
-class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagnoses, SqlThreads):
+class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagnoses, SqlThreads, SqlWireLog):
     """The part of :class:`~proxy.store.base.Store` that rows and queues are enough for."""
 
     def __init__(self, owner_id: str, mark: KeyMark, options: StoreOptions) -> None:
@@ -121,7 +122,6 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         self._tidy_every_s = options.tidy_every_s
         if options.is_bounded:
             self._tidy_every_s = min(options.tidy_every_s, SIZE_EVERY_S)
-        self._cap = CallerCap(options.max_per_caller, options.max_bytes_per_caller)
         oldest, most = self._oldest_kept, options.max_per_caller
         withdraw = self._writer.withdraw
         self._suspended = WriteBehind(suspended_shelf(oldest, max_per_caller=most), withdraw)

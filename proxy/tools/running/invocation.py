@@ -9,6 +9,7 @@ from typing import Any
 
 import structlog
 
+from proxy.chance import drawn
 from proxy.effect_records import EarlierEffect, EffectClaim, EffectLog
 from proxy.errors import StoreError, ToolErrorCode
 from proxy.events import ToolCall, ToolProgress
@@ -116,6 +117,11 @@ class Invocation:
     def took_ms(self) -> float:
         """Milliseconds since the call came in."""
         return (time.monotonic() - self.started) * 1000
+
+    @property
+    def shown_ms(self) -> float:
+        """The same for whoever is shown the call; in a replay, what was shown then."""
+        return drawn(f"ms {self.call.call_id}", lambda: self.took_ms)
 
 
 class InvocationJournal:

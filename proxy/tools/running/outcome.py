@@ -68,7 +68,7 @@ class Outcomes:
         result = replace(
             failed(invocation.call, failure),
             arguments_redacted=invocation.arguments_redacted,
-            milliseconds=invocation.took_ms,
+            milliseconds=invocation.shown_ms,
         )
         self._keep_effect(invocation, result)
         self._journal.close(invocation, status, failure.code, None, 0)
@@ -86,7 +86,7 @@ class Outcomes:
             truncated=truncated,
             redacted=output.redacted,
             arguments_redacted=invocation.arguments_redacted,
-            milliseconds=invocation.took_ms,
+            milliseconds=invocation.shown_ms,
             images=output.images,
         )
         self._keep_effect(invocation, result)

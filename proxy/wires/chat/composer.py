@@ -4,12 +4,12 @@ One id, one role, dense call indices, no server call, one finish reason, the usa
 mark: what openai-python, openai-node and the Vercel AI SDK need.
 """
 
-import time
 from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
 
+from proxy.chance import epoch_s
 from proxy.events import Frame, ToolCallDelta, ToolCallStarted, UsageReported
 from proxy.wires.chat.chunks import choices_of, labels_of, says_role, shown_indices, unknown_members
 from proxy.wires.chat.message import part_text
@@ -231,7 +231,7 @@ class ChatComposer:
         if not self._head["id"]:
             self._head["id"] = "chatcmpl-" + mint_call_id().removeprefix("call_")
         if not self._head["created"]:
-            self._head["created"] = int(time.time())
+            self._head["created"] = epoch_s()
         return self._head
 
     def _with_calls(self, delta: dict[str, Any], calls: list[dict[str, Any]]) -> dict[str, Any]:

@@ -4,13 +4,13 @@ Source for the chunk and the reply: OpenAI's API reference, "The chat completion
 completion object".
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import orjson
 
+from proxy.chance import epoch_s
 from proxy.conversation import Message, Refusal, Text, ToolCallPart
 from proxy.events import (
     CitationAdded,
@@ -53,7 +53,7 @@ class ChatTurnEncoder:
         self._head: dict[str, Any] = {
             "id": "chatcmpl-" + mint_call_id().removeprefix("call_"),
             "object": "chat.completion.chunk",
-            "created": int(time.time()),
+            "created": epoch_s(),
             "model": model,
         }
         self._around: dict[str, tuple[bytes, bytes]] = {}

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from proxy.chance import drawn
 from proxy.events import Frame, ToolCallDelta, ToolCallStarted
 from proxy.wires.dialects.ollama import line
 from proxy.wires.ollama.calls import Call
@@ -61,7 +62,9 @@ class LineMaker:
 
 def created_at() -> str:
     """The time as servers write it (RFC 3339)."""
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return drawn("created_at", lambda: datetime.now(UTC).isoformat(timespec="microseconds")).replace(
+        "+00:00", "Z"
+    )
 
 
 def last_line(maker: LineMaker, reason: str, usage: Mapping[str, Any], **said: Any) -> dict[str, Any]:
@@ -70,7 +73,7 @@ def last_line(maker: LineMaker, reason: str, usage: Mapping[str, Any], **said: A
         **maker.payload(**said),
         "done": True,
         "done_reason": reason,
-        "total_duration": time.monotonic_ns() - maker.began_ns,
+        "total_duration": drawn("total_duration", lambda: time.monotonic_ns() - maker.began_ns),
         "load_duration": usage.get("load_duration", 0),
         **{name: usage[name] for name in (*_COUNTS, "server_tool_use_details") if name in usage},
     }

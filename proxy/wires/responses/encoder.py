@@ -5,13 +5,13 @@ of its recorded streams.  Items do not overlap: a call that begins while another
 end, as clients expect items one after the other.
 """
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
 
+from proxy.chance import epoch_s
 from proxy.events import (
     CitationAdded,
     Frame,
@@ -89,7 +89,7 @@ class ResponsesTurnEncoder:
         self._asked = asked
         self._model = model
         self._id = response_id or mint_item_id("response")
-        self._created = int(time.time())
+        self._created = epoch_s()
         self._number = 0
         self._output: list[dict[str, Any]] = []
         self._text: _Text | None = None

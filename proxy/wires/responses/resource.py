@@ -4,9 +4,10 @@ Source: OpenAI's API reference, "The response object"; Open Responses' schema, w
 field to be present, null where it allows null.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from proxy.chance import epoch_s
 
 __all__ = ["complete_resource", "whole_usage"]
 
@@ -91,14 +92,14 @@ def complete_resource(
     created = created_at or whole.get("created_at")
     whole |= {
         "id": public_id,
-        "created_at": int(created) if isinstance(created, int | float) and created else int(time.time()),
+        "created_at": int(created) if isinstance(created, int | float) and created else epoch_s(),
         "model": model,
         "output": list(output),
         "tools": list(tools),
         "usage": None if usage is None else whole_usage(usage),
     }
     if whole["status"] == "completed":
-        whole["completed_at"] = int(time.time())
+        whole["completed_at"] = epoch_s()
     else:
         whole.setdefault("completed_at", None)
     return whole

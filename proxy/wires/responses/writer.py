@@ -6,12 +6,12 @@ it composes: one response id, one opening, dense output indices, numbers without
 event that repeats exactly what was emitted, one end mark.
 """
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
 
+from proxy.chance import epoch_s
 from proxy.events import (
     Frame,
     ToolCall,
@@ -392,7 +392,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         return b"".join(out)
 
     def _whole(self, response: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
-        self._created_at = self._created_at or int(time.time())
+        self._created_at = self._created_at or epoch_s()
         return complete_resource(
             {**response, **changes},
             self._asked,

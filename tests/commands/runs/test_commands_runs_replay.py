@@ -3,9 +3,10 @@
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from chat_script import call, content, finish, reply, role, stream
 from probe_tools import WATCH
 from raw_upstream import RawRequest, RawUpstream, Step, whole
 from running_proxy import make_config, running
+from waiting import until
 
 from proxy.server.config.secret import Secret
 
@@ -46,16 +48,21 @@ def recorded(
     seal: bool = True,
     tools: Any = None,
     wires: Sequence[str] = (),
+    wire_bytes: bool = True,
+    headers: Mapping[str, str] = MappingProxyType({}),
+    retries: int | None = None,
 ) -> str:
     """Serve one request over a record in ``folder``; the run's id."""
 
     async def serve() -> str:
         store = {"url": f"sqlite:///{folder / 'toolrelay.db'}", "content": content, "seal": seal}
+        store |= {"wire_bytes": wire_bytes}
         async with RawUpstream(*scripts) as scripted:
             served: dict[str, Any] = {"base_url": scripted.url, **({"wires": wires} if wires else {})}
+            served |= {} if retries is None else {"retries": retries}
             config = make_config(served, modules=("probe_tools",), store=store, tools=tools)
             async with running(config) as proxy:
-                answer = await proxy.ask(ask or ASK, path=path)
+                answer = await proxy.ask(ask or ASK, headers, path=path)
                 return answer.header("x-toolrelay-run") or ""
 
     (folder / "toolrelay.toml").write_text(CONFIG)
@@ -67,7 +74,7 @@ def recorded(
 def replayed(here: Any, run_id: str, *options: str, env: Any = None, status: int = 0) -> dict[str, Any]:
     """The JSON of a replay that exits with ``status``."""
     done = here("runs", "replay", run_id, "--json", *options, env=env)
-    assert done.returncode == status, done.stderr
+    assert done.returncode == status, done.stderr + done.stdout
     said: dict[str, Any] = json.loads(done.stdout)
     return said
 
@@ -116,7 +123,7 @@ def test_offline_a_run_comes_out_the_same(tmp_path: Path, here: Any) -> None:
 
 def test_offline_shows_what_this_configuration_would_do_otherwise(tmp_path: Path, here: Any) -> None:
     """A tool that policy no longer allows is named with the rule, and its call is refused."""
-    run_id = recorded(tmp_path, TURN, ANSWER)
+    run_id = recorded(tmp_path, TURN, ANSWER, content="tools")
     env = {"TOOLRELAY_POLICY__ALLOW": '["core__*"]'}
     said = replayed(here, run_id, env=env)
     assert not said["same"]
@@ -134,7 +141,7 @@ def test_offline_shows_what_this_configuration_would_do_otherwise(tmp_path: Path
 def test_offline_with_no_tool_left_there_is_no_run(tmp_path: Path, here: Any) -> None:
     """Where nothing can be offered any more the request would pass through, which is a difference too."""
     run_id = recorded(tmp_path, TURN, ANSWER)
-    said = replayed(here, run_id, env={"TOOLRELAY_POLICY__ALLOW": "[]"})
+    said = replayed(here, run_id, env={"TOOLRELAY_POLICY__ALLOW": "[]"}, status=1)
     assert (said["recorded"]["status"], said["replayed"]["status"]) == ("completed", "no run")
 
 
@@ -379,7 +386,7 @@ def test_offline_a_run_that_spent_its_budget_comes_out_the_same(tmp_path: Path, 
     said = replayed(here, run_id, env={"TOOLRELAY_TOOLS__MAX_TURNS": "2"})
     assert said["same"], said
     assert said["replayed"]["tools_called"][-1].endswith("-> budget_exhausted")
-    more = replayed(here, run_id, env={"TOOLRELAY_TOOLS__MAX_TURNS": "3"})
+    more = replayed(here, run_id, env={"TOOLRELAY_TOOLS__MAX_TURNS": "3"}, status=1)
     assert not more["same"]
     assert "tools_called" in more["differences"]
 
@@ -408,4 +415,119 @@ def test_offline_a_suspended_run_of_another_dialect_comes_out_the_same(
     run_id = recorded(tmp_path, MIXED, ask=asks[path], path=path, wires=("chat",))
     said = replayed(here, run_id)
     assert (said["recorded"]["status"], said["recorded"]["finish"]) == ("suspended", "tool_calls")
+    assert said["same"], said
+
+
+SERVER_TOOLS = called(("call_1", TIME, '{"timezone":"UTC"}'))
+ASKS: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": ASK,
+    "/v1/responses": {"model": "m", "stream": True, "input": "hi"},
+    "/v1/messages": {"model": "m", "max_tokens": 99, "stream": True, "messages": ASK["messages"]},
+    "/api/chat": {"model": "m", "messages": ASK["messages"]},
+}
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("path", list(ASKS))
+def test_the_client_would_get_the_same_bytes(tmp_path: Path, here: Any, path: str, stream: bool) -> None:
+    """In each dialect, with ids, times and durations of the proxy's own making among what the client sees."""
+    scripts = (SERVER_TOOLS, ANSWER)
+    if not stream:
+        calls = [
+            {
+                "id": "call_1",
+                "type": "function",
+                "function": {"name": TIME, "arguments": '{"timezone":"UTC"}'},
+            }
+        ]
+        scripts = (reply(None, reason="tool_calls", tool_calls=calls), reply("It is noon."))
+    run_id = recorded(
+        tmp_path,
+        *scripts,
+        ask={**ASKS[path], "stream": stream},
+        path=path,
+        wires=("chat",),
+        headers={"x-toolrelay-trace": "events"},
+        tools={"trace_max": "events"},
+    )
+    said = replayed(here, run_id)
+    assert said["same"], said
+    assert said["bytes"] == {"same": True, "not_compared": None}
+    compared = [name for name in said["recorded"] if name.startswith("bytes")]
+    assert compared == ["bytes to client", *(f"bytes of request {n} to upstream" for n in (1, 2))]
+    assert "offline; used the recorded bytes" in here("runs", "replay", run_id).stdout
+    assert WATCH.started == []
+
+
+def test_the_first_byte_that_differs_is_shown(tmp_path: Path, here: Any) -> None:
+    """Another configuration: where the client would get something else, and the exit status says so."""
+    traced = {"x-toolrelay-trace": "events"}
+    run_id = recorded(tmp_path, TURN, ANSWER, headers=traced, tools={"trace_max": "events"})
+    assert replayed(here, run_id)["bytes"]["same"] is True
+    env = {"TOOLRELAY_POLICY__ALLOW": '["core__*"]'}
+    said = replayed(here, run_id, env=env, status=1)
+    assert said["bytes"] == {"same": False, "not_compared": None}
+    was, now = said["recorded"]["bytes to client"], said["replayed"]["bytes to client"]
+    assert was.split(" of ")[0] == now.split(" of ")[0]
+    assert was.startswith("byte ")
+    before, _, after = was.partition("»")
+    other_before, _, other_after = now.partition("»")
+    assert before.partition(": ")[2] == other_before.partition(": ")[2]
+    assert after[:1] != other_after[:1]
+
+
+def test_bytes_that_were_not_kept_are_not_compared(tmp_path: Path, here: Any) -> None:
+    """The command says so, and which setting keeps those of later runs."""
+    run_id = recorded(tmp_path, TURN, ANSWER, content="tools")
+    said = replayed(here, run_id)
+    assert said["bytes"]["same"] is None
+    assert 'store.content = "all"' in said["bytes"]["not_compared"]
+    assert (
+        "bytes are not compared: the bytes of this run were not kept" in here("runs", "replay", run_id).stdout
+    )
+
+
+@pytest.mark.parametrize("wire_bytes", [True, False], ids=["bytes", "messages"])
+def test_a_request_s_own_budget_holds_again(tmp_path: Path, here: Any, wire_bytes: bool) -> None:
+    """``max_tool_calls`` of a request is known from its bytes, or from the request on record."""
+    ask = {**ASKS["/v1/responses"], "max_tool_calls": 1}
+    run_id = recorded(
+        tmp_path, TURN, ANSWER, ask=ask, path="/v1/responses", wires=("chat",), wire_bytes=wire_bytes
+    )
+    said = replayed(here, run_id)
+    assert said["recorded"]["tools_called"][-1].endswith("-> budget_exhausted")
+    assert said["same"], said
+    assert said["bytes"]["same"] is (True if wire_bytes else None)
+
+
+@pytest.mark.parametrize("scripts", [(TURN, whole(ERROR, status="500 Server Error")), (TURN, TURN[:3])])
+def test_a_broken_upstream_breaks_again_byte_for_byte(tmp_path: Path, here: Any, scripts: Any) -> None:
+    """The client reads the same error, which names the run that was recorded."""
+    run_id = recorded(tmp_path, *scripts, wires=("chat",), retries=0)
+    said = replayed(here, run_id, env={"TOOLRELAY_UPSTREAMS__DEFAULT__RETRIES": "0"})
+    assert said["recorded"]["status"] == "failed"
+    assert said["bytes"]["same"] is True, said
+
+
+def test_a_response_in_the_background_has_the_same_bytes(tmp_path: Path, here: Any) -> None:
+    """What its client would read comes out of the same stream, which the replay makes again."""
+    ask = {**ASKS["/v1/responses"], "stream": False, "background": True}
+
+    async def serve() -> str:
+        store = {"url": f"sqlite:///{tmp_path / 'toolrelay.db'}", "content": "all"}
+        async with RawUpstream(SERVER_TOOLS, ANSWER) as scripted:
+            served = {"base_url": scripted.url, "wires": ("chat",)}
+            async with running(make_config(served, modules=("probe_tools",), store=store)) as proxy:
+                answer = await proxy.ask(ask, path="/v1/responses")
+
+                async def completed() -> bool:
+                    found = await proxy.ask(method="GET", path=f"/v1/responses/{answer.json['id']}")
+                    return bool(found.json["status"] == "completed")
+
+                await until(completed)
+                return answer.header("x-toolrelay-run") or ""
+
+    (tmp_path / "toolrelay.toml").write_text(CONFIG)
+    said = replayed(here, asyncio.run(serve()))
+    assert said["bytes"] == {"same": True, "not_compared": None}, said
     assert said["same"], said

@@ -5,7 +5,7 @@ import io
 import re
 import zipfile
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from client_keys import bearer, declared
@@ -16,10 +16,9 @@ from running_proxy import make_config, running
 from ui_rig import ADMIN, CLIENT, QUESTION, Browser, turns, ui_proxy
 from waiting import until
 
-from proxy.relay.base import ClientStream
-from proxy.server import captures as taping
-from proxy.server.captures import CAPTURES, Captures, Order
 from proxy.server.peers import Peers
+from proxy.server.taping import tape as taping
+from proxy.server.taping.captures import CAPTURES, Captures, Order
 from proxy.server.ui.aligning import aligned
 from proxy.upstreams.recorded.fixtures import load_exchanges
 
@@ -136,7 +135,7 @@ async def test_a_capture_is_for_one_key_and_can_be_ended() -> None:
 
 async def test_a_capture_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """In runs, in time, and in bytes; what is past them is marked."""
-    monkeypatch.setattr(taping, "_MAX_BYTES", 300)
+    monkeypatch.setattr(taping, "MAX_BYTES", 300)
     async with ui_proxy() as (browser, _):
         await browser.sign_in()
         for body in ({"runs": 0}, {"runs": 101}, {"minutes": 61}, {"minutes": 0}, {"runs": "x"}, {"a": 1}):
@@ -162,20 +161,30 @@ async def test_nothing_is_captured_where_content_is_not_kept(config: dict[str, A
 
 
 async def test_a_client_that_wants_nothing_kept_is_not_captured() -> None:
-    """A request that must not be kept uses up no order; one whose time is over captures nothing."""
+    """A request that must not be kept uses up no order, and nothing of it is kept with its run either."""
+    nothing = {"model": "m", "input": "hi", "store": False}
+    async with ui_proxy(store={"content": "all"}) as (browser, _):
+        await browser.sign_in()
+        order = (await browser.send("POST", "capture", {"runs": 2, "minutes": 5})).json
+        answer = await browser.proxy.ask(nothing, bearer(CLIENT), path="/v1/responses")
+        run_id = answer.header("x-toolrelay-run") or ""
+        assert run_id
+        assert not (await browser.get(f"runs/{run_id}/wire")).json["captured"]
+        (listed,) = (await browser.get("capture")).json["data"]
+        assert (listed["id"], listed["runs_left"]) == (order["id"], 2)
+
+
+async def test_an_order_ends_with_its_time_and_its_runs() -> None:
+    """One whose time is over captures nothing, and neither does one that has captured its runs."""
     now = [1000.0]
     async with ui_proxy() as (browser, _):
         captures = Captures(browser.proxy.services.store, None, now=lambda: now[0])
         order = Order("cap_1", "", 2, 1060.0, "boss", left=2)
         await captures.ask(order)
-        client = cast(ClientStream, None)
-        assert captures.begin(client, "run_1", "key_a", b"{}", keeps=False) is None
-        assert order.left == 2
-        begun = captures.begin(client, "run_1", "key_a", b"{}", keeps=True)
-        assert begun is not None
-        captures.finish(begun[1], begun[2])
+        assert captures.take("key_a") is order
+        assert order.left == 1
         now[0] = 1060.0
-        assert captures.begin(client, "run_2", "key_a", b"{}", keeps=True) is None
+        assert captures.take("key_a") is None
         assert captures.orders == ()
 
 

@@ -32,6 +32,7 @@ from store_records import (
     suspended,
     turn,
     until,
+    wire,
 )
 from waiting import LATE_S, PATIENCE_S
 
@@ -293,7 +294,7 @@ async def test_names_that_no_index_takes_stay_in_memory(make_postgres: Make, pos
 async def test_content_leaves_with_its_days_and_with_its_run(make_postgres: Make, postgres_url: str) -> None:
     """Rule R3: what is past its days is deleted, in batches, and no content outlives its run."""
     now = [T0]
-    first = make_postgres(keep_days=1, clock=lambda: now[0])
+    first = make_postgres(keep_days=1, clock=lambda: now[0], seal=Seal(bytes(32)))
     await first.start()
     for name in ("run_1", "run_2"):
         first.put_run(run(name))
@@ -305,6 +306,7 @@ async def test_content_leaves_with_its_days_and_with_its_run(make_postgres: Make
         first.put_result(kept(name, run_id=name))
         first.close_invocation(invocation(name, name, status="success"))
         first.put_native_call(native_call(name, name))
+        first.put_wire(wire(name))
         await first.put_approvals([approval(name, run_id=name)])
     await _kept(first, *(f"many_{number}" for number in range(1200)))
     first.put_run(run("run_1", status="completed"))
@@ -314,17 +316,19 @@ async def test_content_leaves_with_its_days_and_with_its_run(make_postgres: Make
         found = [await fetch(postgres_url, f"SELECT count(*) FROM {table}") for table in tables]
         return [int(rows[0][0]) for rows in found]
 
-    assert await counts() == [2, 2, 4, 1202, 2, 2, 2]
+    assert await counts() == [2, 2, 4, 1202, 2, 2, 2, 0, 2]
     assert await first.purge(PurgeFilter(run_id="run_1")) == 1
-    assert await counts() == [1, 1, 2, 1, 1, 1, 1]
+    assert await counts() == [1, 1, 2, 1, 1, 1, 1, 0, 1]
     assert await fetch(postgres_url, "SELECT run_id FROM tool_invocations") == [("run_2",)]
     await _kept(first, *(f"many_{number}" for number in range(1200)))
     now[0] = T0 + DAY + 10
-    keeper = make_postgres(keep_days=1, clock=lambda: now[0], reap=True, tidy_every_s=0.01)
+    keeper = make_postgres(
+        keep_days=1, clock=lambda: now[0], reap=True, tidy_every_s=0.01, seal=Seal(bytes(32))
+    )
     await keeper.start()
     keeper.put_response(response("fresh", run_id="run_2", created_at=now[0]))
     async with asyncio.timeout(PATIENCE_S):
-        while await counts() != [0, 0, 0, 1, 0, 0, 0]:  # noqa: ASYNC110 - what is watched is a database
+        while await counts() != [0, 0, 0, 1, 0, 0, 0, 0, 0]:  # noqa: ASYNC110 - what is watched is a database
             await asyncio.sleep(0.02)
     assert len(await keeper.list_runs(RunFilter())) == 1
 
@@ -340,6 +344,7 @@ async def test_sealed_content_is_not_in_the_database(make_postgres: Make, postgr
     store.put_response(response(response=b"a secret sentence"))
     store.put_result(kept(content="a secret sentence"))
     store.put_native_call(native_call(payload="a secret sentence"))
+    store.put_wire(wire(payload=b"a secret sentence"))
     await store.put_approvals([approval(arguments="a secret sentence")])
     detail = await store.get_run("run_1")
     assert detail is not None

@@ -3,11 +3,11 @@
 Source: OpenAI's API reference, "The compacted response object".
 """
 
-import time
 from typing import Any, Final
 
 import orjson
 
+from proxy.chance import epoch_s
 from proxy.errors import WireError
 from proxy.wires.client_port import ClientView
 from proxy.wires.responses.items import item_text, mint_item_id
@@ -47,7 +47,7 @@ class CompactionReplyWriter(ResponsesReplyWriter):
             {
                 "id": mint_item_id("response"),
                 "object": "response.compaction",
-                "created_at": int(time.time()),
+                "created_at": epoch_s(),
                 "output": [self._summaries.item(_with_words(summary, _newest_words(self._request)))],
                 "usage": whole_usage(usage if isinstance(usage, dict) else {}),
             }

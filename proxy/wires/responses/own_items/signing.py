@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
+from proxy.chance import drawn
 from proxy.wires.responses.items import SERVER_LABEL, is_shown_call
 
 __all__ = ["ItemSigner"]
@@ -36,8 +37,12 @@ class ItemSigner:
         self, name: str, arguments: str, *, output: str | None, error: str | None, label: str = SERVER_LABEL
     ) -> str:
         """The id of an item that shows a call and what came of it; ``label`` is that of its server."""
-        nonce = secrets.token_hex(_NONCE_BYTES)
-        return f"{_BEGINNING}{nonce}{self._mac(nonce, *_server(label), name, arguments, output, error)}"
+
+        def made() -> str:
+            nonce = secrets.token_hex(_NONCE_BYTES)
+            return f"{_BEGINNING}{nonce}{self._mac(nonce, *_server(label), name, arguments, output, error)}"
+
+        return drawn("shown_item_id", made)
 
     def made(self, item: Mapping[str, Any]) -> bool:
         """Whether this caller was shown an item, and with these very words."""

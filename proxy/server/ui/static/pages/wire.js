@@ -23,11 +23,12 @@ export async function show({ params, session, signal }) {
   });
   const crumbs = h("nav.small", { "aria-label": "Breadcrumb" }, h("a", { href: "/ui/runs" }, "Runs"), h("span.muted", " / "), h("a", { href: path }, h("code", shortId(params.id))), h("span.muted", " / "), "Wire");
   keys({ Escape: () => go(path) }, signal);
-  const start = h("button.btn", { type: "button", onclick: () => capture(session) }, icon("wire"), "Capture the next runs");
+  // The bytes of each run are kept anyway: nothing has to be asked for.
+  const start = !session.capture?.keeps && h("button.btn", { type: "button", onclick: () => capture(session) }, icon("wire"), "Capture the next runs");
   const title = "Wire inspector";
   const sub = "What each side sent and received, byte for byte, and what the proxy did in between.";
   if (!wire.captured) {
-    return { title, node: [crumbs, head(title, sub), h("div.card", empty("wire", "The bytes of this run were not captured", `${wire.reason ? `${wire.reason[0].toUpperCase()}${wire.reason.slice(1)}.` : ""}${wire.never ? "" : " Capturing is off until somebody asks for it, and is limited in time and size."}`, !wire.never && start))] };
+    return { title, node: [crumbs, head(title, sub), h("div.card", empty("wire", "The bytes of this run were not captured", `${wire.reason ? `${wire.reason[0].toUpperCase()}${wire.reason.slice(1)}.` : ""}${wire.never || !start ? "" : " Capturing is off until somebody asks for it, and is limited in time and size."}`, !wire.never && start))] };
   }
   const legs = legsOf(wire);
   const pairs = wire.alignment.map((pair) => ({ ...pair, rows: rowsOf(pair, legs) }));
@@ -170,7 +171,7 @@ export async function show({ params, session, signal }) {
     node: [
       crumbs,
       head(title, sub, start, h("button.btn", { type: "button", onclick: () => downloads(legs, params.id) }, icon("down"), "Both sides")),
-      wire.truncated && note("warn", "More bytes went over the wire than a capture keeps; the rest is missing here."),
+      wire.truncated && note("warn", "More bytes went over the wire than are kept of one run; the rest is missing here."),
       figures([
         ["Untouched", bytes(sum("untouched", "a"))], ["Rewritten", count(all.filter((row) => row.kind === "rewritten").length, "stretch", "stretches")],
         ["Withheld", bytes(sum("withheld", "a"))], ["Inserted", bytes(sum("inserted", "b"))], ["Composed", bytes(sum("composed", "b"))],

@@ -1,0 +1,38 @@
+"""``python -m bench.kept_bytes``: what it costs to keep the bytes of each run on both sides of the wire.
+
+Two proxies stand side by side that keep all content and offer tools, so that each request is a run on record.
+One of them keeps the bytes, too.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.contestants import PROXY_CORE, toolrelay
+from bench.pairs import Pair, compare
+from bench.processes import Process
+
+__all__ = ["main"]
+
+
+@contextlib.contextmanager
+def proxies(folder: Path, upstream: int) -> Iterator[Pair]:
+    """A proxy that keeps messages alone, and one that keeps bytes beside them."""
+
+    def serve(name: str, keeps: str) -> contextlib.AbstractContextManager[Process]:
+        env = {"TOOLRELAY_STORE__CONTENT": "all", "TOOLRELAY_STORE__WIRE_BYTES": keeps}
+        return toolrelay(name, folder, upstream, tools=True, core=PROXY_CORE, env=env)
+
+    with serve("messages", "false") as messages, serve("bytes", "true") as kept:
+        yield messages, kept
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the table."""
+    return compare(
+        "bench.kept_bytes", "Bytes of runs, kept.", ("messages", "messages and bytes"), proxies, arguments
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,40 @@
+"""What notes the bytes of runs, from the configuration and the services."""
+
+from proxy.server.compose.overrides import Overrides
+from proxy.server.compose.services import Services
+from proxy.server.peers import Peers
+from proxy.server.taping.captures import CAPTURES, Captures
+from proxy.server.taping.taping import Taping
+
+__all__ = ["make_taping"]
+
+_NOT_SEALED = "content is not encrypted here; set store.seal_key"
+
+
+def make_taping(services: Services, given: Overrides, peers: Peers, *, asked: bool) -> Taping:
+    """What notes runs; with ``asked`` administrators may ask for captures, of which other processes of the
+    port are told."""
+    captures = Captures(services.store, _refused(services) if asked else "the web UI is not served")
+    if captures.refused is None:
+        peers.publish(CAPTURES, captures.told)
+    return Taping(services.store, captures, not_kept=_not_kept(services), again=given.drawn)
+
+
+def _refused(services: Services) -> str | None:
+    """Why nobody may ask for captures."""
+    config = services.config
+    if config.ui.capture == "off":
+        return 'ui.capture = "off"'
+    if config.store.content == "none":
+        return 'store.content = "none"'
+    return None if services.store.sealed else _NOT_SEALED
+
+
+def _not_kept(services: Services) -> str:
+    """Why the bytes of each run are not kept, empty where they are."""
+    store = services.config.store
+    if store.content != "all":
+        return f'store.content = "{store.content}", and only "all" keeps the bytes of each run'
+    if not store.wire_bytes:
+        return "store.wire_bytes = false"
+    return "" if services.store.sealed else _NOT_SEALED

@@ -1,0 +1,354 @@
+"""The tape of one run: each body on either side of the wire, in the pieces in which it came or went.
+
+While bytes pass, each piece costs one entry of a list, which holds the very object that passes.  All else is
+done when the run is over.
+"""
+
+import base64
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, Final
+
+import orjson
+
+from proxy.chance import Draws, Value
+from proxy.http.headers import Headers
+from proxy.http.rules import media_type
+from proxy.http.secrets import Secrets, Sink
+from proxy.relay.base import ClientStream
+
+__all__ = ["MAX_BYTES", "Leg", "Room", "RunTape", "Taped", "TapedStream", "read_tape"]
+
+MAX_BYTES: Final = 4 << 20
+"""The most that is kept of one run, both sides together.  A client's request is kept up to the same size."""
+_MAX_PIECES: Final = 20_000
+_PART: Final = 64 << 10
+"""Bytes of room that a tape takes at once, so that few pieces have to ask for some."""
+
+Piece = tuple[float, bytes]
+"""When a piece passed, in monotonic seconds, and its bytes."""
+
+
+class Room:
+    """The bytes that all tapes of a process may hold together."""
+
+    __slots__ = ("held", "most")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.held = 0
+
+    def take(self, size: int) -> bool:
+        """Take so many bytes; whether there were so many."""
+        if self.held + size > self.most:
+            return False
+        self.held += size
+        return True
+
+
+class Leg:
+    """One body.
+
+    ``side`` is ``client`` or ``upstream``, and ``upstream`` the name of the one that was asked.  ``error`` is
+    the code and the message of an upstream that broke off, or gave no answer.
+    """
+
+    __slots__ = ("content_type", "cut", "error", "name", "pieces", "side", "status", "turn", "upstream")
+
+    def __init__(self, name: str, turn: int, status: int | None, content_type: str) -> None:
+        self.name = name
+        self.side = name.partition(".")[0]
+        self.turn = turn
+        self.status = status
+        self.content_type = content_type
+        self.pieces: list[Piece] = []
+        self.cut = False
+        self.error: tuple[str, str] | None = None
+        self.upstream = ""
+
+    @property
+    def size(self) -> int:
+        """The bytes that are held of it."""
+        return sum(map(len, [data for _, data in self.pieces]))
+
+
+class RunTape:
+    """What is noted of one run.  ``room`` is given back with :meth:`close`."""
+
+    def __init__(
+        self, run_id: str, room: Room, draws: Draws, *, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.run_id = run_id
+        self.began = now()
+        self.legs: dict[str, Leg] = {}
+        self.draws = draws
+        self.upstream = ""
+        self.path = ""
+        self.secrets: Secrets | None = None
+        self._now = now
+        self._room = room
+        self._taken = 0
+        self._left = 0
+        """Bytes of the room that was taken last which nothing has used yet."""
+        self._pieces = 0
+        self._asked = 0
+        self._turn = 1
+
+    @property
+    def cut(self) -> bool:
+        """Whether more passed than is held."""
+        return any(leg.cut for leg in self.legs.values())
+
+    def leg(self, name: str, turn: int, status: int | None, content_type: str) -> Leg:
+        """Begin a body."""
+        leg = self.legs[name] = Leg(name, turn, status, content_type)
+        leg.upstream = self.upstream if leg.side == "upstream" else ""
+        return leg
+
+    def asked(self, upstream: str, path: str, body: object) -> int:
+        """An upstream is asked, at a path below its base URL; the number of this question in the run."""
+        self._asked += 1
+        self.upstream, self.path = upstream, path
+        leg = self.leg(f"upstream.{self._asked}.request", self._turn, None, "application/json")
+        if isinstance(body, bytes):
+            self.note(leg, body)
+        return self._asked
+
+    def answered(self, number: int, status: int, content_type: str) -> Leg:
+        """The head of an answer is here.  What was refused is asked again in the same turn."""
+        leg = self.leg(f"upstream.{number}.response", self._turn, status, content_type)
+        if status < 300:
+            self._turn += 1
+        return leg
+
+    def failed(self, number: int, code: str, message: str) -> None:
+        """An upstream gave no answer."""
+        self.leg(f"upstream.{number}.response", self._turn, None, "").error = (code, message)
+
+    def note(self, leg: Leg, data: bytes) -> None:
+        """Note a piece of a body: the object itself, as long as there is room."""
+        self._left -= len(data)
+        if self._left < 0:
+            data = self.more(leg, data)
+        leg.pieces.append((self._now(), data))
+
+    def noting(self, leg: Leg, sink: Sink) -> Sink:
+        """A sink that notes each piece of a body on its way to ``sink``, without a call of :meth:`note`."""
+        append, now = leg.pieces.append, self._now
+
+        def noted(data: bytes) -> Awaitable[None] | None:
+            self._left -= len(data)
+            append((now(), data if self._left >= 0 else self.more(leg, data)))
+            return sink(data)
+
+        return noted
+
+    def more(self, leg: Leg, data: bytes) -> bytes:
+        """Take room for a piece that has none left; what of it is held."""
+        need = max(_PART, -self._left)
+        need = min(need, MAX_BYTES - self._taken)
+        if need > 0 and self._room.take(need):
+            self._taken += need
+            self._left += need
+        if self._left >= 0:
+            return data
+        kept = data[: max(0, len(data) + self._left)]
+        self._left = 0
+        leg.cut = True
+        return kept
+
+    def close(self) -> None:
+        """Give the room back."""
+        self._room.held -= self._taken
+        self._taken = self._left = 0
+
+    def encoded(self) -> bytes:
+        """The tape as it is kept: a line of JSON, then the bytes, of which equal pieces stand there once.
+
+        Columns in place of rows: what is done for each piece is done within few calls.
+        """
+        self._blank()
+        began, left = self.began, _MAX_PIECES
+        held: list[tuple[Leg, Sequence[Piece]]] = []
+        for leg in self.legs.values():
+            pieces = _joined(leg.pieces, left)
+            left -= len(pieces)
+            held.append((leg, pieces))
+        parts = dict.fromkeys([data for _, pieces in held for _, data in pieces])
+        places = dict(zip(parts, range(len(parts)), strict=True))
+        head = {
+            "legs": [
+                {
+                    "name": leg.name,
+                    "turn": leg.turn,
+                    "status": leg.status,
+                    "content_type": leg.content_type,
+                    "cut": leg.cut,
+                    "error": leg.error,
+                    "upstream": leg.upstream,
+                    # Whole microseconds since the run began, and the number of the part that passed then.
+                    "at_us": [(at - began) * 1e6 // 1 for at, _ in pieces],
+                    "parts": [places[data] for _, data in pieces],
+                }
+                for leg, pieces in held
+            ],
+            "sizes": list(map(len, parts)),
+            "upstream": self.upstream,
+            "path": self.path,
+            "drawn": self.draws.taken if self.draws.whole else None,
+        }
+        return b"".join((orjson.dumps(head), b"\n", *parts))
+
+    def _blank(self) -> None:
+        """Blank out secrets of the proxy in what upstreams said, wherever the network cut it."""
+        if (secrets := self.secrets) is None:
+            return
+        for leg in self.legs.values():
+            whole = b"".join(data for _, data in leg.pieces)
+            clean = secrets.blanked(whole) if leg.name.endswith("response") else whole
+            if clean == whole:
+                continue
+            at = 0
+            for place, (when, data) in enumerate(leg.pieces):
+                leg.pieces[place] = (when, clean[at : at + len(data)])
+                at += len(data)
+
+
+def _joined(pieces: Sequence[Piece], most: int) -> Sequence[Piece]:
+    """The pieces, the last of them in one if they are more than ``most``; empty ones say nothing."""
+    pieces = [piece for piece in pieces if piece[1]]
+    if len(pieces) <= max(1, most):
+        return pieces
+    head, rest = pieces[: max(0, most - 1)], pieces[max(0, most - 1) :]
+    return [*head, (rest[0][0], b"".join(data for _, data in rest))]
+
+
+class Taped:
+    """A tape that was kept, as it is read again.
+
+    ``upstream`` is the one that was asked last, at ``path``.  ``drawn`` are the ids and times that the run
+    made (:mod:`proxy.chance`), ``None`` if they were too many to be noted.
+    """
+
+    def __init__(
+        self, legs: Sequence[Leg], upstream: str, path: str, drawn: Mapping[str, Sequence[Value]] | None
+    ) -> None:
+        self.legs = {leg.name: leg for leg in legs}
+        self.upstream = upstream
+        self.path = path
+        self.drawn = drawn
+
+    @property
+    def cut(self) -> bool:
+        """Whether more passed than was kept."""
+        return any(leg.cut for leg in self.legs.values())
+
+    def body(self, name: str) -> bytes:
+        """A whole body, empty where there is none."""
+        leg = self.legs.get(name)
+        return b"" if leg is None else b"".join(data for _, data in leg.pieces)
+
+    def json(self) -> dict[str, Any]:
+        """``legs``, and ``chunks`` in the order of time, as the pages of the web UI get them."""
+        legs: list[dict[str, Any]] = []
+        chunks: list[dict[str, Any]] = []
+        for leg in self.legs.values():
+            asks, start = leg.name.endswith("request"), 0
+            for at, data in leg.pieces:
+                chunks.append(
+                    {
+                        "leg": leg.name,
+                        "at_ms": round(at * 1000, 2),
+                        "start": start,
+                        "data": base64.b64encode(data).decode(),
+                    }
+                )
+                start += len(data)
+            legs.append(
+                {
+                    "id": leg.name,
+                    "side": leg.side,
+                    "direction": "in" if asks == (leg.side == "client") else "out",
+                    "turn": leg.turn,
+                    "status": leg.status,
+                    "content_type": leg.content_type,
+                    "bytes": start,
+                    "truncated": leg.cut,
+                    "error": leg.error[0] if leg.error else None,
+                }
+            )
+        chunks.sort(key=lambda chunk: chunk["at_ms"])
+        numbered = [{"seq": seq, **chunk} for seq, chunk in enumerate(chunks)]
+        return {"legs": legs, "chunks": numbered, "truncated": self.cut}
+
+
+def read_tape(payload: bytes) -> Taped:
+    """What :meth:`RunTape.encoded` wrote; times are seconds since the run began."""
+    head, _, data = payload.partition(b"\n")
+    said = orjson.loads(head)
+    ends = list(accumulate(said["sizes"], initial=0))
+    parts = [data[start:end] for start, end in pairwise(ends)]
+    legs = []
+    for one in said["legs"]:
+        leg = Leg(one["name"], one["turn"], one["status"], one["content_type"])
+        leg.cut, leg.upstream = one["cut"], one["upstream"]
+        leg.error = None if one["error"] is None else (one["error"][0], one["error"][1])
+        times = [at_us / 1e6 for at_us in one["at_us"]]
+        leg.pieces = list(zip(times, [parts[number] for number in one["parts"]], strict=True))
+        legs.append(leg)
+    return Taped(legs, said["upstream"], said["path"], said["drawn"])
+
+
+class TapedStream:
+    """A :class:`~proxy.relay.base.ClientStream` that is another one, whose body is noted on a tape."""
+
+    def __init__(self, client: ClientStream, tape: RunTape) -> None:
+        self._client = client
+        self._tape = tape
+        self._leg: Leg | None = None
+        self._send: Sink = client.push
+
+    @property
+    def started(self) -> bool:
+        return self._client.started
+
+    @property
+    def cut_off(self) -> bool:
+        return self._client.cut_off
+
+    def blank_out(self, secrets: Secrets | None) -> None:
+        self._tape.secrets = secrets
+        self._client.blank_out(secrets)
+
+    def set_header(self, name: str, value: str) -> None:
+        self._client.set_header(name, value)
+
+    def start(self, status: int, headers: Headers) -> None:
+        self._leg = leg = self._tape.leg("client.response", 0, status, media_type(headers))
+        self._send = self._tape.noting(leg, self._client.push)
+        self._client.start(status, headers)
+
+    def flush(self) -> None:
+        self._client.flush()
+
+    def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
+        if not last:
+            return self._send(data)
+        if self._leg is not None:
+            self._tape.note(self._leg, data)
+        return self._client.push(data, last)
+
+    async def write(self, data: bytes) -> None:
+        if self._leg is not None:
+            self._tape.note(self._leg, data)
+        await self._client.write(data)
+
+    def before_finish(self) -> Awaitable[None] | None:
+        return self._client.before_finish()
+
+    def finish(self) -> None:
+        self._client.finish()
+
+    def abort(self) -> None:
+        self._client.abort()

@@ -1,0 +1,168 @@
+"""Which runs are noted, and where their bytes are kept.
+
+Without a setting or an order nothing is noted: a run reads two attributes, and upstreams are called directly.
+Nothing is noted of a client that asked to keep nothing.
+"""
+
+import base64
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from contextvars import ContextVar
+from typing import Final
+
+from proxy.caches import CacheSize, declare
+from proxy.chance import Draws, Value, drawing
+from proxy.records import KeptResult, KeptWire
+from proxy.relay.base import ClientStream
+from proxy.relay.run.job import Job
+from proxy.server.taping.captures import Captures, Order
+from proxy.server.taping.tape import Room, RunTape, Taped, TapedStream, read_tape
+from proxy.server.taping.upstreams import TapedUpstream
+from proxy.store.base import Store
+from proxy.upstreams.base import Upstream
+
+__all__ = ["Taping"]
+
+_MOST_HELD: Final = 128 << 20
+"""Bytes that the tapes of all runs that go on may hold; what comes after that is cut."""
+_OWNER: Final = "ui:captures"
+"""The owner of captured bytes: no client has this name, so none can read them."""
+
+
+class Taping:
+    """Notes the bytes of runs.  A :class:`~proxy.relay.run.tapes.Tapes`; one for the process.
+
+    ``not_kept`` says why the bytes of each run are not kept with it, empty where they are.  ``again`` are the
+    values that runs take in place of new ones; see :class:`~proxy.chance.Draws`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        captures: Captures,
+        *,
+        not_kept: str = "",
+        again: Mapping[str, Sequence[Value]] | None = None,
+        most_held: int = _MOST_HELD,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.captures = captures
+        self.not_kept = not_kept
+        self.again = again
+        self._keeps = self._listens = not not_kept
+        self._store = store
+        self._now = now
+        self._room = Room(most_held)
+        self._running: ContextVar[_Running | None] = ContextVar("taped_run", default=None)
+        self._upstreams: list[TapedUpstream] = []
+        captures.changed = self._listen
+        declare("tapes", self._cache_size)
+
+    def wrap(self, upstream: Upstream) -> Upstream:
+        """The upstream, wrapped so that its requests can be noted."""
+        taped = TapedUpstream(upstream, self._tape)
+        self._upstreams.append(taped)
+        taped.listen(self._listens)
+        return taped
+
+    def begin(self, job: Job, client: ClientStream) -> "_Running | None":
+        """Begin to note a run, if it is to be kept or captured."""
+        if not self._listens or not job.client.request.keeps:
+            return None
+        kept, order = self._keeps, None
+        if job.client.ask.nested is not None:
+            # An agent's run is noted as the run is that called it, on a tape of its own.
+            outer = self._running.get()
+            if outer is None:
+                return None
+            kept, order = outer.kept, outer.order
+        elif self.captures.orders:
+            order = self.captures.take(job.identity.caller)
+        if not kept and order is None:
+            return None
+        tape = RunTape(job.identity.run_id, self._room, Draws(self.again))
+        running = _Running(job, client, tape, self._keep, kept=kept, order=order)
+        running.within.enter_context(drawing(tape.draws))
+        running.within.callback(self._running.reset, self._running.set(running))
+        return running
+
+    async def find(self, run_id: str) -> Taped | None:
+        """The bytes of a run, ``None`` where there are none.  Raises StoreError."""
+        payload = await self.payload(run_id)
+        return None if payload is None else read_tape(payload)
+
+    async def payload(self, run_id: str) -> bytes | None:
+        """The bytes of a run as they are kept, ``None`` where there are none.  Raises StoreError."""
+        if (wire := await self._store.find_wire(run_id)) is not None:
+            return wire.payload
+        captured = await self._store.find_result(_handle(run_id), _OWNER)
+        return None if captured is None else base64.b64decode(captured.content)
+
+    async def size(self, run_id: str) -> int | None:
+        """How many bytes of bodies there are of a run, ``None`` for none.  Raises StoreError."""
+        if (size := await self._store.wire_size(run_id)) is not None:
+            return size
+        captured = await self.find(run_id)
+        return None if captured is None else sum(leg.size for leg in captured.legs.values())
+
+    def _cache_size(self) -> CacheSize:
+        return CacheSize(self._room.held, self._room.most)
+
+    def _tape(self) -> RunTape | None:
+        """The tape of the run that goes on here."""
+        running = self._running.get()
+        return None if running is None else running.tape
+
+    def _listen(self) -> None:
+        self._listens = self._keeps or bool(self.captures.orders)
+        for upstream in self._upstreams:
+            upstream.listen(self._listens)
+
+    def _keep(self, running: "_Running") -> None:
+        """Keep what was noted of a run that is over, without waiting."""
+        tape, order = running.tape, running.order
+        size = sum(leg.size for leg in tape.legs.values())
+        tape.close()
+        payload = tape.encoded()
+        if order is not None:
+            order.bytes += size
+        if running.kept:
+            self._store.put_wire(KeptWire(tape.run_id, running.caller, size, tape.cut, payload, self._now()))
+        else:
+            text = base64.b64encode(payload).decode()
+            self._store.put_result(
+                KeptResult(_handle(tape.run_id), tape.run_id, _OWNER, text, True, self._now())
+            )
+
+
+class _Running:
+    """A run that is noted while it goes on; a :class:`~proxy.relay.run.tapes.Tape`."""
+
+    def __init__(
+        self,
+        job: Job,
+        client: ClientStream,
+        tape: RunTape,
+        keep: Callable[["_Running"], None],
+        *,
+        kept: bool,
+        order: Order | None,
+    ) -> None:
+        self.tape = tape
+        self.caller = job.identity.caller
+        self.kept = kept
+        self.order = order
+        self.within = ExitStack()
+        self._keep = keep
+        tape.note(tape.leg("client.request", 0, None, "application/json"), job.client.ask.body.raw)
+        self.client: ClientStream = TapedStream(client, tape)
+
+    def finish(self) -> None:
+        """Keep what was noted."""
+        self.within.close()
+        self._keep(self)
+
+
+def _handle(run_id: str) -> str:
+    return f"wire_{run_id}"
