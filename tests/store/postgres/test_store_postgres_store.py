@@ -38,6 +38,7 @@ from waiting import LATE_S, PATIENCE_S
 
 asyncpg = pytest.importorskip("asyncpg")
 
+from proxy.background_records import BackgroundRecord  # noqa: E402
 from proxy.errors import ConfigError, StoreError, StoreUnavailable  # noqa: E402
 from proxy.store.base import PurgeFilter, RunFilter  # noqa: E402
 from proxy.store.options import StoreOptions  # noqa: E402
@@ -345,6 +346,8 @@ async def test_sealed_content_is_not_in_the_database(make_postgres: Make, postgr
     store.put_result(kept(content="a secret sentence"))
     store.put_native_call(native_call(payload="a secret sentence"))
     store.put_wire(wire(payload=b"a secret sentence"))
+    background = BackgroundRecord("resp_bg", "open", "run_1", T0)
+    await store.put_background(background, b"a secret sentence")
     await store.put_approvals([approval(arguments="a secret sentence")])
     detail = await store.get_run("run_1")
     assert detail is not None
