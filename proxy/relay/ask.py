@@ -49,8 +49,7 @@ class Identity:
     """Who asks, and the ids of the request and of its run.
 
     ``caller`` is who asks, as the record calls them, and ``key`` the client key that they came with.
-    ``is_person`` says that the caller is one person, whatever the body says.  ``origin`` is the address by
-    which the client calls this server (``http://127.0.0.1:8080``), empty if unknown: errors lead there.
+    ``is_person`` says that the caller is one person, whatever the body says.
     """
 
     run_id: str
@@ -58,7 +57,6 @@ class Identity:
     caller: str
     key: str
     is_person: bool
-    origin: str = ""
 
 
 @value_class

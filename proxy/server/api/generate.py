@@ -32,7 +32,6 @@ from proxy.server.detached.runs import DetachedRuns
 from proxy.server.detached.stored_request import stored_request
 from proxy.server.grant_terms import read_terms
 from proxy.server.serving.body import check_counts
-from proxy.server.serving.own_address import own_origin
 from proxy.server.serving.request import WebSocketMessage, new_ids
 from proxy.wires.approving.read import read_approvals
 from proxy.wires.approving.shown import Heard
@@ -151,9 +150,9 @@ class Generate:
     ) -> Ask:
         """The request without its HTTP."""
         request_id, key = context.facts.request_id, context.caller.name
-        message, origin = context.request.websocket, context.request.head[own_origin]
+        message = context.request.websocket
         return Ask(
-            Identity(next(self._run_ids), request_id, principal.name, key, principal.is_person, origin),
+            Identity(next(self._run_ids), request_id, principal.name, key, principal.is_person),
             wire,
             body,
             RequestHead(context.request.head[headers_of_runs], context.target.query),

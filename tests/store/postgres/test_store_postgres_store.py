@@ -350,9 +350,10 @@ async def test_sealed_content_is_not_in_the_database(make_postgres: Make, postgr
     store.put_result(kept(content="a secret sentence"))
     store.put_native_call(native_call(payload="a secret sentence"))
     store.put_wire(wire(payload=b"a secret sentence"))
+    background = BackgroundRecord("resp_bg", "open", "run_1", T0)
+    await store.put_background(background, b"a secret sentence")
     await store.put_approvals([asked := approval(arguments="a secret sentence")])
     await store.decide_approval(asked, APPROVED, T0, grant(approval_id=asked.id, bounds="a secret sentence"))
-    await store.put_background(BackgroundRecord("resp_b", "open", "run_1", T0), b"a secret sentence")
     detail = await store.get_run("run_1")
     assert detail is not None
     assert detail.messages[0].content == "a secret sentence"
