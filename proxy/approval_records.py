@@ -9,6 +9,7 @@ from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
+from proxy.grant_records import Grant, GrantLog
 from proxy.transitions import Transitions
 from proxy.values import value_class
 
@@ -190,8 +191,8 @@ class ApprovalFilter:
 
 
 @runtime_checkable
-class ApprovalLog(Protocol):
-    """Approvals, shared by all processes that have the record open."""
+class ApprovalLog(GrantLog, Protocol):
+    """Approvals and their grants, shared by all processes that have the record open."""
 
     async def put_approvals(self, approvals: Sequence[Approval], most: int | None = None) -> bool:
         """Store new approvals of one caller, all or none; they are committed on return.
@@ -212,14 +213,21 @@ class ApprovalLog(Protocol):
         """Approvals, newest first; raises :class:`~proxy.errors.StoreError`."""
         ...
 
-    async def count_waiting(self, caller: str, now: float) -> int:
-        """How many of a caller's approvals can still be decided; raises :class:`~proxy.errors.StoreError`."""
+    async def count_waiting(self, caller: str | None, now: float) -> int:
+        """How many approvals of a caller, or of all for ``None``, can still be decided.
+
+        Raises :class:`~proxy.errors.StoreError`.
+        """
         ...
 
-    async def decide_approval(self, approval: Approval, decided: Decided, now: float) -> Approval:
+    async def decide_approval(
+        self, approval: Approval, decided: Decided, now: float, grant: Grant | None = None
+    ) -> Approval:
         """Record a decision, unless another one was recorded first; it is committed on return.
 
-        ``approval`` is the approval as it was read.  Returns the approval as it is on record afterwards: with
-        this decision or with the earlier one.  Raises :class:`~proxy.errors.StoreError` if it cannot be read.
+        ``approval`` is the approval as it was read.  ``grant`` is put on record with the decision, or neither
+        is: if an approval has a grant already, or its caller :data:`~proxy.grant_records.MOST_GRANTS` active
+        ones.  Returns the approval as it is on record afterwards: with this decision, with the earlier one,
+        or undecided.  Raises :class:`~proxy.errors.StoreError` if it cannot be read.
         """
         ...

@@ -406,6 +406,16 @@ _ALL: Final = (
         "The approval was decided before, has expired, or the tool's definition has changed since.",
         "Read it: `toolrelay approvals show ID`.",
     ),
+    ErrorCode(
+        "too_many_grants", (409,), _REQUEST,
+        "The caller has 50 active grants, so that no further one was given, and nothing was decided.",
+        "Revoke a grant ([grants](approvals.md#grants)), or approve without one.",
+    ),
+    ErrorCode(
+        "grant_not_found", (404,), _REQUEST,
+        "No grant has this id, or it is one of a tool that this key does not approve.",
+        "List the grants: `toolrelay approvals grants`.",
+    ),
     # The web UI.
     ErrorCode(
         "not_signed_in", (401,), _SIGN_IN,

@@ -10,7 +10,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from proxy.approval_records import Approval
+from proxy.approval_records import Approval, ApprovalEvent, Decided
+from proxy.grant_records import Grant
 from proxy.records import (
     HiddenTurns,
     KeptResult,
@@ -28,6 +29,7 @@ from proxy.store.base import Store
 from proxy.store.sqlite.store import SqliteStore
 
 __all__ = [
+    "APPROVED",
     "CUT_OFF",
     "CUT_OFF_SQL",
     "ROWS",
@@ -36,6 +38,7 @@ __all__ = [
     "cut_off_runs",
     "files_below",
     "fill_disk",
+    "grant",
     "hidden",
     "hidden_of",
     "invocation",
@@ -236,6 +239,29 @@ def approval(id: str = "ap_1", **changes: Any) -> Approval:
         "expires_at": T0 + 3600,
     }
     return Approval(id=id, **(values | changes))
+
+
+APPROVED = Decided(ApprovalEvent.APPROVE, "key boss", "api", until=T0 + 3600)
+"""Somebody's yes."""
+
+
+def grant(id: str = "grant_1", **changes: Any) -> Grant:
+    """What lets later calls of a tool run for an hour."""
+    values: dict[str, Any] = {
+        "approval_id": "ap_1",
+        "run_id": "run_1",
+        "caller": "open",
+        "tool": "shop__buy",
+        "spec_digest": "0" * 64,
+        "rule": "policy.approve",
+        "bounds": "{}",
+        "scope": "caller",
+        "created_at": T0,
+        "expires_at": T0 + 3600,
+        "made_by": "key boss",
+        "made_via": "api",
+    }
+    return Grant(id=id, **(values | changes))
 
 
 CUT_OFF_SQL = (

@@ -29,6 +29,7 @@ WORDS = {
     "proxy.errors",
     "proxy.events",
     "proxy.globs",
+    "proxy.grant_records",
     "proxy.in_thread",
     "proxy.hard_timeout",
     "proxy.json_size",
@@ -87,6 +88,7 @@ RELAY_MAY_IMPORT = {
     "proxy.upstreams.base",
     "proxy.store.base",
     "proxy.tools.contract.spec",
+    "proxy.tools.running.granted",
     "proxy.tools.running.plan",
     "proxy.tools.running.runner",
     "proxy.tools.access.policy",
@@ -221,6 +223,7 @@ ORDER = {
     "commands": (
         *(
             "options",
+            "bounds",
             "printing",
             "common",
             "fitting",
@@ -272,6 +275,8 @@ ORDER = {
             "websockets",
             "detached",
             "approval_webhook",
+            "approval_figures",
+            "grant_terms",
             "admin_approvals",
             "memory_output",
             "reference",
@@ -416,7 +421,9 @@ MADE_OF_DATA: dict[str, str] = {
     "proxy.relay.offer.Offer": "one decision about names, as data",
     "proxy.relay.routing.router.ServedUpstream": "one field for each setting of an upstream",
     "proxy.relay.memory.turns.LastTurn": "what is kept of one turn",
+    "proxy.relay.memory.turns.Restored": "what was put back into one request",
     "proxy.relay.run.run._Turn": "what is counted of one turn",
+    "proxy.relay.run.state.TurnProgress": "how far one turn is, as data",
 }
 """Values that hold more fields than that and nobody to work with, and why."""
 

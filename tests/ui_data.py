@@ -86,6 +86,34 @@ def _approvals() -> list[dict[str, Any]]:
     ]
 
 
+_REVOKED: dict[str, Any] = {"status": "revoked", "revoked_by": "key ops", "revoked_at": time.time()}
+
+
+def _grants() -> list[dict[str, Any]]:
+    now = time.time()
+    one = {
+        "id": "grant_1",
+        "run_id": "run_000000011eef",
+        "tool": "mcp__pay__send",
+        "caller_name": "webui",
+        "status": "active",
+        "scope": "conversation",
+        "arguments": {"amount": {"max": 100}},
+        "why": 'policy.approve has "mcp__pay__*"',
+        "created_at": now - 600,
+        "expires_at": now + 3000,
+        "made_by": "key ops",
+        "made_via": "page",
+        "uses": 2,
+    }
+    past = {"scope": "caller", "arguments": {}, "uses": 0}
+    return [
+        one,
+        one | past | {"id": "grant_2", "status": "expired", "expires_at": now - 60},
+        one | past | {"id": "grant_3", **_REVOKED},
+    ]
+
+
 def _tools() -> list[dict[str, Any]]:
     schema = {
         "type": "object",
@@ -275,7 +303,10 @@ def filled(fake: FakeUi) -> FakeUi:
     fake.answers.update(
         {
             "GET usage": used,
-            "GET approvals": _listed(_approvals()),
+            "GET approvals": _listed(_approvals(), rules={"edit": True, "max_grant_s": 86400}),
+            "GET approvals/grants": _listed(_grants()),
+            "DELETE approvals/grants/grant_1": {"id": "grant_1", **_REVOKED},
+            "GET approvals/appr_1": _approvals()[0],
             "POST approvals/appr_1": {"id": "appr_1", "status": "approved", "decided_by": "ops"},
             "GET tools": _listed(_tools()),
             "GET mcp": _listed(

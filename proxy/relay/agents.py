@@ -332,6 +332,7 @@ class _Unheard:
 
     started = False
     cut_off = False
+    origin = ""
 
     def blank_out(self, secrets: Secrets | None) -> None:
         """Nothing is sent."""

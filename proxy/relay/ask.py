@@ -49,8 +49,7 @@ class Identity:
     """Who asks, and the ids of the request and of its run.
 
     ``caller`` is who asks, as the record calls them, and ``key`` the client key that they came with.
-    ``is_person`` says that the caller is one person, whatever the body says.  ``origin`` is the address by
-    which the client calls this server (``http://127.0.0.1:8080``), empty if unknown: errors lead there.
+    ``is_person`` says that the caller is one person, whatever the body says.
     """
 
     run_id: str
@@ -58,7 +57,6 @@ class Identity:
     caller: str
     key: str
     is_person: bool
-    origin: str = ""
 
 
 @value_class
@@ -91,8 +89,7 @@ class RequestOptions:
 
     ``wanted`` are the tools that it chose; ``None`` where it chose none.  ``history`` says whether answers
     are looked up and remembered for it.  ``attempt`` says whether it repeats another request.
-    ``decisions`` are ids of approvals, each with whether it is approved.  ``asks_by_call`` says that the
-    client declared the function by whose calls it can be asked for approvals.
+    ``asks_by_call`` says that the client declared the function by whose calls it can be asked for approvals.
     ``detached`` is set where nobody waits for the answer.
     """
 
@@ -100,7 +97,6 @@ class RequestOptions:
     trace: Trace = "silent"
     history: bool = True
     attempt: Attempt = NO_ATTEMPT
-    decisions: tuple[tuple[str, bool], ...] = ()
     detached: Detached | None = None
     asks_by_call: bool = False
 

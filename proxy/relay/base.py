@@ -41,6 +41,12 @@ class ClientStream(Protocol):
         """Whether a cancellation is the server's own end, so that the client is still there to be told."""
         ...
 
+    @property
+    def origin(self) -> str:
+        """The address by which the client calls this server (``http://127.0.0.1:8080``), for errors to lead
+        there; empty if unknown, and once the response has started."""
+        ...
+
     def blank_out(self, secrets: Secrets | None) -> None:
         """From now on blank out what of these stands whole in a piece that is sent."""
         ...

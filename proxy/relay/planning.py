@@ -341,7 +341,7 @@ class Planner:
                 offer_fingerprint=draft.offer_fingerprint,
                 repeat_key=planning.repeat_key,
                 local=ask.local,
-                approvals=Continued(restored.waiting, restored.ran, planning.purse),
+                approvals=Continued(restored.waiting, restored.ran, planning.purse, restored.asked_in),
                 recall=restored.recall,
             ),
             Accounting(meter, price_of(meter, self._prices, route, payload)),

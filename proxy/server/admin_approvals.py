@@ -10,17 +10,26 @@ import structlog
 
 from proxy.approval_records import MOST_REASON, Approval, ApprovalFilter, DecidedVia
 from proxy.errors import RequestError
+from proxy.grant_records import Grant, GrantFilter
 from proxy.relay.approvals.decisions import Decisions, Verdict
 from proxy.relay.approvals.rules import Decider
 from proxy.server.auth.key_ring import Key
+from proxy.server.grant_terms import read_terms
 from proxy.server.serving.body import read_body
 from proxy.server.serving.request import EdgeRequest
 
-__all__ = ["AdminApprovals", "approval_to_json", "decider_of", "log_read", "verdict_of_body"]
+__all__ = [
+    "AdminApprovals",
+    "approval_to_json",
+    "decider_of",
+    "grant_to_json",
+    "log_read",
+    "verdict_of_body",
+]
 
 _MAX_BODY: Final = 64 * 1024
 _BODY_S: Final = 10.0
-_KNOWN: Final = ("approve", "reason", "arguments")
+_KNOWN: Final = ("approve", "reason", "arguments", "grant")
 
 
 def approval_to_json(approval: Approval, *, whole: bool = False) -> dict[str, Any]:
@@ -52,6 +61,31 @@ def approval_to_json(approval: Approval, *, whole: bool = False) -> dict[str, An
     if whole:
         shown["arguments"] = orjson.loads(approval.runs)
     return shown
+
+
+def grant_to_json(grant: Grant, state: str) -> dict[str, Any]:
+    """A grant as plain JSON values; times are seconds since the epoch (UTC).  ``state`` is what it is now."""
+    return {
+        "id": grant.id,
+        "object": "approval.grant",
+        "status": state,
+        "tool": grant.tool,
+        "caller": grant.caller,
+        "scope": grant.scope,
+        "arguments": orjson.loads(grant.bounds),
+        "why": grant.rule,
+        "approval_id": grant.approval_id,
+        "run_id": grant.run_id,
+        "created_at": grant.created_at,
+        "expires_at": grant.expires_at,
+        "made_by": grant.made_by,
+        "made_via": grant.made_via,
+        "revoked_at": grant.revoked_at,
+        "revoked_by": grant.revoked_by or None,
+        "uses": grant.uses,
+        "used_at": grant.used_at,
+        "spec_digest": grant.spec_digest,
+    }
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -94,7 +128,10 @@ def verdict_of_body(raw: bytes) -> Verdict:
         raise RequestError(
             400, "arguments must be a JSON object, and needs approve to be true.", param="arguments"
         )
-    return Verdict(approve, reason or "", arguments)
+    grant = value.get("grant")
+    if grant is not None and not approve:
+        raise RequestError(400, "grant needs approve to be true.", param="grant")
+    return Verdict(approve, reason or "", arguments, None if grant is None else read_terms(grant))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +175,28 @@ class AdminApprovals:
             # Before it is given out, so that nobody reads what the log does not tell of.
             log_read(approval, decider)
         return approval_to_json(approval, whole=content)
+
+    async def granted(
+        self, query: Mapping[str, str], decider: Decider, *, limit: int, active: bool
+    ) -> tuple[Sequence[dict[str, Any]], bool]:
+        """A page of grants of tools that ``decider`` is an approver of, newest first, and whether there are
+        more.  ``active`` limits it to those that let calls run now.
+
+        Raises :class:`~proxy.errors.StoreError`.
+        """
+        grants = self.decisions.grants
+        wanted = GrantFilter(limit + 1, query.get("before"), active, tools=tuple(decider.tools))
+        found = await grants.list(wanted)
+        return [grant_to_json(one, grants.state(one)) for one in found[:limit]], len(found) > limit
+
+    async def grant(self, grant_id: str, decider: Decider, *, revokes: bool = False) -> dict[str, Any]:
+        """One grant, after it was revoked if ``revokes``.
+
+        Raises :class:`~proxy.errors.RequestError` (404) and :class:`~proxy.errors.StoreError`.
+        """
+        grants = self.decisions.grants
+        found = await (grants.revoke if revokes else grants.find)(grant_id, decider)
+        return grant_to_json(found, grants.state(found))
 
     async def decided(
         self, approval_id: str, decider: Decider, request: EdgeRequest, via: DecidedVia

@@ -89,7 +89,7 @@ class ApprovalWebhook:
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.approvals")
 
     def told(self, kind: str, facts: Mapping[str, Any]) -> None:
-        """Take note of what happened to an approval; see :data:`~proxy.relay.approvals.decisions.OnApproval`.
+        """Take note of what happened to an approval; see :data:`~proxy.relay.approvals.grants.OnApproval`.
 
         Returns at once.
         """

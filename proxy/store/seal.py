@@ -27,6 +27,7 @@ __all__ = [
     "CALLS",
     "CLAIMS",
     "CONTENT",
+    "GRANTS",
     "HIDDEN",
     "MESSAGES",
     "NATIVE_CALLS",
@@ -114,6 +115,16 @@ APPROVALS: Final = ContentTable(
     ("arguments", "arguments_shown", "words", "edited"),
     "approval",
 )
+GRANTS: Final = ContentTable(
+    "approval_grants",
+    (
+        "id", "approval_id", "run_id", "caller", "tool", "spec_digest", "rule", "bounds", "scope",
+        "created_at", "expires_at", "made_by", "made_via", "revoked_at", "revoked_by", "uses", "used_at",
+    ),
+    ("id",),
+    ("bounds",),
+    "grant",
+)  # fmt: skip
 WIRE_BYTES: Final = ContentTable(
     "wire_bytes",
     ("run_id", "caller", "size", "cut", "payload", "created_at"),
@@ -132,7 +143,7 @@ BACKGROUND: Final = ContentTable(
     "background response",
 )  # fmt: skip
 CONTENT: Final = (
-    MESSAGES, SUSPENDED, HIDDEN, RESPONSES, RESULTS, NATIVE_CALLS, APPROVALS, BACKGROUND, WIRE_BYTES,
+    MESSAGES, SUSPENDED, HIDDEN, RESPONSES, RESULTS, NATIVE_CALLS, APPROVALS, BACKGROUND, WIRE_BYTES, GRANTS,
 )  # fmt: skip
 """What goes with its days, and where room is needed."""
 

@@ -1,6 +1,7 @@
 """Approvals of a server that is killed, and the commands that decide beside it."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -98,6 +99,47 @@ async def test_an_approval_outlives_a_server_that_is_killed(tmp_path: Path) -> N
         status, _, err = await told(tmp_path, "deny", approval_id)
         assert status == 1
         assert "already used" in err
+
+
+async def test_the_commands_give_list_and_revoke_grants(tmp_path: Path) -> None:
+    """A call is approved with a grant for an hour, the next one runs by itself, and then the grant ends."""
+    (tmp_path / "go").touch()
+    acts = chat_script.reply(None, ("call_b", ACT, "{}"))
+    async with RawUpstream(*turns()[:2], acts, chat_script.reply("Again."), acts) as upstream:
+        write_config(tmp_path, upstream.url, allow=(ACT,))
+        conversation: list[Any] = [{"role": "user", "content": "Act."}]
+        async with serving(tmp_path, env=ENV) as proxy, client_of(proxy) as client:
+            (id_,) = ID.findall(await say(client, "chat", conversation, stream=False))[:1]
+            for options, words in (
+                (("--for", "soon"), "must be a duration"),
+                (("--for", "9w"), "lasts at most 86400 seconds"),
+                (("--arguments", "a={max=1}"), "needs a grant to limit"),
+                (("--for", "1h", "--arguments", "a=["), "is not a valid limit"),
+                (("--for", "1h", "--arguments", "a={max=1}"), "grant.arguments limits 'a'"),
+            ):
+                status, _, err = await told(tmp_path, "approve", id_, *options)
+                assert status != 0
+                assert words in err
+            status, out, _ = await told(tmp_path, "approve", id_, "--for", "1h")
+            assert (status, out.splitlines()[1]) == (0, f"Later calls of {ACT} by open run without asking.")
+            conversation.append({"role": "user", "content": "Go on."})
+            assert await say(client, "chat", conversation, stream=False) == "Done."
+            again: list[Any] = [{"role": "user", "content": "Act again."}]
+            assert await say(client, "chat", again, stream=False) == "Again."
+            status, out, _ = await told(tmp_path, "grants", "--json")
+            grant = json.loads(out)
+            assert (status, grant["tool"], grant["uses"]) == (0, ACT, 1)
+            assert grant["made_by"].startswith("user ")
+            assert grant["id"] in (await told(tmp_path, "grants"))[1].replace("\n", "")
+            status, out, _ = await told(tmp_path, "revoke", grant["id"])
+            assert (status, out) == (
+                0,
+                f"{grant['id']} is revoked: later calls of {ACT} by open ask again.\n",
+            )
+            assert (await told(tmp_path, "grants"))[1] == "There are no active grants.\n"
+            assert (await told(tmp_path, "revoke", "grant_0"))[0] == 1
+            again = [{"role": "user", "content": "Act once more."}]
+            assert "waiting for approval" in await say(client, "chat", again, stream=False)
 
 
 async def test_the_commands_watch_show_and_deny(tmp_path: Path) -> None:

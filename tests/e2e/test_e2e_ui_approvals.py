@@ -84,6 +84,52 @@ async def test_an_approval_is_decided_once_in_the_browser(key: str, tmp_path: Pa
         assert tab.problems == []
 
 
+async def test_other_arguments_run_and_later_calls_by_a_grant(tmp_path: Path) -> None:
+    """Arguments are edited and an hour is granted: tea is bought, then milk by itself, until it ends."""
+    require("chromium", chromium() is not None, "no Chromium is installed")
+    WATCH.reset()
+    turns = turns_of("chat", stream=False)
+    async with (
+        RawUpstream(*turns, *turns, turns[0]) as upstream,
+        running(config_of(upstream.url, tmp_path, keys=KEYS, approvals={"edit": True})) as proxy,
+        opened(f"http://127.0.0.1:{proxy.port}/ui/approvals") as tab,
+        client_of(proxy) as client,
+    ):
+        await tab.size(1280, 900)
+        await sign_in(tab, ANNA)
+        conversation: list[Any] = [{"role": "user", "content": "Buy milk."}]
+        await say(client, "chat", conversation, stream=False)
+        await tab.click("Edit and approve…")
+        field = "document.querySelector('.conditions textarea')"
+        await tab.until(f"document.activeElement === {field}")
+        await tab.run(f"{field}.select()")
+        await tab.type('{"what": 5}')
+        await tab.run("document.querySelector('.conditions').requestSubmit()")
+        await tab.has("cannot run with these arguments")
+        await tab.has("what")
+        await tab.run(f"{field}.select()")
+        await tab.type('{"what": "tea"}')
+        await tab.run(
+            "(() => { const s = document.querySelector('.conditions select'); s.value = '1h';"
+            " s.dispatchEvent(new Event('change')); })()"
+        )
+        await tab.run("document.querySelector('.conditions').requestSubmit()")
+        await tab.has("A person changed the arguments.")
+        conversation.append({"role": "user", "content": "Go on."})
+        assert await say(client, "chat", conversation, stream=False) == "Bought."
+        assert "tea" in upstream.requests[-1].body.decode()
+        again: list[Any] = [{"role": "user", "content": "Buy milk again."}]
+        assert await say(client, "chat", again, stream=False) == "Bought."
+        assert WATCH.finished == ["buy", "buy"]
+        await tab.click("Grants")
+        await tab.has("1 call let through")
+        await tab.click("Revoke")
+        await tab.has("revoked this grant")
+        again = [{"role": "user", "content": "Buy milk once more."}]
+        assert "waiting for approval" in await say(client, "chat", again, stream=False)
+        assert tab.problems == []
+
+
 async def test_another_persons_decision_appears(tmp_path: Path) -> None:
     """What the admin API denies meanwhile is shown denied, with its reason, and has no buttons any more."""
     require("chromium", chromium() is not None, "no Chromium is installed")

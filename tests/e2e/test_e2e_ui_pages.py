@@ -29,6 +29,7 @@ PAGES = (
     "/compare?a=1&b=2",
     "/play",
     "/approvals",
+    "/approvals?state=grants",
     "/tools",
     "/mcp",
     "/keys",
@@ -415,6 +416,74 @@ async def test_an_approval_that_is_clicked_twice_is_decided_once(tab: Tab, fake:
     await tab.has("Approved")
     await tab.has("by ops")
     assert fake.posted == [("approvals/appr_1", {"approve": True})]
+
+
+async def test_arguments_are_edited_by_keyboard_and_faults_stand_at_their_field(
+    tab: Tab, fake: FakeUi
+) -> None:
+    """What is no JSON, and what the server refuses, is told at the field, which gets the focus; then it goes."""
+    whole = {"to": "ACME\u202e Ltd", "amount": 1250, "pin": "1234"}
+    fake.answers["GET approvals/appr_1"] = {"id": "appr_1", "arguments": whole}
+    fake.answers["POST approvals/appr_1"] = (
+        400,
+        {"error": {"message": "It cannot run: amount must be 1000 or less.", "param": "arguments"}},
+    )
+    await at(tab, fake, "/approvals")
+    await tab.run("document.querySelector('[data-id=appr_1] [data-act=conditions]').focus()")
+    await tab.press("Enter")
+    field = "document.querySelector('.conditions textarea')"
+    await tab.until(f"document.activeElement === {field}")
+    shown = await tab.run(f"{field}.value")
+    assert json.loads(shown) == whole
+    assert "\\u202e" in shown
+    named = f"document.querySelector(`label[for=${{{field}.id}}]`).innerText"
+    assert await tab.run(named) == "Arguments that run, as JSON"
+    for text, words in (
+        ('{"to": ', "This is not JSON"),
+        ("[1]", "This must be a JSON object"),
+        ('{"to": "ACME", "amount": 5000}', "amount must be 1000 or less"),
+    ):
+        await tab.run(f"{field}.select()")
+        await tab.type(text)
+        await tab.run("document.querySelector('.conditions').requestSubmit()")
+        await tab.has(words)
+        await tab.until(f"{field}.getAttribute('aria-invalid') === 'true'")
+        assert await tab.run(f"document.activeElement === {field}")
+        told = f"document.getElementById({field}.getAttribute('aria-describedby').split(' ')[1])"
+        assert words in await tab.run(f"{told}.innerText")
+        assert await tab.run(f"{told}.getAttribute('role')") == "alert"
+    fake.answers["POST approvals/appr_1"] = {"id": "appr_1", "status": "approved", "edited": True}
+    await tab.run(f"{field}.select()")
+    await tab.type('{"to": "ACME", "amount": 900}')
+    await tab.run(
+        "(() => { const s = document.querySelector('.conditions select'); s.value = '1h';"
+        " s.dispatchEvent(new Event('change')); })()"
+    )
+    limits = "document.querySelectorAll('.conditions textarea')[1]"
+    await tab.until(f"{limits}.getClientRects().length")
+    await tab.run(f"{limits}.focus()")
+    await tab.type('{"amount": {"max": 1000}}')
+    await tab.run("document.querySelector('.conditions button[type=submit]').click()")
+    await tab.has("A person changed the arguments.")
+    body = {
+        "approve": True,
+        "arguments": {"to": "ACME", "amount": 900},
+        "grant": {"for": "1h", "arguments": {"amount": {"max": 1000}}},
+    }
+    assert fake.posted[-1] == ("approvals/appr_1", body)
+
+
+async def test_each_grant_says_what_it_means_and_is_revoked(tab: Tab, fake: FakeUi) -> None:
+    """Active, expired and revoked ones are a sentence each; one click ends an active one."""
+    await at(tab, fake, "/approvals?state=grants")
+    await tab.has("1 active grant")
+    await tab.has("in the conversation that asked run without asking until")
+    await tab.has("ask again: this grant expired on")
+    await tab.has("ask again: key ops revoked this grant")
+    assert await tab.run("document.querySelectorAll('[data-act=revoke]').length") == 1
+    await tab.run("document.querySelector('[data-act=revoke]').click()")
+    await tab.until("!document.querySelector('[data-act=revoke]')")
+    assert await tab.run("document.querySelector('[data-id=grant_1] .badge').innerText") == "Revoked"
 
 
 async def test_an_approval_that_somebody_else_decided(tab: Tab, fake: FakeUi) -> None:

@@ -36,6 +36,7 @@ class Kept:
 
     started: bool = False
     cut_off: bool = False
+    origin: str = ""
     status: int = 0
     sent: bytes = b""
     finished: bool = False

@@ -17,6 +17,7 @@ from store_records import (
     T0,
     approval,
     files_below,
+    grant,
     hidden,
     hidden_of,
     invocation,
@@ -30,12 +31,23 @@ from store_records import (
     wire,
 )
 
+from proxy.approval_records import ApprovalEvent, Decided
 from proxy.background_records import BackgroundRecord
 from proxy.errors import ConfigError, StoreError
 from proxy.store.base import RunFilter
 from proxy.store.factory import open_store
 from proxy.store.options import StoreOptions
-from proxy.store.seal import APPROVALS, BACKGROUND, CALLS, CONTENT, MESSAGES, RESPONSES, Seal, parse_seal_key
+from proxy.store.seal import (
+    APPROVALS,
+    BACKGROUND,
+    CALLS,
+    CONTENT,
+    GRANTS,
+    MESSAGES,
+    RESPONSES,
+    Seal,
+    parse_seal_key,
+)
 from proxy.store.sqlite.memory import MemoryStore
 from proxy.store.sqlite.store import SqliteStore
 
@@ -70,6 +82,11 @@ async def _fill(store: SqliteStore, name: str = "1") -> None:
     said = {"arguments": SECRET, "arguments_shown": {"to": SECRET}, "words": SECRET, "edited": SECRET}
     await store.put_approvals([approval(f"ap_{name}", run_id=f"run_{name}", **said)])
     await store.put_background(BackgroundRecord(f"bg_{name}", "open", f"run_{name}", T0), plain)
+    asked = approval(f"granted_{name}", run_id=f"run_{name}", **said)
+    await store.put_approvals([asked])
+    given = grant(f"grant_{name}", approval_id=asked.id, run_id=f"run_{name}", bounds=SECRET)
+    yes = Decided(ApprovalEvent.APPROVE, "boss", "api", SECRET, until=T0 + 60)
+    await store.decide_approval(asked, yes, T0, given)
 
 
 async def _check(store: SqliteStore, name: str = "1", *, has_wire: bool = True) -> None:
@@ -98,6 +115,7 @@ async def _check(store: SqliteStore, name: str = "1", *, has_wire: bool = True) 
     (asked,) = await store.find_approvals([f"ap_{name}"])
     assert (asked.arguments, asked.arguments_shown, asked.words) == (SECRET, {"to": SECRET}, SECRET)
     assert await store.background_request(f"bg_{name}") == SECRET.encode()
+    assert [given.bounds for given in await store.find_grants([f"grant_{name}"])] == [SECRET]
 
 
 async def _settle(store: SqliteStore) -> None:
@@ -144,8 +162,8 @@ async def test_what_was_written_before_the_key_stays_readable(make_sqlite: Make)
     await _fill(store, "old")
     await _settle(store)
     await _check(store, "old")
-    # An approval and a background response are put once, and only change after that.
-    for table in {*CONTENT, CALLS} - {APPROVALS, BACKGROUND}:
+    # An approval is put once and only decided about after that; so is its grant, and a background response.
+    for table in {*CONTENT, CALLS} - {APPROVALS, GRANTS, BACKGROUND}:
         assert query(store.path, f"SELECT count(*) FROM {table.name} WHERE sealed_by IS NULL") == [(0,)]
 
 

@@ -1,18 +1,22 @@
 """The options of ``toolrelay approvals``."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any
 
 import typer
 
 from proxy.approval_records import MOST_REASON
 from proxy.commands import common
+from proxy.commands.bounds import read_bounds
 from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
+from proxy.errors import ConfigError
 from proxy.server.config.load import Config
 
 __all__ = ["approvals_app"]
 
 approvals_app = typer.Typer(
-    help="List the calls that wait for approval, and decide about them.", cls=ListByDefault
+    help="List the calls that wait for approval, decide about them, and revoke grants.", cls=ListByDefault
 )
 
 IdsArgument = Annotated[list[str], typer.Argument(metavar="ID...", help="The ids of approvals.")]
@@ -56,15 +60,78 @@ def approvals_show(
 
 
 @approvals_app.command("approve")
-def approvals_approve(ids: IdsArgument, config: ConfigOption = None, reason: ReasonOption = "") -> None:
-    """Approve calls: each runs once, when its client sends the next request."""
-    _decide(ids, config, approve=True, reason=reason)
+def approvals_approve(
+    ids: IdsArgument,
+    config: ConfigOption = None,
+    reason: ReasonOption = "",
+    lasts: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="DURATION",
+            help="Let the caller's later calls of this tool run, too, for so long: 30m, 1h, 7d.",
+        ),
+    ] = None,
+    conversation: Annotated[
+        bool,
+        typer.Option(
+            "--conversation",
+            help="Let later calls of this tool run, too, in the conversation that asked; with --for for so "
+            "long, else as long as approvals.max_grant_s.",
+        ),
+    ] = False,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="BOUND",
+            help="What arguments of later calls may be, as in policy.arguments: amount={max=100}.  "
+            "Repeat the option, or write several lines.",
+        ),
+    ] = None,
+) -> None:
+    """Approve calls: each runs once, when its client sends the next request.
+
+    With --for or --conversation later calls of the tool run without asking, until the grant ends.
+    """
+    grant: dict[str, Any] = {"for": lasts} if lasts is not None else {}
+    if conversation:
+        grant["conversation"] = True
+    if arguments:
+        if not grant:
+            raise ConfigError("--arguments", "needs a grant to limit", "Add --for 1h, --conversation or both")
+        grant["arguments"] = read_bounds(arguments, "amount = {max = 100}")
+    _decide(ids, config, approve=True, reason=reason, grant=grant)
 
 
 @approvals_app.command("deny")
 def approvals_deny(ids: IdsArgument, config: ConfigOption = None, reason: ReasonOption = "") -> None:
     """Deny calls; the model reads the reason."""
     _decide(ids, config, approve=False, reason=reason)
+
+
+@approvals_app.command("grants")
+def approvals_grants(
+    config: ConfigOption = None,
+    every: Annotated[bool, typer.Option("--all", help="Include those that have ended.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="The largest number to list.")] = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """List the grants by which calls run without asking, newest first."""
+    from proxy.commands.approvals import granting
+
+    common.run_async(granting.list_grants(_config(config), limit=limit, active=not every, as_json=as_json))
+
+
+@approvals_app.command("revoke")
+def approvals_revoke(
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="The ids of grants.")],
+    config: ConfigOption = None,
+) -> None:
+    """Revoke grants: later calls ask again."""
+    from proxy.commands.approvals import granting
+
+    if not common.run_async(granting.revoke(_config(config), ids)):
+        raise typer.Exit(1)
 
 
 @approvals_app.command("watch")
@@ -78,10 +145,18 @@ def approvals_watch(config: ConfigOption = None) -> None:
         raise typer.Exit(130) from None
 
 
-def _decide(ids: list[str], config: ConfigOption, *, approve: bool, reason: str) -> None:
+def _decide(
+    ids: list[str],
+    config: ConfigOption,
+    *,
+    approve: bool,
+    reason: str,
+    grant: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
     from proxy.commands.approvals import deciding
 
-    if not common.run_async(deciding.decide(_config(config), ids, approve=approve, reason=reason)):
+    deciding_all = deciding.decide(_config(config), ids, approve=approve, reason=reason, grant=grant)
+    if not common.run_async(deciding_all):
         raise typer.Exit(1)
 
 

@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 import getpass
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from proxy.approval_records import MOST_REASON, Approval, ApprovalFilter, ApprovalLog
 from proxy.commands.common import console, say, say_error, table, text
@@ -16,27 +16,34 @@ from proxy.relay.approvals.rules import ApprovalRules, Decider
 from proxy.server.admin_approvals import approval_to_json, log_read
 from proxy.server.api.json_output import to_line
 from proxy.server.config.load import Config
+from proxy.server.grant_terms import read_terms
 from proxy.server.open_record import open_record
 
-__all__ = ["decide", "list_approvals", "show", "watch"]
+__all__ = ["decide", "list_approvals", "moment", "open_decisions", "show", "user", "watch"]
 
 _EVERY_S: Final = 1.0
 
 
 @contextlib.asynccontextmanager
-async def _decisions(config: Config) -> AsyncIterator[Decisions]:
+async def open_decisions(config: Config) -> AsyncIterator[Decisions]:
     """Open the record's approvals.  Raises :class:`~proxy.errors.StoreError` if there is no record."""
     store = open_record(config, must_exist=True)
     await store.start()
     try:
         settings = config.approvals
-        rules = ApprovalRules(expires_s=settings.expires_s, by=settings.by, admin_only=settings.admin_only)
+        rules = ApprovalRules(
+            expires_s=settings.expires_s,
+            by=settings.by,
+            admin_only=settings.admin_only,
+            max_grant_s=settings.max_grant_s,
+        )
         yield Decisions(store if isinstance(store, ApprovalLog) else None, rules)
     finally:
         await store.aclose()
 
 
-def _user() -> Decider:
+def user() -> Decider:
+    """The user of the machine, who may decide about everything."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # Some containers have users without a name.
@@ -46,7 +53,7 @@ def _user() -> Decider:
 
 async def list_approvals(config: Config, *, limit: int, waiting: bool, as_json: bool) -> None:
     """Print the newest approvals, one per line."""
-    async with _decisions(config) as decisions:
+    async with open_decisions(config) as decisions:
         found = await decisions.list(ApprovalFilter(limit=limit, waiting=waiting))
     if as_json:
         for approval in found:
@@ -63,46 +70,62 @@ async def list_approvals(config: Config, *, limit: int, waiting: bool, as_json: 
             text(approval.tool),
             text(to_line(approval.arguments_shown)),
             text(approval.caller),
-            text(_moment(approval.expires_at)),
+            text(moment(approval.expires_at)),
         )
     console().print(made)
 
 
 async def show(config: Config, approval_id: str) -> bool:
     """Print one approval as JSON; return whether it exists."""
-    async with _decisions(config) as decisions:
+    async with open_decisions(config) as decisions:
         try:
-            approval = await decisions.find(approval_id, _user())
+            approval = await decisions.find(approval_id, user())
         except RequestError as error:
             say_error(error.message)
             return False
-    log_read(approval, _user())
+    log_read(approval, user())
     say(to_line(approval_to_json(approval, whole=True)))
     return True
 
 
-async def decide(config: Config, ids: Sequence[str], *, approve: bool, reason: str) -> bool:
-    """Decide about approvals one by one; return whether all now have this decision."""
+async def decide(
+    config: Config, ids: Sequence[str], *, approve: bool, reason: str, grant: Mapping[str, Any]
+) -> bool:
+    """Decide about approvals one by one; return whether all now have this decision.
+
+    ``grant`` is what is granted with each, as :func:`~proxy.server.grant_terms.read_terms` takes it; empty
+    for nothing.
+    """
     if len(reason) > MOST_REASON:
         say_error(f"--reason: write at most {MOST_REASON} characters, not {len(reason)}")
         return False
+    try:
+        terms = read_terms({**grant}) if grant else None
+    except RequestError as error:
+        say_error(error.message)
+        return False
     done = True
-    async with _decisions(config) as decisions:
+    async with open_decisions(config) as decisions:
         for approval_id in ids:
             try:
-                approval = await decisions.decide(approval_id, Verdict(approve, reason), _user(), "command")
+                approval = await decisions.decide(
+                    approval_id, Verdict(approve, reason, grant=terms), user(), "command"
+                )
             except RequestError as error:
                 say_error(error.message)
                 done = False
             else:
                 say(f"{approval.id} is {approval.status}: {approval.tool}")
+                if terms is not None:
+                    where = " in this conversation" if terms.in_conversation else ""
+                    say(f"Later calls of {approval.tool} by {approval.caller}{where} run without asking.")
     return done
 
 
 async def watch(config: Config) -> None:
     """Print each approval as it starts to wait, until cancelled."""
     seen: set[str] = set()
-    async with _decisions(config) as decisions:
+    async with open_decisions(config) as decisions:
         while True:
             found = await decisions.list(ApprovalFilter(waiting=True))
             for approval in reversed([one for one in found if one.id not in seen]):
@@ -113,9 +136,10 @@ async def watch(config: Config) -> None:
 
 def _line(approval: Approval) -> str:
     arguments = plain_text(to_line(approval.arguments_shown))
-    until = _moment(approval.expires_at)
+    until = moment(approval.expires_at)
     return f"{approval.id} {approval.tool} {arguments} (for {plain_text(approval.caller)}, until {until})"
 
 
-def _moment(seconds: float) -> str:
+def moment(seconds: float) -> str:
+    """A time as the tables show it, in UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")

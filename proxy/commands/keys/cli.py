@@ -3,17 +3,17 @@
 import json
 import re
 import time
-import tomllib
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
 from proxy.commands import common
+from proxy.commands.bounds import read_bounds
 from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
 from proxy.errors import ConfigError
 
-__all__ = ["keys_app", "read_bounds", "read_limits"]
+__all__ = ["keys_app", "read_limits"]
 
 keys_app = typer.Typer(help="Create, list and revoke client keys.", cls=ListByDefault)
 
@@ -85,7 +85,7 @@ def keys_create(
     if limits is not None:
         options["limits"] = read_limits(limits)
     if arguments is not None:
-        options["arguments"] = read_bounds(arguments)
+        options["arguments"] = read_bounds(arguments, '"core__get_weather".days = {max = 3}')
     if trace is not None:
         options["trace_max"] = trace
     if expires is not None:
@@ -138,19 +138,6 @@ def read_limits(given: list[str]) -> dict[str, Any]:
         else:
             limits.setdefault(kind, []).append(value)
     return limits
-
-
-def read_bounds(given: list[str]) -> dict[str, Any]:
-    """Bounds of arguments as the configuration has them below ``policy.arguments``, in TOML.
-
-    Raises ConfigError naming ``--arguments``.
-    """
-    try:
-        return tomllib.loads("\n".join(given))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(
-            "--arguments", f"is not a valid bound: {error}", 'Write "core__get_weather".days = {max = 3}'
-        ) from None
 
 
 def _moment(text: str) -> float | str:

@@ -1,43 +1,49 @@
 """Takes the decisions that a client makes within its conversation."""
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from proxy.approval_records import Approval, ApprovalStatus
 from proxy.errors import RequestError
 from proxy.relay.approvals.decisions import Decisions, Verdict
+from proxy.relay.approvals.grants import GrantTerms
 from proxy.relay.approvals.rules import Decider
 from proxy.wires.approving.shown import Answered, Heard, Shown
 
-__all__ = ["take_answers"]
+__all__ = ["ReadTerms", "take_answers"]
 
 _MOST_ANSWERS: Final = 64
 """The most approvals that one request answers; each is looked up."""
 
 
-async def take_answers(decisions: Decisions, heard: Heard, decider: Decider) -> None:
+ReadTerms = Callable[[Any, str], GrantTerms]
+"""Reads the grant in an answer; the text is its place in the body.  Raises ``RequestError`` (400)."""
+
+
+async def take_answers(decisions: Decisions, heard: Heard, decider: Decider, read_terms: ReadTerms) -> None:
     """Record what a client answers; all is checked before the first decision is recorded.
 
     A client sends its conversation again and again, and with it answers that were taken before.  So only
     answers behind the last thing that a model said are taken, and an answer about a call that has been
     decided changes nothing: the first decision counts.
 
-    Raises :class:`~proxy.errors.RequestError`: 400 for too many answers, for contradicting ones and for a
-    question that was changed, 403 if ``decider`` may not decide, and 404 for an unknown approval; and
-    :class:`~proxy.errors.StoreError`.
+    Raises :class:`~proxy.errors.RequestError`: 400 for too many answers, for contradicting ones, for a
+    question that was changed and for a grant that is not valid, 403 if ``decider`` may not decide, and 404
+    for an unknown approval; and :class:`~proxy.errors.StoreError`.
     """
     answers = _one_each([one for one in heard.answered if one.is_new])
     shown = {one.approval_id: one for one in heard.shown}
-    open_ones: list[tuple[Answered, Approval]] = []
+    open_ones: list[tuple[Answered, Approval, GrantTerms | None]] = []
     for answer in answers.values():
         approval = await decisions.find(answer.approval_id, decider)
         if (question := shown.get(answer.approval_id)) is not None:
             _check_unchanged(question, approval)
         if approval.status is ApprovalStatus.PENDING:
             decider.check(approval, decisions.rules)
-            open_ones.append((answer, approval))
-    for answer, approval in open_ones:
-        verdict = Verdict(answer.approve, answer.reason, answer.arguments)
+            terms = None if answer.grant is None else read_terms(answer.grant, f"{answer.at}.grant")
+            open_ones.append((answer, approval, terms))
+    for answer, approval, terms in open_ones:
+        verdict = Verdict(answer.approve, answer.reason, answer.arguments, terms)
         try:
             await decisions.decide(
                 approval.id, verdict, decider, "item" if answer.by_item else "tool message"

@@ -28,13 +28,16 @@ from proxy.approval_records import (
 from proxy.chance import drawn
 from proxy.errors import RequestError, StoreError, ToolErrorCode, ToolFailure
 from proxy.events import ToolCall, ToolResult
+from proxy.grant_records import Grant
 from proxy.records import Meter
-from proxy.relay.approvals.decisions import Decisions, OnApproval, Verdict, nobody_told
+from proxy.relay.approvals.decisions import Decisions, Verdict
+from proxy.relay.approvals.grants import OnApproval, nobody_told
 from proxy.relay.approvals.notice import notice, verdict_of
 from proxy.relay.approvals.rules import MOST_ASKED, MOST_WAITING, ApprovalRules
 from proxy.relay.ask import Identity
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
+from proxy.tools.running.granted import GrantedCall
 from proxy.tools.running.ledger import RunContext, RunLedger
 from proxy.tools.running.plan import ApprovedCall, PlannedCall, Refusal, digest_of
 from proxy.tools.running.runner import Runner
@@ -52,12 +55,14 @@ _LOG: Final[structlog.typing.FilteringBoundLogger] = structlog.get_logger("proxy
 class Asked:
     """Which calls of a turn now wait for approval.
 
-    ``waiting`` has the approvals of these calls by ``ToolCall.index``.  ``refused`` has error results of
-    calls that could not run even if approved.  The policy refuses all other calls that need an approval.
+    ``waiting`` has the approvals of these calls by ``ToolCall.index``.  ``granted`` has those that run under
+    a grant.  ``refused`` has error results of calls that could not run even if approved.  The policy refuses
+    all other calls that need an approval.
     """
 
     waiting: Mapping[int, Approval] = field(default_factory=dict)
     refused: Sequence[ToolResult] = ()
+    granted: Mapping[int, GrantedCall] = field(default_factory=dict)
 
 
 def _anywhere(approval: Approval) -> AbstractContextManager[None]:
@@ -112,13 +117,24 @@ class Approvals(Decisions):
     # Asking.
 
     async def ask(
-        self, calls: Sequence[ToolCall], context: RunContext, policy: Policy, identity: Identity
+        self,
+        calls: Sequence[ToolCall],
+        context: RunContext,
+        policy: Policy,
+        identity: Identity,
+        *,
+        asked_in: Sequence[str] = (),
+        can_wait: bool = True,
     ) -> Asked:
-        """Ask for approval of the calls of a turn that would run if approved.
+        """Ask for approval of the calls of a turn that would run if approved, and that no grant covers.
 
-        The rows are committed on return.  If they cannot be, nobody is asked.
+        ``asked_in`` are the runs earlier in this conversation that asked.  Without ``can_wait`` nobody is
+        asked.  The rows are committed on return.  If they cannot be, nobody is asked.
         """
         if self._log is None or not self.rules.enabled:
+            return Asked()
+        grants = await self._grants_of(context)
+        if not (can_wait or grants):
             return Asked()
         refused: list[ToolResult] = []
         planned: list[tuple[ToolCall, PlannedCall]] = []
@@ -128,14 +144,26 @@ class Approvals(Decisions):
                 refused.append(_failed(call, checked.failure))
             else:
                 planned.append((call, checked))
+        granted = self.grants.covering(grants, planned, identity, asked_in)
+        if not can_wait:
+            return Asked(granted=granted)
+        planned = [(call, checked) for call, checked in planned if call.index not in granted]
         try:
             waiting = await self._put(planned, context, identity)
         except StoreError as error:
             _LOG.error("approval_unrecorded", reason=str(error), correlation_id=context.run_id)
-            return Asked(refused=refused)
+            return Asked(refused=refused, granted=granted)
         for approval in {approval.id: approval for approval in waiting.values()}.values():
             self._tell("approval_requested", approval)
-        return Asked(waiting, refused)
+        return Asked(waiting, refused, granted)
+
+    async def _grants_of(self, context: RunContext) -> Sequence[Grant]:
+        """The active grants of a caller; none if the record cannot say, so that a person is asked."""
+        try:
+            return await self.grants.active(context.caller)
+        except StoreError as error:
+            _LOG.error("approval_grants_unread", reason=str(error), correlation_id=context.run_id)
+            return ()
 
     async def _put(
         self, planned: Sequence[tuple[ToolCall, PlannedCall]], context: RunContext, identity: Identity

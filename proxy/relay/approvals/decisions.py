@@ -1,7 +1,7 @@
 """Decisions about calls that wait for approval: checks who may decide, and records one decision per call."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -18,30 +18,25 @@ from proxy.approval_records import (
     DecidedVia,
 )
 from proxy.errors import RequestError
+from proxy.grant_records import MOST_GRANTS, Grant
+from proxy.relay.approvals.grants import Grants, GrantTerms, OnApproval, nobody_told
 from proxy.relay.approvals.rules import ApprovalRules, Decider, unknown_approval
 from proxy.values import value_class
 
-__all__ = ["Decisions", "OnApproval", "Verdict", "nobody_told"]
-
-OnApproval = Callable[[str, Mapping[str, Any]], None]
-"""Called as ``(kind, facts)`` for each approval that was asked for, decided or used; facts are redacted.
-
-The kinds are ``approval_requested``, ``approval_decided`` and ``approval_used``."""
+__all__ = ["Decisions", "Verdict"]
 
 _LOG: Final[structlog.typing.FilteringBoundLogger] = structlog.get_logger("proxy.approvals")
 
 
-def nobody_told(kind: str, facts: Mapping[str, Any]) -> None:
-    """Do nothing: the default where nobody listens."""
-
-
 @value_class
 class Verdict:
-    """A wanted decision.  ``arguments`` replace the model's, unless they are ``None``."""
+    """A wanted decision.  ``arguments`` replace the model's, and ``grant`` lets later calls run, unless they
+    are ``None``."""
 
     approve: bool
     reason: str = ""
     arguments: Any = None
+    grant: GrantTerms | None = None
 
 
 class Decisions:
@@ -58,6 +53,7 @@ class Decisions:
         """``log`` is ``None`` if the record keeps no approvals."""
         self._log = log
         self.rules = rules
+        self.grants = Grants(log, rules, told=told, now=now)
         self._told = told
         self._now = now
 
@@ -95,8 +91,8 @@ class Decisions:
         """Record a decision; the same decision again changes nothing.
 
         Raises :class:`~proxy.errors.RequestError`: 404 if there is no such approval, 403 if ``decider`` may
-        not decide about it, 400 if the new arguments cannot run, and 409 if another decision was recorded
-        before or the approval has expired.
+        not decide about it, 400 if the new arguments cannot run or the grant cannot be given, and 409 if
+        another decision was recorded before, the approval has expired, or its caller has too many grants.
         """
         approval = await self.find(approval_id, decider)
         decider.check(approval, self.rules)
@@ -108,10 +104,16 @@ class Decisions:
         said = Decided(
             event, decider.name, via, verdict.reason[:MOST_REASON], edited, now + self.rules.expires_s
         )
+        grant: Grant | None = None
+        if verdict.approve and verdict.grant is not None:
+            runs = edited or approval.arguments
+            grant = self.grants.make(approval, runs, verdict.grant, decider.name, via)
         if approval.status is ApprovalStatus.PENDING or (
             not verdict.approve and approval.status is ApprovalStatus.APPROVED
         ):
-            decided = (await self._log.decide_approval(approval, said, now)).at(now)
+            decided = (await self._log.decide_approval(approval, said, now, grant)).at(now)
+            if decided.status is ApprovalStatus.PENDING:
+                raise _too_many_grants(approval)
             if decided.decided_at == now and decided.decided_by == decider.name:
                 self._tell("approval_decided", decided)
             approval = decided
@@ -127,6 +129,8 @@ class Decisions:
                 f"{approval.id} is already {approval.status}, so it can no longer be {wish}.",
                 code="approval_decided",
             )
+        if grant is not None:
+            await self.grants.check_given(grant)
         return approval
 
     def _edited(self, approval: Approval, verdict: Verdict) -> str:
@@ -154,3 +158,12 @@ class Decisions:
             facts["waited_ms"] = round(waited * 1000)
         _LOG.info(kind, **facts)
         self._told(kind, facts | {"approval": approval})
+
+
+def _too_many_grants(approval: Approval) -> RequestError:
+    return RequestError(
+        409,
+        f"{approval.caller} has {MOST_GRANTS} active grants, the most that a caller can have, so nothing was "
+        f"decided. Revoke one (`toolrelay approvals grants` lists them), or approve {approval.id} without.",
+        code="too_many_grants",
+    )

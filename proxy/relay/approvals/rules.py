@@ -24,7 +24,8 @@ class ApprovalRules:
     ``expires_s`` is how long a call waits for a decision, and an approved call for its use, in seconds.
     ``by`` says who decides: the caller that asked, or only administrators and approvers.  ``admin_only`` are
     patterns of tools that only these decide about in any case.  ``url`` is the page where people decide.
-    ``edit`` says whether they may change the arguments.
+    ``edit`` says whether they may change the arguments.  ``max_grant_s`` is the longest that a grant lasts,
+    in seconds; 0 if nobody can give one.
     """
 
     enabled: bool = True
@@ -33,6 +34,7 @@ class ApprovalRules:
     admin_only: Sequence[str] = ()
     edit: bool = False
     url: str = ""
+    max_grant_s: float = 86400.0
 
     def by_caller(self, tool: str) -> bool:
         """Whether the caller that asked may decide about calls of that tool."""

@@ -7,7 +7,7 @@ import orjson
 from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
 from proxy.relay.memory.marks import waiting_of
 from proxy.relay.memory.outcomes import PutBack, PutBackKind, Recall
-from proxy.relay.memory.shown import AMBIGUOUS, is_shown, marks_of
+from proxy.relay.memory.shown import AMBIGUOUS, asked_in_of, is_shown, marks_of
 from proxy.relay.memory.turns import Restored
 from proxy.values import value_class
 from proxy.wires.client_port import ClientRequest
@@ -45,9 +45,12 @@ def payloads_of(found: Found) -> Sequence[bytes]:
 def put_back(request: ClientRequest, editor: BodyEditor, found: Found, recall: Recall) -> Restored:
     """Put back the found turns that fit what the client sends."""
     turns, untrusted, upstream, bound = 0, "", "", False
+    asked_in: list[str] = []
     if found.response is not None and isinstance(editor, ChainedEditor):
         editor.resume(found.response.continuation)
-        untrusted, upstream = marks_of(orjson.loads(found.response.continuation))
+        kept = orjson.loads(found.response.continuation)
+        untrusted, upstream = marks_of(kept)
+        asked_in += asked_in_of(kept)
         turns, bound = 1, True
         recall.put(PutBack(found.response.run_id, "response", len(found.response.continuation)))
     for needed, kept_turns in ((True, found.held), (False, found.hidden)):
@@ -62,9 +65,13 @@ def put_back(request: ClientRequest, editor: BodyEditor, found: Found, recall: R
             loosely = not needed and position in found.loosely
             added = editor.restored[1] - before
             recall.put(PutBack(turn.run_id, _kind(found, position, needed), added, loosely, position))
+            if not loosely:
+                # Of a turn that was found loosely nobody knows that this is its conversation.
+                asked_in += asked_in_of(kept)
             stranger, home = marks_of(kept)
             untrusted, upstream = untrusted or stranger, upstream if bound else home
-    return Restored(turns, untrusted, upstream, bound, recall=recall)
+    asked = tuple(dict.fromkeys(asked_in))
+    return Restored(turns, untrusted, upstream, bound, asked_in=asked, recall=recall)
 
 
 def _kind(found: Found, position: int, needed: bool) -> PutBackKind:

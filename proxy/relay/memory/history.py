@@ -35,11 +35,19 @@ from proxy.relay.memory.loose import (
     loose_keys,
     pointer_of,
     stand_here,
+    why_not_found,
 )
 from proxy.relay.memory.marks import WAITING, fill, waiting_of
 from proxy.relay.memory.outcomes import MemoryOutcome, Recall
 from proxy.relay.memory.sealed_turns import NOTHING_CARRIED, SealedTurns
-from proxy.relay.memory.shown import AMBIGUOUS, digest_of, digest_of_calls, untrusted_in, with_marks
+from proxy.relay.memory.shown import (
+    AMBIGUOUS,
+    digest_of,
+    digest_of_calls,
+    said_asked_in,
+    untrusted_in,
+    with_marks,
+)
 from proxy.relay.memory.turns import Answers, LastTurn, Restored, Settle
 from proxy.relay.memory.variants import variant_of
 from proxy.store.base import LOOK_UP_S, Store
@@ -248,7 +256,7 @@ class History:
             found = asked or alone
             pointer = pointer_of(found, caller, place) if place is not None else None
             if pointer is None or place is None:
-                recall.miss(_why_not(found))
+                recall.miss(why_not_found(found))
             elif has_other(asked, alone, pointer[1], place):
                 recall.miss("ambiguous")
             else:
@@ -287,7 +295,8 @@ class History:
         payload = with_marks(editor.suspend(turn.message, (), turn.mask), untrusted=turn.untrusted)
         key = request.answer_key(turn.caller, offer_fingerprint, visible, told=self._told)
         variant = variant_of(payload)
-        self._put_hidden(key, variant, turn, with_marks(payload, upstream=turn.upstream))
+        marked = with_marks(payload, upstream=turn.upstream, asked_in=said_asked_in(turn.asked_in))
+        self._put_hidden(key, variant, turn, marked)
         place = request.evidence(told=self._told)
         if place is not None:
             kept = evidence_of(place, (key, variant))
@@ -475,19 +484,10 @@ class History:
         return bool(kept.get("variant") == variant or kept.get("asked", "") != asked)
 
 
-def _why_not(found: Sequence[HiddenTurns]) -> MemoryOutcome:
-    """The outcome to count for what a loose key found, if it is not put back."""
-    if not found:
-        return "not_found"
-    if len(found) > 1:
-        return "ambiguous"
-    return "nothing_hidden" if found[0].variant == PLAIN else "not_found"
-
-
 def _asked(request: ClientRequest) -> Sequence[Answer]:
     """The answers that name approvals: notices that calls wait are among them."""
     return [answer for answer in request.answers() if approval_ids_in(answer.text)][-_MOST_LOOKUPS:]
 
 
 def _waits(turn: LastTurn) -> dict[str, str]:
-    return {WAITING: " ".join(turn.waiting)} if turn.waiting else {}
+    return {WAITING: " ".join(turn.waiting), "asked_in": said_asked_in(turn.asked_in)}

@@ -12,6 +12,7 @@ from typing import Any, Final
 import orjson
 
 from proxy.records import HiddenTurns
+from proxy.relay.memory.outcomes import MemoryOutcome
 from proxy.wires.past.evidence import Evidence, fits_window, was_asked
 from proxy.wires.turn.digest import conversation_digest
 
@@ -24,6 +25,7 @@ __all__ = [
     "loose_keys",
     "pointer_of",
     "stand_here",
+    "why_not_found",
 ]
 
 PLAIN: Final = "plain"
@@ -95,3 +97,12 @@ def stand_here(
         if keys and len(known[key]) == 1:
             found.setdefault(keys[0], set()).add(known[key][0].variant)
     return found
+
+
+def why_not_found(found: Sequence[HiddenTurns]) -> MemoryOutcome:
+    """The outcome to count for what a loose key found, if it is not put back."""
+    if not found:
+        return "not_found"
+    if len(found) > 1:
+        return "ambiguous"
+    return "nothing_hidden" if found[0].variant == PLAIN else "not_found"

@@ -11,8 +11,20 @@ from proxy.events import ToolCall
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.json.splice import join_object
 
-__all__ = ["AMBIGUOUS", "digest_of", "digest_of_calls", "is_shown", "marks_of", "untrusted_in", "with_marks"]
+__all__ = [
+    "AMBIGUOUS",
+    "asked_in_of",
+    "digest_of",
+    "digest_of_calls",
+    "is_shown",
+    "marks_of",
+    "said_asked_in",
+    "untrusted_in",
+    "with_marks",
+]
 
+_MOST_ASKED_IN: Final = 32
+"""The most runs of one conversation that are noted to have asked for approvals; the newest count."""
 AMBIGUOUS: Final = "several"
 """In place of the variant of a held turn: other turns with the same calls were held under its key."""
 
@@ -21,8 +33,9 @@ def with_marks(payload: bytes, **marks: str) -> bytes:
     """Add the notes that are not empty to the JSON object of a kept turn.
 
     ``untrusted`` names a tool whose untrusted result the model has read in it, ``upstream`` where it was
-    made.  A held turn also has ``seen`` and ``asked``, digests of the text and the calls that the client was
-    shown, and ``variant``, which tells it from others with the same calls.
+    made, ``asked_in`` which runs of the conversation have asked for approvals.
+    A held turn also has ``seen`` and ``asked``, digests of the text and the calls that the client was shown,
+    and ``variant``, which tells it from others with the same calls.
     """
     said = {name: orjson.dumps(mark) for name, mark in marks.items() if mark}
     # An editor's object is never empty and has no members of these names.
@@ -32,6 +45,16 @@ def with_marks(payload: bytes, **marks: str) -> bytes:
 def marks_of(kept: Mapping[str, Any]) -> tuple[str, str]:
     """The notes ``untrusted`` and ``upstream`` of :func:`with_marks`; empty strings if missing."""
     return str(kept.get("untrusted", "")), str(kept.get("upstream", ""))
+
+
+def said_asked_in(run_ids: Sequence[str]) -> str:
+    """The note ``asked_in``: the last of these runs, each once."""
+    return " ".join(list(dict.fromkeys(run_ids))[-_MOST_ASKED_IN:])
+
+
+def asked_in_of(kept: Mapping[str, Any]) -> Sequence[str]:
+    """What :func:`said_asked_in` noted; nothing if it is missing."""
+    return str(kept.get("asked_in", "")).split()
 
 
 def untrusted_in(payloads: Iterable[bytes]) -> str:

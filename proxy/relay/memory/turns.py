@@ -22,7 +22,8 @@ class LastTurn:
     ``wire`` is the client's dialect and ``upstream`` the upstream that answered.  ``message`` is the model's
     message and ``calls`` the calls in it.  ``mask`` hides private arguments from what is written unencrypted.
     ``untrusted`` names a tool whose untrusted result the model has read, if any.  ``waiting`` are the ids of
-    the approvals that the turn waits for.
+    the approvals that the turn waits for, and ``asked_in`` the runs of this conversation, this one among
+    them, that asked for approvals.
     """
 
     run_id: str
@@ -34,6 +35,7 @@ class LastTurn:
     untrusted: str = ""
     upstream: str = ""
     waiting: Sequence[str] = ()
+    asked_in: Sequence[str] = ()
 
 
 class Answers(Protocol):
@@ -72,7 +74,8 @@ class Restored:
     them; no other upstream accepts its signatures or has its caches.  ``bound`` says that the request
     continues a response by its id, which no other upstream knows.  ``unavailable`` says that the record did
     not answer.  ``waiting`` are the undecided approvals of calls in these turns, and ``ran`` those whose
-    calls ran just now, with their results.  ``recall`` says what each look-up found.
+    calls ran just now, with their results.  ``asked_in`` are the runs that asked for approvals in this very
+    conversation.  ``recall`` says what each look-up found.
     """
 
     turns: int = 0
@@ -82,6 +85,7 @@ class Restored:
     unavailable: bool = False
     waiting: tuple[Approval, ...] = ()
     ran: tuple[tuple[Approval, ToolResult], ...] = ()
+    asked_in: tuple[str, ...] = ()
     recall: Recall = field(default_factory=Recall, compare=False)
 
     def __bool__(self) -> bool:

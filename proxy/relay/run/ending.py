@@ -205,6 +205,10 @@ def _last_turn(job: Job, state: State) -> LastTurn:
         untrusted=state.tools.untrusted_read(),
         upstream=job.upstream.route.served.upstream.name,
         waiting=[one.id for one in (*job.conversation.approvals.waiting, *state.turn.approvals)],
+        asked_in=[
+            *job.conversation.approvals.asked_in,
+            *([job.identity.run_id] if state.turn.approvals else []),
+        ],
     )
 
 

@@ -34,12 +34,12 @@ async def tell_failure(job: Job, state: State, fault: RunFault) -> None:
                 type=fault.type,
                 code=fault.code,
                 request_id=identity.request_id,
-                doc_url=identity.origin + page if identity.origin and page else "",
+                doc_url=client.origin + page if client.origin and page else "",
             )
             body = orjson.dumps(error)
             headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
             if page:
-                headers.append(help_link(identity.origin + page))
+                headers.append(help_link(client.origin + page))
             if errors.id_header != _ALWAYS_SENT:
                 headers.append((errors.id_header, identity.request_id))
             headers += fault.headers

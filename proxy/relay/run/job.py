@@ -81,13 +81,15 @@ class Continued:
     """What became of calls of earlier turns that had waited for approvals.
 
     ``waiting`` are those that nobody has decided about: no model is asked before somebody has.  ``ran`` are
-    those whose calls ran as this request was planned, and ``purse`` is what agents used among them, ``None``
+    those whose calls ran as this request was planned, ``asked_in`` the runs that asked for approvals in this
+    very conversation, and ``purse`` is what agents used among them, ``None``
     where nothing was to decide.
     """
 
     waiting: tuple[Approval, ...] = ()
     ran: tuple[tuple[Approval, ToolResult], ...] = ()
     purse: Purse | None = None
+    asked_in: tuple[str, ...] = ()
 
 
 @value_class

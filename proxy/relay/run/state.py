@@ -16,6 +16,7 @@ from proxy.relay.run.run import Run
 from proxy.relay.run.usage import RunUsage
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.contract.redaction import mask_written, redact_written
+from proxy.tools.running.granted import GrantedCall
 from proxy.tools.running.ledger import RunContext
 from proxy.wires.approving.shown import APPROVE
 from proxy.wires.client_port import StreamWriter
@@ -153,8 +154,9 @@ class TurnProgress:
     ``first_chunk_at`` is when its stream began, 0 before.  ``events`` counts those of its stream where use is
     limited.  ``results`` are its result messages by call id.  ``fields_recovered`` says that what was changed
     last, for an upstream that had refused it, were fields.  ``waiting`` are the approvals that its calls wait
-    for, by the places of these in it.  ``asks_by_call`` says that the client is asked about them by calls,
-    and ``seen`` is the text of the answer as the client sends it back where it is not asked in text.
+    for, by the places of these in it, and ``granted`` is what lets others run.
+    ``asks_by_call`` says that the client is asked about them by calls, and ``seen`` is the text of the answer
+    as the client sends it back where it is not asked in text.
     """
 
     started_at: float = 0.0
@@ -163,6 +165,7 @@ class TurnProgress:
     results: dict[str, bytes] = field(default_factory=dict)
     fields_recovered: bool = False
     waiting: dict[int, Approval] = field(default_factory=dict)
+    granted: dict[int, GrantedCall] = field(default_factory=dict)
     asks_by_call: bool = False
     seen: str = ""
 

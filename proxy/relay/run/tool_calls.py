@@ -61,20 +61,25 @@ class ToolCalls:
         deciding = self._approver.decide(job, calls)
         approved = await with_keepalive(deciding, self._settings.keepalive_s, state.output.keep_alive)
         left = [call for call in calls if call.index not in approved]
-        if not left or not self._can_wait(job):
+        if not (left and job.tools.selection.asks and job.conversation.is_person):
             return state.run.decided(approved)
-        context = state.tools.context.at_turn(state.run.turn.number)
-        asking = self._approvals.ask(left, context, self._offered_only(job, state, left), job.identity)
+        asking = self._approvals.ask(
+            left,
+            state.tools.context.at_turn(state.run.turn.number),
+            self._offered_only(job, state, left),
+            job.identity,
+            asked_in=job.conversation.approvals.asked_in,
+            can_wait=self._can_wait(job),
+        )
         asked = await with_keepalive(asking, self._settings.keepalive_s, state.output.keep_alive)
-        state.turn.waiting = dict(asked.waiting)
+        state.turn.waiting, state.turn.granted = dict(asked.waiting), dict(asked.granted)
         return state.run.decided(approved, frozenset(asked.waiting), asked.refused)
 
     def _can_wait(self, job: Job) -> bool:
         """Whether a turn of this request can be held for a person, and its client told so in text."""
         request = job.client.request
         # An upstream's own conversation has no place for what is known later; JSON has none for a notice.
-        told = not (request.conversation or request.wants_json or request.choices > 1)
-        return job.tools.selection.asks and job.conversation.is_person and told
+        return not (request.conversation or request.wants_json or request.choices > 1)
 
     async def run(self, job: Job, state: State, command: RunTools) -> Command:
         """Run the turn's calls, show them as far as the client asked, keep the stream alive.
@@ -104,6 +109,7 @@ class ToolCalls:
             on_progress=shown.progressed if job.client.trace == "events" else None,
             on_done=shown.finished,
             approved=command.approved,
+            granted=state.turn.granted,
         )
         running = with_keepalive(work, self._settings.keepalive_s, shown.show, shown.notifier)
         if calls_agent(calls):

@@ -1,6 +1,6 @@
 """``/admin``: the record, the tools and what waits for a person, for administrators.
 
-Nothing runs here, and nothing changes but by decisions about approvals.
+Nothing runs here, and nothing changes but by decisions about approvals and by the end of grants.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from aiohttp import web
 
 from proxy.approval_records import APPROVAL_ID
 from proxy.errors import ConfigError, RequestError, StoreError
+from proxy.grant_records import GRANT_ID
 from proxy.hard_timeout import HardTimeout
 from proxy.relay.approvals.rules import Decider
 from proxy.server.admin_approvals import AdminApprovals, decider_of
@@ -41,6 +42,7 @@ Overviews = Callable[[], Awaitable[Sequence[ServerOverview]]]
 """How all MCP servers are now; raises :class:`~proxy.errors.StoreError`."""
 
 _APPROVAL_ID: Final = re.compile(APPROVAL_ID)
+_GRANT: Final = re.compile(f"grants/{GRANT_ID}")
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _MOST_PARAMETERS: Final = 20
 _LONGEST_VALUE: Final = 256
@@ -92,13 +94,14 @@ class Admin:
             facts.caller, decider = key.caller.name, decider_of(key)
         else:
             facts.caller = (await self._authenticator.admit_admin(request, target)).name
-        decides = kind == "approvals" and bool(slash)
-        if request.method not in (("GET", "HEAD", "POST") if decides else ("GET", "HEAD")):
-            allowed = "GET, HEAD and POST" if decides else "GET and HEAD"
+        changes = _change_at(run_id) if kind == "approvals" and slash else ""
+        allowed = ["GET", "HEAD", *([changes] if changes else [])]
+        if request.method not in allowed:
             raise RequestError(
                 405,
-                f"{'This path accepts' if decides else 'The /admin paths accept'} only {allowed}.",
-                headers={"Allow": "GET, HEAD, POST" if decides else "GET, HEAD"},
+                f"{'This path accepts' if changes else 'The /admin paths accept'} only "
+                f"{', '.join(allowed[:-1])} and {allowed[-1]}.",
+                headers={"Allow": ", ".join(allowed)},
             )
         work: Coroutine[Any, Any, web.Response] | None = None
         if kind == "runs":
@@ -106,7 +109,7 @@ class Admin:
         elif kind == "mcp" and not slash:
             work = self._mcp(target)
         elif kind == "approvals":
-            work = self._approval(request, decider, target, run_id if slash else None)
+            work = self._approvals(request, decider, target, run_id if slash else None)
         if work is not None:
             try:
                 return await self._hard_timeout.run(work, REPORT_S)
@@ -125,10 +128,20 @@ class Admin:
             return json_answer(admin_openapi())
         raise _unknown(target)
 
-    async def _approval(
+    async def _approvals(
         self, request: EdgeRequest, decider: Decider, target: Target, approval_id: str | None
     ) -> web.Response:
         approvals = self.approvals
+        if approval_id == "grants":
+            query = parse_query(target.query, "limit", "before", "active")
+            active, limit = truth(query, "active"), read_limit(query.get("limit"))
+            rows, more = await approvals.granted(query, decider, limit=limit, active=active)
+            return json_answer(page(rows, more=more))
+        if approval_id is not None and _GRANT.fullmatch(approval_id):
+            parse_query(target.query)
+            revokes = request.method == "DELETE"
+            grant_id = approval_id.removeprefix("grants/")
+            return json_answer(await approvals.grant(grant_id, decider, revokes=revokes))
         if approval_id is None:
             query = parse_query(target.query, *query_of("/admin/approvals"))
             waiting, limit = truth(query, "waiting"), read_limit(query.get("limit"))
@@ -205,6 +218,13 @@ class Admin:
                 withheld = "tools.enabled is false"
             rows.append(tool_to_json(spec, decision) | {"withheld": withheld})
         return page(rows, more=False)
+
+
+def _change_at(rest: str) -> str:
+    """The method that changes something at a path below ``/admin/approvals``; empty for none."""
+    if rest == "grants":
+        return ""
+    return "DELETE" if rest.startswith("grants/") else "POST"
 
 
 def page(rows: Sequence[dict[str, Any]], *, more: bool) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import structlog
 from aiohttp import web
 
 from proxy.relay.approvals.answering import take_answers
-from proxy.relay.approvals.decisions import Verdict
 from proxy.relay.approvals.rules import Decider
 from proxy.relay.ask import Access, Ask, Identity, RequestHead, RequestOptions
 from proxy.relay.base import ClientStream
@@ -22,7 +21,7 @@ from proxy.relay.warming import warm_up
 from proxy.server.api.forwarder import Forwarder, headers_of_runs
 from proxy.server.api.owned_stream import ClientStreams
 from proxy.server.api.pipeline import EndpointHandler
-from proxy.server.api.request_options import request_options_of
+from proxy.server.api.request_options import decisions_of, request_options_of
 from proxy.server.api.request_reader import RequestReader
 from proxy.server.api.routes import check_query, routes_of_model
 from proxy.server.auth.principals import Principal
@@ -31,8 +30,8 @@ from proxy.server.detached.answers import send_events
 from proxy.server.detached.resumable import resume_of, same_request
 from proxy.server.detached.runs import DetachedRuns
 from proxy.server.detached.stored_request import stored_request
+from proxy.server.grant_terms import read_terms
 from proxy.server.serving.body import check_counts
-from proxy.server.serving.own_address import own_origin
 from proxy.server.serving.request import WebSocketMessage, new_ids
 from proxy.wires.approving.read import read_approvals
 from proxy.wires.approving.shown import Heard
@@ -107,7 +106,7 @@ class Generate:
         if heard is not None:
             body = Body(heard.raw, orjson.loads(heard.raw))
             options = replace(options, asks_by_call=heard.declares)
-        await self._decide(principal, context, options, heard)
+        await self._decide(principal, context, heard)
         routes = self._routes(context, wire, body, options)
         if _is_background(context, body):
             ask = self._ask(context, wire, body, principal, options, routes)
@@ -121,15 +120,13 @@ class Generate:
             return await self._forwarder.send(context, body, candidates, principal.name)
         return await self._plan(context, self._ask(context, wire, body, principal, options, routes))
 
-    async def _decide(
-        self, principal: Principal, context: Context, options: RequestOptions, heard: Heard | None
-    ) -> None:
+    async def _decide(self, principal: Principal, context: Context, heard: Heard | None) -> None:
         """Take the decisions that a request's header and its conversation bring, as its caller's."""
         decider = Decider(principal.name, caller=principal.name, key=context.caller.name)
-        for approval_id, approve in options.decisions:
-            await self._approvals.decide(approval_id, Verdict(approve), decider, "header")
+        for approval_id, verdict in decisions_of(context.request.head):
+            await self._approvals.decide(approval_id, verdict, decider, "header")
         if heard is not None and self._approvals.enabled:
-            await take_answers(self._approvals, heard, decider)
+            await take_answers(self._approvals, heard, decider, read_terms)
 
     def _routes(self, context: Context, wire: Wire, body: Body, options: RequestOptions) -> Sequence[Route]:
         """The upstreams that may answer; of those, the ones that offer what the request chose."""
@@ -153,9 +150,9 @@ class Generate:
     ) -> Ask:
         """The request without its HTTP."""
         request_id, key = context.facts.request_id, context.caller.name
-        message, origin = context.request.websocket, context.request.head[own_origin]
+        message = context.request.websocket
         return Ask(
-            Identity(next(self._run_ids), request_id, principal.name, key, principal.is_person, origin),
+            Identity(next(self._run_ids), request_id, principal.name, key, principal.is_person),
             wire,
             body,
             RequestHead(context.request.head[headers_of_runs], context.target.query),

@@ -1,21 +1,24 @@
 """What a request's headers ask of the proxy itself: tools, a trace, a history, to be taken for a repeat."""
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from multidict import istr
 
 from proxy.approval_records import APPROVAL_ID
 from proxy.errors import RequestError
+from proxy.relay.approvals.decisions import Verdict
 from proxy.relay.ask import RequestOptions
 from proxy.relay.memory.idempotency import NO_ATTEMPT, Attempt
 from proxy.relay.offer import parse_wanted
 from proxy.server.auth.permissions import TRACES
 from proxy.server.context import Context
+from proxy.server.grant_terms import read_terms
 from proxy.server.serving.heads.head import Head
 from proxy.wires.client_port import Trace
 
-__all__ = ["IDEMPOTENCY_KEY", "attempt_of", "request_options_of"]
+__all__ = ["IDEMPOTENCY_KEY", "attempt_of", "decisions_of", "request_options_of"]
 
 IDEMPOTENCY_KEY: Final = istr("Idempotency-Key")
 _HISTORY: Final = istr("x-toolrelay-history")
@@ -23,7 +26,10 @@ _RETRY_COUNT: Final = istr("x-stainless-retry-count")
 _SESSION: Final = istr("x-claude-code-session-id")
 _APPROVE: Final = istr("x-toolrelay-approve")
 _MOST_DECISIONS: Final = 16
-_DECISION: Final = re.compile(rf"({APPROVAL_ID})(?:\s*;\s*(deny))?")
+_DECISION: Final = re.compile(
+    rf"({APPROVAL_ID})(?:\s*;\s*(deny)|((?:\s*;\s*(?:for=[0-9a-z]+|conversation)){{0,2}}))"
+)
+_GRANT: Final = re.compile(r"(for|conversation)=?([0-9a-z]*)")
 _TOOLS: Final = istr("x-toolrelay-tools")
 _TRACE: Final = istr("x-toolrelay-trace")
 
@@ -39,7 +45,7 @@ def request_options_of(context: Context, *, history: bool) -> RequestOptions:
         return RequestOptions(None, permissions.trace, history, attempt)
     wanted, trace = parse_wanted(head.sole(_TOOLS)), _trace(context)
     history = _wants_history(head) and history
-    return RequestOptions(wanted, trace, history, attempt, _decisions(head.sole(_APPROVE)))
+    return RequestOptions(wanted, trace, history, attempt)
 
 
 def attempt_of(head: Head) -> Attempt:
@@ -48,26 +54,38 @@ def attempt_of(head: Head) -> Attempt:
 
 
 def _chooses(head: Head) -> bool:
-    """Whether a request chooses tools, a trace or a history, or decides something: nearly none does."""
+    """Whether a request chooses tools, a trace or a history: nearly none does."""
     headers = head.headers
-    return _TOOLS in headers or _TRACE in headers or _HISTORY in headers or _APPROVE in headers
+    return _TOOLS in headers or _TRACE in headers or _HISTORY in headers
 
 
-def _decisions(header: str | None) -> tuple[tuple[str, bool], ...]:
-    """Ids of approvals, each with whether it is approved: ``ID`` or ``ID;deny``, with commas between."""
-    if header is None:
+def _decides(head: Head) -> bool:
+    return _APPROVE in head.headers
+
+
+def decisions_of(head: Head) -> Sequence[tuple[str, Verdict]]:
+    """What a request's header decides, by the ids of approvals; nothing in nearly all.
+
+    With commas between: ``ID``, ``ID;deny``, or with a grant ``ID;for=1h``, ``ID;conversation`` or both.
+    Raises :class:`~proxy.errors.RequestError` (400).
+    """
+    if not head[_decides]:
         return ()
-    found: dict[str, bool] = {}
-    for part in header.split(","):
+    found: dict[str, Verdict] = {}
+    for part in (head.sole(_APPROVE) or "").split(","):
         said = _DECISION.fullmatch(part.strip())
-        if said is None or said[1] in found or len(found) == _MOST_DECISIONS:
+        given = _GRANT.findall(said[3] or "") if said is not None else []
+        grant = {name: value or True for name, value in given}
+        is_new = said is not None and said[1] not in found and len(found) < _MOST_DECISIONS
+        if said is None or not is_new or len(grant) != len(given):
             raise RequestError(
                 400,
-                "x-toolrelay-approve must be a list of approval ids, each once, like appr_… or appr_…;deny "
-                f"({_MOST_DECISIONS} at most).",
+                "x-toolrelay-approve must be a list of approval ids, each once, like appr_…, appr_…;deny, "
+                f"appr_…;for=1h or appr_…;conversation ({_MOST_DECISIONS} at most).",
                 param="x-toolrelay-approve",
             )
-        found[said[1]] = said[2] is None
+        terms = read_terms(grant, "x-toolrelay-approve") if grant else None
+        found[said[1]] = Verdict(said[2] is None, grant=terms)
     return tuple(found.items())
 
 

@@ -1,19 +1,23 @@
 """Approvals, and the webhook that tells of them, by their settings."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from proxy.approval_records import ApprovalLog
 from proxy.net.aiohttp_resolver import AiohttpResolver
 from proxy.net.resolver import Resolver
 from proxy.relay.approvals.approvals import Approvals
-from proxy.relay.approvals.decisions import nobody_told
 from proxy.relay.approvals.rules import ApprovalRules
+from proxy.server.approval_figures import ApprovalFigures
 from proxy.server.approval_webhook import ApprovalWebhook
 from proxy.server.config.load import Config
+from proxy.server.telemetry.metrics import Metrics
 from proxy.store.base import Store
 from proxy.tools.access.egress import EgressPool
 from proxy.tools.access.hosts import host_entry
 from proxy.tools.running.runner import Runner
 
-__all__ = ["make_approvals", "make_webhook"]
+__all__ = ["make_approvals", "make_figures", "make_webhook"]
 
 
 def make_webhook(config: Config) -> ApprovalWebhook | None:
@@ -38,14 +42,34 @@ def make_webhook(config: Config) -> ApprovalWebhook | None:
     )
 
 
+def make_figures(config: Config, store: Store, metrics: Metrics | None) -> ApprovalFigures | None:
+    """What counts approvals; ``None`` where nobody asks for figures, or there are no approvals."""
+    log = _log_of(config, store)
+    if metrics is None or log is None or not config.approvals.enabled:
+        return None
+    figures = ApprovalFigures(log, metrics.approval, metrics.approval_waited)
+    metrics.add_source(figures.figures)
+    return figures
+
+
+def _log_of(config: Config, store: Store) -> ApprovalLog | None:
+    """Where approvals are on record; nowhere where no content is kept that could be run later."""
+    return store if isinstance(store, ApprovalLog) and config.store.content != "none" else None
+
+
 def make_approvals(
-    config: Config, runner: Runner, store: Store, webhook: ApprovalWebhook | None
+    config: Config, runner: Runner, store: Store, *followers: ApprovalFigures | ApprovalWebhook | None
 ) -> Approvals:
-    """What asks people about calls; nobody is asked where the record keeps no content to be run later."""
+    """What asks people about calls, and tells the ``followers`` of it."""
     settings = config.approvals
-    keeps = isinstance(store, ApprovalLog) and config.store.content != "none"
+    listening = [one.told for one in followers if one is not None]
+
+    def told(kind: str, facts: Mapping[str, Any]) -> None:
+        for tell in listening:
+            tell(kind, facts)
+
     return Approvals(
-        store if keeps and isinstance(store, ApprovalLog) else None,
+        _log_of(config, store),
         runner,
         ApprovalRules(
             enabled=settings.enabled,
@@ -54,6 +78,7 @@ def make_approvals(
             admin_only=settings.admin_only,
             edit=settings.edit,
             url=settings.public_url,
+            max_grant_s=settings.max_grant_s,
         ),
-        told=nobody_told if webhook is None else webhook.told,
+        told=told,
     )

@@ -77,7 +77,6 @@ class AskMaker:
                 request.caller,
                 request.key,
                 request.is_person,
-                request.origin,
             ),
             self._wire,
             body,

@@ -11,8 +11,9 @@ from proxy import __version__
 from proxy.errors import ConfigError, Guard
 from proxy.relay.approvals.approvals import Approvals
 from proxy.relay.routing.router import Router
+from proxy.server.approval_figures import ApprovalFigures
 from proxy.server.approval_webhook import ApprovalWebhook
-from proxy.server.compose.approvals import make_approvals, make_webhook
+from proxy.server.compose.approvals import make_approvals, make_figures, make_webhook
 from proxy.server.compose.credentials import OpenCredentials
 from proxy.server.compose.overrides import Overrides
 from proxy.server.compose.tools import (
@@ -74,6 +75,7 @@ class Services:
     instruments: Instruments
     approvals: Approvals
     webhook: ApprovalWebhook | None = None
+    approval_figures: ApprovalFigures | None = None
     mcp: Sequence[McpProvider] = ()
     agents: Sequence[AgentProvider] = ()
     detached: list[Callable[[float], Awaitable[None]]] = field(default_factory=list)
@@ -148,7 +150,7 @@ class Services:
         await self.registry.aclose()
         for upstream in self.upstreams.values():
             await upstream.aclose()
-        for outgoing in (self.egress, self.credentials, self.webhook):
+        for outgoing in (self.approval_figures, self.egress, self.credentials, self.webhook):
             if outgoing is not None:
                 await outgoing.aclose()
         await self.limiter.aclose()
@@ -192,7 +194,6 @@ async def create_services(
     store = open_record(config, reap=reap)
     shelf = ResultShelf(record=store)
     capabilities, credentials = tool_capabilities(config, clock, given.http, egress, store.vault)
-    broker = credentials.broker if credentials is not None else None
     policy = _policy(config, credentials)
     own, providers = given.providers is None, given.providers or ()
     if own:
@@ -201,8 +202,8 @@ async def create_services(
     agents = agent_provider(config, given, [*providers, *mcp], policy) if own else ()
     registry = await load_registry([*providers, *mcp, *agents], given, guard)
     instruments = _instruments(config, registry, given.endpoints, store)
-    upstreams = open_upstreams(config, given, instruments, guard)
     webhook = make_webhook(config)
+    figures = make_figures(config, store, instruments.metrics)
     runner = Runner(
         registry,
         policy,
@@ -217,7 +218,7 @@ async def create_services(
         on_crash=given.on_tool_crash,
         on_closed=instruments.hooks.invocation_ended,
         effects=store,
-        credentials=broker if given.connect else None,
+        credentials=credentials.broker if credentials is not None and given.connect else None,
         log_arguments=config.store.content != "none",
     )
     services = Services(
@@ -226,13 +227,14 @@ async def create_services(
         policy=policy,
         runner=runner,
         store=store,
-        upstreams=upstreams,
+        upstreams=open_upstreams(config, given, instruments, guard),
         limiter=_limiter(config, instruments),
         egress=egress,
         credentials=credentials,
         instruments=instruments,
-        approvals=make_approvals(config, runner, store, webhook),
+        approvals=make_approvals(config, runner, store, figures, webhook),
         webhook=webhook,
+        approval_figures=figures,
         mcp=mcp,
         agents=agents,
     )
@@ -258,6 +260,8 @@ async def _start(services: Services) -> Services:
             if await provider.begin():
                 await registry.refresh(quiet=True)
             provider.follow(services.refresh_tools)
+        if services.approval_figures is not None:
+            services.approval_figures.start()
     except BaseException:  # A start that fails or is cancelled leaves nothing open.
         await services.aclose()
         raise

@@ -485,6 +485,11 @@ class ApprovalsConfig(Section):
     edit: bool = Field(
         default=False, description="Let administrators change the arguments of a call when they approve it."
     )
+    max_grant_s: Annotated[float, Field(ge=0, le=30 * 86400, allow_inf_nan=False)] = Field(
+        default=86400,
+        description="The longest that a grant lasts, in seconds: it lets later calls of a tool run without "
+        "a question. 0: nobody can give one.",
+    )
     public_url: Annotated[str, AfterValidator(check_collector_url)] = Field(
         default="",
         description="URL of a page where people decide; the client is told it. Empty: no URL.",

@@ -58,6 +58,10 @@ class BackgroundStream:
         """Whether the response has ended."""
         return self.resource["status"] in ENDED
 
+    @property
+    def origin(self) -> str:
+        return ""
+
     def blank_out(self, secrets: Secrets | None) -> None:
         self._secrets = secrets
 

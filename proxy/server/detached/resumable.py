@@ -73,6 +73,10 @@ class _KeptStream:
         """Whether no client receives the stream."""
         return self.client is None and self._catching_up is None
 
+    @property
+    def origin(self) -> str:
+        return "" if self.client is None else self.client.origin
+
     def blank_out(self, secrets: Secrets | None) -> None:
         self._secrets = secrets
         if self.client is not None:

@@ -40,7 +40,6 @@ class StoredRequest:
     key: str = ""
     is_person: bool = False
     request_id: str = ""
-    origin: str = ""
     headers: tuple[tuple[str, str], ...] = ()
     query: str = ""
     wanted: Wanted | None = None
@@ -62,7 +61,6 @@ class StoredRequest:
                 "key": self.key,
                 "is_person": self.is_person,
                 "request_id": self.request_id,
-                "origin": self.origin,
                 "headers": self.headers,
                 "query": self.query,
                 "wanted": wanted,
@@ -87,7 +85,6 @@ def stored_request(ask: Ask, ticket: Mapping[str, Any] | None) -> StoredRequest:
         key=identity.key,
         is_person=identity.is_person,
         request_id=identity.request_id,
-        origin=identity.origin,
         headers=tuple(ask.head.headers),
         query=ask.head.query,
         wanted=options.wanted,

@@ -11,6 +11,7 @@ import msgspec
 from proxy import __version__
 from proxy.approval_records import MOST_REASON, ApprovalStatus, DecidedVia
 from proxy.error_codes import ERROR_DOCS
+from proxy.grant_records import GrantScope, GrantState
 from proxy.records import MessageRecord, NativeCall, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
 from proxy.server.reference.admin_paths import ADMIN_PATHS, AdminPath, Schema
 from proxy.server.reference.markdown import plain
@@ -254,6 +255,35 @@ def _schemas_of_tools() -> dict[str, Any]:
     }
 
 
+def _schemas_of_grants() -> dict[str, Any]:
+    return {
+        "Grant": _object(
+            {
+                "id": _TEXT,
+                "object": {"const": "approval.grant"},
+                "status": {"enum": sorted(get_args(GrantState))},
+                "tool": _TEXT,
+                "caller": _TEXT,
+                "scope": {"enum": sorted(get_args(GrantScope))},
+                "arguments": {"type": "object", "description": "What arguments may be, by their paths."},
+                "why": {"type": "string", "description": "The reasons for asking that the grant covers."},
+                "approval_id": _TEXT,
+                "run_id": _TEXT,
+                "created_at": _NUMBER,
+                "expires_at": _NUMBER,
+                "made_by": _TEXT,
+                "made_via": {"enum": list(get_args(DecidedVia))},
+                "revoked_at": _NUMBER_OR_NULL,
+                "revoked_by": _TEXT_OR_NULL,
+                "uses": _COUNT,
+                "used_at": _NUMBER_OR_NULL,
+                "spec_digest": _TEXT,
+            }
+        ),
+        "GrantList": _list_of("Grant"),
+    }
+
+
 def _schemas_of_approvals() -> dict[str, Any]:
     return {
         "Approval": _object(
@@ -280,6 +310,7 @@ def _schemas_of_approvals() -> dict[str, Any]:
             }
         ),
         "ApprovalList": _list_of("Approval"),
+        **_schemas_of_grants(),
         "Decision": {
             **_object(
                 {
@@ -289,9 +320,21 @@ def _schemas_of_approvals() -> dict[str, Any]:
                         "type": ["object", "null"],
                         "description": "Arguments to run instead, if `approvals.edit` is set.",
                     },
+                    "grant": {
+                        "type": ["object", "null"],
+                        "description": "Lets later calls run, too: for how long (`for`), only in this "
+                        "`conversation`, and what `arguments` may be.",
+                        "properties": {
+                            "for": {"type": "string", "pattern": "^[0-9]{1,6}[smhdw]$"},
+                            "conversation": {"type": "boolean"},
+                            "arguments": {"type": "object"},
+                        },
+                        "additionalProperties": False,
+                    },
                 },
                 "reason",
                 "arguments",
+                "grant",
             ),
             "additionalProperties": False,
         },

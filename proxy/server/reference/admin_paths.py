@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, get_args
 
 from proxy.approval_records import APPROVAL_ID
+from proxy.grant_records import GRANT_ID
 from proxy.records import RunStatus
 
 __all__ = ["ADMIN_PATHS", "DEFAULT_LIMIT", "MOST_LIMIT", "AdminPath", "Parameter", "Schema", "query_of"]
@@ -63,6 +64,9 @@ _BEFORE: Final = Parameter("before", _TEXT, "The `last_id` of the page before.")
 _RUN_ID: Final = Parameter("id", _TEXT, "The id of a run, complete.", "path")
 _APPROVAL_ID: Final = Parameter(
     "id", {"type": "string", "pattern": f"^{APPROVAL_ID}$"}, "The id of an approval.", "path"
+)
+_GRANT_ID: Final = Parameter(
+    "id", {"type": "string", "pattern": f"^{GRANT_ID}$"}, "The id of a grant.", "path"
 )
 
 ADMIN_PATHS: Final = (
@@ -141,11 +145,43 @@ ADMIN_PATHS: Final = (
         "POST",
         "/admin/approvals/{id}",
         "decideApproval",
-        'Decides: `{"approve": true}` or `{"approve": false, "reason": "…"}`. Answers with the approval.',
+        'Decides: `{"approve": true}` or `{"approve": false, "reason": "…"}`; `grant` beside `approve` gives '
+        "a [grant](approvals.md#grants). Answers with the approval.",
         "Approval",
         (_APPROVAL_ID,),
         body="Decision",
         statuses=(400, 404, 405, 408, 409, 413, 503),
+        approvers=True,
+    ),
+    AdminPath(
+        "GET",
+        "/admin/approvals/grants",
+        "listGrants",
+        "A page of [grants](approvals.md#grants), the newest first. A key with `approves` sees those of its "
+        "tools.",
+        "GrantList",
+        (_LIMIT, _BEFORE, Parameter("active", _TRUTH, "Only those that let calls run now.")),
+        statuses=(400, 405, 503),
+        approvers=True,
+    ),
+    AdminPath(
+        "GET",
+        "/admin/approvals/grants/{id}",
+        "showGrant",
+        "One grant.",
+        "Grant",
+        (_GRANT_ID,),
+        statuses=(400, 404, 405, 503),
+        approvers=True,
+    ),
+    AdminPath(
+        "DELETE",
+        "/admin/approvals/grants/{id}",
+        "revokeGrant",
+        "Revokes a grant: later calls ask again. Answers with the grant.",
+        "Grant",
+        (_GRANT_ID,),
+        statuses=(400, 404, 405, 503),
         approvers=True,
     ),
     AdminPath("GET", "/admin/openapi.json", "openapi", "This description, as OpenAPI 3.1.", "OpenApi"),

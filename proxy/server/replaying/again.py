@@ -245,7 +245,7 @@ async def _run_again(
     )
     app = await make_app(again, overrides)
     services = app.services
-    selection = services.catalog.select(services.policy)
+    selection = services.catalog.select(services.policy, asks=services.approvals.enabled)
     available = {spec.name for spec in selection.offered}
     withheld = {
         name: selection.withheld.get(name, "no tool of this name is loaded")

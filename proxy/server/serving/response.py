@@ -24,6 +24,7 @@ from proxy.errors import UpstreamBroken
 from proxy.http.headers import Columns, Headers, HeaderSection, by_names
 from proxy.http.secrets import Secrets
 from proxy.in_thread import LARGE_BYTES, in_thread
+from proxy.server.serving.own_address import own_origin
 from proxy.server.serving.request import EdgeRequest
 
 __all__ = ["HttpClientStream", "sent_response"]
@@ -127,6 +128,10 @@ class HttpClientStream:
         if self._response is None or self._held:
             return 0
         return self._response.status if self._ended or self._left == 0 else 0
+
+    @property
+    def origin(self) -> str:
+        return own_origin(self._request.head)
 
     def blank_out(self, secrets: Secrets | None) -> None:
         self._secrets = secrets

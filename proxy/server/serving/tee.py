@@ -47,6 +47,10 @@ class TeeStream:
     def cut_off(self) -> bool:
         return self._client.cut_off
 
+    @property
+    def origin(self) -> str:
+        return self._client.origin
+
     def blank_out(self, secrets: Secrets | None) -> None:
         self._client.blank_out(secrets)
 

@@ -317,6 +317,10 @@ class TapedStream:
     def cut_off(self) -> bool:
         return self._client.cut_off
 
+    @property
+    def origin(self) -> str:
+        return self._client.origin
+
     def blank_out(self, secrets: Secrets | None) -> None:
         self._tape.secrets = secrets
         self._client.blank_out(secrets)

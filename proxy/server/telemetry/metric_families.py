@@ -19,6 +19,7 @@ _FIRST_TOKEN_S = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
 )  # fmt: skip
 _HTTP_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_DECIDED_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 _HELD_S = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 _ASKED = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
@@ -97,6 +98,27 @@ FAMILIES = (
         "counter",
         "Tool calls, by tool and outcome: success, or the error code that the model read.",
         ("tool", "outcome"),
+    ),
+    Family(
+        "toolrelay_approvals_total",
+        "counter",
+        "Calls that need an approval, by tool and outcome: requested, approved, denied, used (the approved "
+        "call ran), expired, superseded (it could not run any more), granted (it ran under a grant). "
+        "Outcomes are read from the record every ten seconds, by the process that asked.",
+        ("tool", "outcome"),
+    ),
+    Family(
+        "toolrelay_approvals_pending",
+        "gauge",
+        "Calls that wait for a decision now, of all processes on the record.",
+        summed="max",
+    ),
+    Family(
+        "toolrelay_approval_wait_seconds",
+        "histogram",
+        "Time from the question to the decision about a call.",
+        (),
+        _DECIDED_S,
     ),
     Family("toolrelay_mcp_up", "gauge", "Whether an MCP server is connected.", ("server",), summed="max"),
     Family(

@@ -298,6 +298,15 @@ class Metrics(Observer):
             self.limited("tool_calls")
         self._histograms["gen_ai_execute_tool_duration_seconds"].observe((tool,), seconds)
 
+    def approval(self, tool: str, outcome: str) -> None:
+        """A person was asked about a call, or something became of that."""
+        tool = tool if tool in self._tools else OTHER
+        self._counters["toolrelay_approvals_total"].add((tool, outcome))
+
+    def approval_waited(self, seconds: float) -> None:
+        """A call waited for so long until somebody decided about it."""
+        self._histograms["toolrelay_approval_wait_seconds"].observe((), seconds)
+
     def run_ended(self, status: str) -> None:
         label = status if status in _RUN_STATUSES else OTHER
         self._counters["toolrelay_runs_total"].add((label,))

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from proxy.approval_records import APPROVAL_ID, Approval, ApprovalFilter, ApprovalStatus
 from proxy.errors import RequestError
+from proxy.grant_records import GRANT_ID
 from proxy.relay.approvals.rules import Decider
 from proxy.server.admin_approvals import AdminApprovals, approval_to_json
 from proxy.server.api.admin import json_answer, page, parse_query, read_limit, truth
@@ -23,6 +24,7 @@ _STATES: Final[Mapping[str, Mapping[str, bool]]] = {
     "all": {},
 }
 _ID: Final = re.compile(APPROVAL_ID)
+_GRANT: Final = re.compile(f"grants/{GRANT_ID}")
 _WATCHED: Final = 500
 """The most waiting approvals that open pages are told of."""
 _NEWEST: Final = 50
@@ -38,7 +40,7 @@ class ApprovalPages:
         self._waited: frozenset[str] = frozenset()
 
     async def answer(self, asked: UiRequest) -> web.Response:
-        """A list, one approval, or the answer to a decision.
+        """A list of approvals or grants, one of them, or the answer to a decision or a revocation.
 
         Raises :class:`~proxy.errors.RequestError` and :class:`~proxy.errors.StoreError`.
         """
@@ -47,6 +49,18 @@ class ApprovalPages:
             asked.allow("GET")
             query = parse_query(asked.target.query, "state", "limit", "before")
             return json_answer(await self._listed(query, decider))
+        if asked.rest == "grants":
+            asked.allow("GET")
+            query = parse_query(asked.target.query, "active", "limit", "before")
+            active, limit = truth(query, "active"), read_limit(query.get("limit"))
+            rows, more = await self._approvals.granted(query, decider, limit=limit, active=active)
+            return json_answer(page(await self._rows.named(rows), more=more))
+        if _GRANT.fullmatch(asked.rest):
+            asked.allow("GET", "DELETE")
+            parse_query(asked.target.query)
+            revokes, grant_id = asked.method == "DELETE", asked.rest.removeprefix("grants/")
+            row = await self._approvals.grant(grant_id, decider, revokes=revokes)
+            return json_answer((await self._rows.named([row]))[0])
         if not _ID.fullmatch(asked.rest):
             raise asked.unknown()
         asked.allow("GET", "POST")
@@ -82,7 +96,9 @@ class ApprovalPages:
             raise RequestError(400, "before must be the id of an approval.", param="before")
         limit = read_limit(query.get("limit"))
         rows, more = await self._approvals.listed(query, decider, limit=limit, **_STATES[state])
-        return page(await self._rows.named(rows), more=more)
+        rules = self._approvals.decisions.rules
+        may = {"edit": rules.edit, "max_grant_s": rules.max_grant_s}
+        return page(await self._rows.named(rows), more=more) | {"rules": may}
 
 
 def _decider(session: Session) -> Decider:

@@ -15,6 +15,7 @@ from aiohttp import web
 from proxy.http.headers import Headers
 from proxy.http.rules import media_type
 from proxy.http.secrets import Secrets
+from proxy.server.serving.own_address import own_origin
 from proxy.server.serving.request import EdgeRequest, WebSocketMessage
 from proxy.server.serving.response import sent_response
 from proxy.server.websockets.websocket import WebSocket
@@ -96,6 +97,10 @@ class WebSocketStream:
     def completed(self) -> int:
         """The status once all of the response has gone out, 0 until then."""
         return self._status if self._ended else 0
+
+    @property
+    def origin(self) -> str:
+        return own_origin(self._request.head)
 
     def blank_out(self, secrets: Secrets | None) -> None:
         self._secrets = secrets

@@ -8,7 +8,7 @@ import contextlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from proxy.approval_records import (
     TRANSITIONS,
@@ -21,10 +21,11 @@ from proxy.approval_records import (
 )
 from proxy.errors import StoreError
 from proxy.globs import fits
+from proxy.grant_records import Grant
 from proxy.records import InvocationStatus
 from proxy.store import rows
 from proxy.store.seal import APPROVALS
-from proxy.store.sql.base import SqlBase
+from proxy.store.sql.grants import SqlGrants
 from proxy.store.sql.writer import RowRefused
 from proxy.store.sql.writes import Batch
 
@@ -66,11 +67,8 @@ _COUNT: Final = (
 """Refuses the transaction that put the last row, if with it too many wait."""
 
 
-class SqlApprovals(SqlBase):
+class SqlApprovals(SqlGrants):
     """The :class:`~proxy.approval_records.ApprovalLog` part of a SQL store."""
-
-    _counting_turn: ClassVar[Sequence[Batch]] = ()
-    """What lets one transaction at a time count; empty where the database has but one that writes."""
 
     async def put_approvals(self, approvals: Sequence[Approval], most: int | None = None) -> bool:
         """See :class:`~proxy.approval_records.ApprovalLog`."""
@@ -129,13 +127,16 @@ class SqlApprovals(SqlBase):
         found = await self._look_up("SELECT DISTINCT tool FROM approvals", ())
         return [tool for (tool,) in found if any(fits(tool, pattern) for pattern in patterns)][:_MOST_TOOLS]
 
-    async def count_waiting(self, caller: str, now: float) -> int:
+    async def count_waiting(self, caller: str | None, now: float) -> int:
         """See :class:`~proxy.approval_records.ApprovalLog`."""
-        sql = f"SELECT count(*) FROM approvals WHERE caller = ? AND {_WAITING}"
-        ((found,),) = await self._look_up(sql, (rows.clean_name(caller), now))
+        whose, values = ("", ()) if caller is None else ("caller = ? AND ", (rows.clean_name(caller),))
+        sql = f"SELECT count(*) FROM approvals WHERE {whose}{_WAITING}"
+        ((found,),) = await self._look_up(sql, (*values, now))
         return int(found)
 
-    async def decide_approval(self, approval: Approval, decided: Decided, now: float) -> Approval:
+    async def decide_approval(
+        self, approval: Approval, decided: Decided, now: float, grant: Grant | None = None
+    ) -> Approval:
         """See :class:`~proxy.approval_records.ApprovalLog`."""
         changed = replace(approval, words=decided.words, edited=decided.arguments)
         *closed, sealed_by = self._ring.close(APPROVALS, _row_of(changed))
@@ -145,8 +146,9 @@ class SqlApprovals(SqlBase):
         said = (rows.clean_name(decided.by), decided.via, now, until)
         sealed = (values[column] for column in APPROVALS.sealed)
         row = (now, mark, mark, *said, *sealed, sealed_by, approval.id)
-        with contextlib.suppress(RowRefused):  # Another decision came first, or it has expired.
-            await self._writer.commit(_DECIDE[decided.event], [row])
+        # Another decision came first, it has expired, or its caller has too many grants.
+        with contextlib.suppress(RowRefused):
+            await self._writer.commit(_DECIDE[decided.event], [row], also=self._put_grant(grant))
         found = await self.find_approvals([approval.id])
         if not found:
             raise StoreError("the approval is no longer on record")

@@ -2,17 +2,24 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from proxy.caches import Memo
 from proxy.globs import fits
 from proxy.tools.contract.bounds import ArgumentBound, FetchBounds, find_excess
 from proxy.tools.contract.spec import ToolEffect, ToolSpec
 
-__all__ = ["Decision", "Intersections", "Outcome", "Policy"]
+__all__ = ["Decision", "Intersections", "Outcome", "Policy", "reasons_of"]
 
 Outcome = Literal["allowed", "denied", "needs_approval"]
 """What a policy says of a tool."""
+
+_AND: Final = "; also "
+
+
+def reasons_of(rule: str) -> frozenset[str]:
+    """The reasons that the rule of a decision names; a call may need an approval for two."""
+    return frozenset(rule.split(_AND))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,23 +90,18 @@ class Policy:
     def decide(self, spec: ToolSpec, *, untrusted: str = "") -> Decision:
         """Allowed, denied or in need of an approval; a denial by anyone outweighs all else.
 
-        ``untrusted`` is the tool whose untrusted result the model has read, if there is one.
+        ``untrusted`` is the tool whose untrusted result the model has read, if there is one.  The rule of a
+        call that needs an approval has every reason for it.
         """
-        found = own = self._own(spec)
-        for other in self._others:
-            if found.outcome == "denied":
-                break
-            said = other._own(spec)
-            if said.outcome == "denied" or found.outcome == "allowed":
-                found = said
-        if found.outcome != "allowed":
-            return found
+        own, reasons = self._own(spec), []
+        for said in (own, *(other._own(spec) for other in self._others)):
+            if said.outcome == "denied":
+                return said
+            if said.outcome == "needs_approval" and said.rule not in reasons:
+                reasons.append(said.rule)
         if untrusted and self.guards_after_untrusted and _can_do_harm(spec):
-            return Decision(
-                "needs_approval",
-                f'policy.after_untrusted = "approve": the run has read what {untrusted} gave',
-            )
-        return own
+            reasons.append(f'policy.after_untrusted = "approve": the run has read what {untrusted} gave')
+        return Decision("needs_approval", _AND.join(reasons)) if reasons else own
 
     def refuse_arguments(
         self, name: str, arguments: Mapping[str, Any], schema: Mapping[str, Any]

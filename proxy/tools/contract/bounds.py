@@ -6,14 +6,24 @@ time in proportion to the text, whatever the pattern (that of ``jsonschema-rs``)
 one that fits somewhere inside of an address bounds nothing.
 """
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 from proxy.tools.contract.argument_paths import ABSENT, IN_THE_WAY, Schema, defaults_at, values_at
 from proxy.tools.contract.url_argument import canonical_url
 
-__all__ = ["MAX_PATTERN", "ArgumentBound", "FetchBounds", "Scalar", "find_excess", "needs_giving"]
+__all__ = [
+    "MAX_PATTERN",
+    "ArgumentBound",
+    "FetchBounds",
+    "Scalar",
+    "bounds_from_json",
+    "bounds_to_json",
+    "find_excess",
+    "needs_giving",
+]
 
 Scalar = str | int | float | bool
 
@@ -145,6 +155,26 @@ def find_excess(
             if words:
                 return path, words
     return None
+
+
+def bounds_to_json(bounds: Mapping[str, ArgumentBound]) -> str:
+    """Bounds by path as JSON, each with what it says, as in ``policy.arguments``."""
+    said = {}
+    for path, bound in bounds.items():
+        parts = ((one.name, getattr(bound, one.name)) for one in fields(bound) if one.init)
+        said[path] = {name: value for name, value in parts if value is not None and value is not False}
+    return json.dumps(said)
+
+
+def bounds_from_json(text: str) -> Mapping[str, ArgumentBound]:
+    """What :func:`bounds_to_json` wrote; raises ``ValueError`` for anything else."""
+    try:
+        return {
+            path: ArgumentBound(**{**parts, **({"enum": tuple(parts["enum"])} if "enum" in parts else {})})
+            for path, parts in json.loads(text).items()
+        }
+    except (AttributeError, TypeError):
+        raise ValueError("these are no bounds of arguments") from None
 
 
 def _all_given(arguments: Mapping[str, Any], path: str) -> bool:

@@ -25,8 +25,9 @@ from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.redaction import brief
 from proxy.tools.contract.spec import ToolSpec
+from proxy.tools.running.granted import GrantedCall
 from proxy.tools.running.ledger import RunContext
-from proxy.tools.running.plan import ApprovedCall
+from proxy.tools.running.plan import Approved, ApprovedCall
 
 __all__ = [
     "MAX_NATIVE",
@@ -74,7 +75,7 @@ class Invocation:
     started: float
     on_start: OnStart | None = None
     on_progress: OnProgress | None = None
-    approved: bool | ApprovedCall = False
+    approved: Approved = False
     decision: str = "unknown tool"
     arguments_redacted: Any = None
     opened: bool = False
@@ -101,6 +102,11 @@ class Invocation:
     def approval(self) -> ApprovedCall | None:
         """What was approved, where the call may run by that alone and once."""
         return self.approved if isinstance(self.approved, ApprovedCall) else None
+
+    @property
+    def grant(self) -> GrantedCall | None:
+        """What lets the call run though nobody was asked about it."""
+        return self.approved if isinstance(self.approved, GrantedCall) else None
 
     @property
     def read_only(self) -> bool:

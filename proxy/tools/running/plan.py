@@ -24,8 +24,18 @@ from proxy.tools.contract.provider import ArgumentsInvalid
 from proxy.tools.contract.redaction import private_values, redact_arguments
 from proxy.tools.contract.spec import Redaction, ToolEffect, ToolSpec
 from proxy.tools.contract.validation import validate_canonically
+from proxy.tools.running.granted import GrantedCall
 
-__all__ = ["AdmittedCall", "ApprovedCall", "PlannedCall", "Refusal", "admit", "digest_of", "plan"]
+__all__ = [
+    "AdmittedCall",
+    "Approved",
+    "ApprovedCall",
+    "PlannedCall",
+    "Refusal",
+    "admit",
+    "digest_of",
+    "plan",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +58,10 @@ class ApprovedCall:
         if digest_of(planned.arguments) != self.arguments_digest:
             return "the arguments are not those that were approved, so the call was not made"
         return ""
+
+
+Approved = bool | ApprovedCall | GrantedCall
+"""Whether somebody approved a call, or what exactly."""
 
 
 def digest_of(arguments: bytes) -> str:
@@ -143,12 +157,13 @@ def admit(
     policy: Policy,
     *,
     untrusted: str,
-    approved: bool | ApprovedCall = False,
+    approved: Approved = False,
 ) -> AdmittedCall | Refusal:
     """Whether there is such a tool, and policy lets it run.
 
     ``untrusted`` is the tool whose untrusted result the model had read when it called; empty if none.
     ``approved`` says that somebody approved this very call, where policy asks for that, or what exactly.
+    A grant counts only where it names every reason to ask.
     """
     if spec is None:
         return Refusal(ToolFailure("there is no tool of this name", code="unknown_tool"), "unknown tool")
@@ -158,6 +173,11 @@ def admit(
         return Refusal(ToolFailure("this tool is not allowed here", code="policy_denied"), decision)
     if isinstance(approved, ApprovedCall):
         decision = f"approved by {approved.by} ({approved.id}): {decided.rule}"
+    elif decided.outcome == "needs_approval" and isinstance(approved, GrantedCall):
+        if not approved.covers(decided.rule):
+            words = "this tool needs an approval, and the grant does not cover the reason for it"
+            return Refusal(ToolFailure(words, code="approval_required"), decision)
+        decision = f"granted by {approved.by} ({approved.id}): {decided.rule}"
     elif decided.outcome == "needs_approval" and approved:
         decision = f"approved: {decided.rule}"
     elif decided.outcome == "needs_approval":

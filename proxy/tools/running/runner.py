@@ -10,15 +10,16 @@ that says no ends in a result that the model can read; nothing here raises but a
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC
+from types import MappingProxyType
 
 from proxy.effect_records import EarlierEffect, EffectClaim, EffectLog
 from proxy.errors import StoreError, ToolFailure
 from proxy.events import ToolCall, ToolResult
-from proxy.records import InvocationLog, Limiter, ToolEffect
-from proxy.tools.access.catalog import Catalog, Registry
+from proxy.records import InvocationLog, Limiter
+from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Intersections, Policy
 from proxy.tools.contract.capabilities import Clock, Credentials
 from proxy.tools.contract.paging import ResultShelf
@@ -28,6 +29,7 @@ from proxy.tools.running.checks import Checks
 from proxy.tools.running.concurrency import Nesting, Slots
 from proxy.tools.running.effects import SharedEffects, claim_of
 from proxy.tools.running.execution import Executor, OnCrash
+from proxy.tools.running.granted import GrantedCall
 from proxy.tools.running.invocation import (
     Invocation,
     InvocationJournal,
@@ -38,8 +40,9 @@ from proxy.tools.running.invocation import (
 )
 from proxy.tools.running.ledger import Claim, RunContext, fingerprint
 from proxy.tools.running.loop_watch import MAX_STEP_S, blocked_s, thread_use
+from proxy.tools.running.order import is_read_only, side_by_side
 from proxy.tools.running.outcome import Outcomes, failed, mark_untrusted
-from proxy.tools.running.plan import ApprovedCall, PlannedCall, Refusal, admit, plan
+from proxy.tools.running.plan import Approved, PlannedCall, Refusal, admit, plan
 from proxy.tools.running.tool_tasks import ToolTasks
 
 __all__ = ["OnClosed", "OnCrash", "OnDone", "OnProgress", "OnStart", "Runner", "new_invocation_id"]
@@ -125,15 +128,16 @@ class Runner:
         budget_s: float | None = None,
         on_start: OnStart | None = None,
         on_progress: OnProgress | None = None,
-        approved: bool | ApprovedCall = False,
+        approved: Approved = False,
     ) -> ToolResult:
         """Run one call; never raises but ``CancelledError``.
 
         ``policy`` narrows the configured one for this caller.  ``budget_s`` is how many seconds
         the run has left.  ``on_start`` is called when the call's row is open and before the tool
         runs; not for a call that is refused or answered with an earlier result.  ``approved`` says that
-        somebody approved this call, where policy asks for that; an :class:`ApprovedCall` lets run what
-        it names alone, and once, whoever asks for it again.  When the caller is
+        somebody approved this call, where policy asks for that; an
+        :class:`~proxy.tools.running.plan.ApprovedCall` lets run what it names alone, and once, whoever asks
+        for it again.  When the caller is
         cancelled a read-only tool is too; a tool with effects that has started runs to its end (see
         :meth:`drain`).
         """
@@ -204,13 +208,14 @@ class Runner:
         on_progress: OnProgress | None = None,
         on_done: OnDone | None = None,
         approved: frozenset[int] = frozenset(),
+        granted: Mapping[int, GrantedCall] = MappingProxyType({}),
     ) -> list[ToolResult]:
         """Run the calls of one turn; results stand in the order of the calls.
 
         Read-only calls run first and together, so many at once as a run may have, then the others
         one after the other in the order called; agents that stand side by side run together.  Without
         ``parallel`` all of them run in order.
-        ``approved`` are the indices of calls that somebody approved.
+        ``approved`` are the indices of calls that somebody approved, ``granted`` has what lets others run.
         """
         results: dict[int, ToolResult] = {}
         deadline = None if budget_s is None else time.monotonic() + budget_s
@@ -224,7 +229,7 @@ class Runner:
                 budget_s=left,
                 on_start=on_start,
                 on_progress=on_progress,
-                approved=calls[at].index in approved,
+                approved=granted.get(calls[at].index) or calls[at].index in approved,
             )
             if on_done is not None:
                 on_done(calls[at], results[at])
@@ -238,14 +243,14 @@ class Runner:
                     await one(at)
 
             catalog = context.catalog or self._registry.current
-            together = [at for at in alone if _is_read_only(catalog.get(calls[at].name))]
+            together = [at for at in alone if is_read_only(catalog.get(calls[at].name))]
             alone = [at for at in alone if at not in together]
-            for side_by_side in (together, *_side_by_side(alone, calls, catalog)):
-                if len(side_by_side) == 1:
-                    await one(side_by_side[0])
+            for neighbours in (together, *side_by_side(alone, calls, catalog)):
+                if len(neighbours) == 1:
+                    await one(neighbours[0])
                     continue
                 async with asyncio.TaskGroup() as group:
-                    for at in side_by_side:
+                    for at in neighbours:
                         group.create_task(one_of_many(at))
         else:
             for at in alone:
@@ -289,6 +294,15 @@ class Runner:
         if isinstance(planned, Refusal):
             return await self._outcomes.refuse(invocation, planned)
         invocation.decided(planned.decision, planned.arguments_redacted)
+        if (grant := invocation.grant) is not None:
+            try:
+                holds = await grant.use()
+            except StoreError:
+                return self._outcomes.unrecorded(invocation)
+            if not holds:
+                words = "this tool needs an approval, and the grant that covered it no longer holds"
+                failure = ToolFailure(words, code="approval_required")
+                return await self._outcomes.refuse(invocation, planned.refused(failure))
         once = planned.spec.cache_ttl_s > 0 if planned.read_only else not planned.spec.repeatable
         once = once and invocation.approval is None
         try:
@@ -326,6 +340,10 @@ class Runner:
                 self._executor.crashed(invocation, admitted.spec, planned.cause)
         elif invocation.approval is not None and (words := invocation.approval.mismatch(planned)):
             return planned.refused(ToolFailure(words, code="policy_denied"))
+        elif invocation.grant is not None and (
+            words := invocation.grant.mismatch(planned.spec, planned.arguments)
+        ):
+            return planned.refused(ToolFailure(words, code="approval_required"))
         return planned
 
     async def _count(self, invocation: Invocation, spec: ToolSpec) -> None:
@@ -467,29 +485,6 @@ class Runner:
         if output.untrusted:
             mark_untrusted(invocation, planned.spec.name)
         return self._outcomes.succeed(invocation, output)
-
-
-def _is_read_only(spec: ToolSpec | None) -> bool:
-    """Whether a call of this tool may run beside others; one of no tool does nothing."""
-    return spec is None or spec.effect is ToolEffect.READ_ONLY
-
-
-def _side_by_side(
-    alone: Sequence[int], calls: Sequence[ToolCall], catalog: Catalog
-) -> Iterator[Sequence[int]]:
-    """Calls with effects in their order, each alone but for neighbours that may run together."""
-    group: list[int] = []
-    for at in alone:
-        spec = catalog.get(calls[at].name)
-        if spec is not None and spec.together:
-            group.append(at)
-            continue
-        if group:
-            yield group
-            group = []
-        yield (at,)
-    if group:
-        yield group
 
 
 def _cancelled(call: ToolCall) -> ToolResult:

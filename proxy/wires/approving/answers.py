@@ -21,21 +21,24 @@ _MOST_BYTES: Final = 256 * 1024
 _CHOICES: Final = ("tool_choice", "parallel_tool_calls")
 
 
-def answer_of(content: object) -> tuple[bool, str, Any]:
-    """Whether the result of a call approves, the reason, and the arguments that are to replace the model's.
+def answer_of(content: object) -> tuple[bool, str, Any, Any]:
+    """Whether the result of a call approves, the reason, the arguments that are to replace the model's, and
+    the grant that is to be given.
 
     The content must be one JSON object without duplicate members, in a text or as the only part of a list.
     """
     said = loaded(text_of(content))
     if not isinstance(said, dict) or said.get("approve") is not True:
         reason = said.get("reason") if isinstance(said, dict) and said.get("approve") is False else None
-        return False, reason if isinstance(reason, str) else "" if reason is None else NO_ANSWER, None
-    if not said.keys() <= {"approve", "reason", "arguments"}:
-        return False, NO_ANSWER, None
-    reason, arguments = said.get("reason"), said.get("arguments")
+        return False, reason if isinstance(reason, str) else "" if reason is None else NO_ANSWER, None, None
+    if not said.keys() <= {"approve", "reason", "arguments", "grant"}:
+        return False, NO_ANSWER, None, None
+    reason, arguments, grant = said.get("reason"), said.get("arguments"), said.get("grant")
     if not isinstance(reason, str | None) or not isinstance(arguments, dict | None):
-        return False, NO_ANSWER, None
-    return True, reason or "", arguments
+        return False, NO_ANSWER, None, None
+    if not isinstance(grant, dict | None):
+        return False, NO_ANSWER, None, None
+    return True, reason or "", arguments, grant
 
 
 def text_of(content: object) -> str:

@@ -56,8 +56,7 @@ def read_items(
             # The held turn has the call and its result.
             continue
         elif kind == "function_call_output" and (one := approval_of_call(item.get("call_id"))):
-            approve, reason, arguments = answer_of(item.get("output"))
-            answered.append(Answered(one, at, place > last, False, approve, reason, arguments))
+            answered.append(Answered(one, at, place > last, False, *answer_of(item.get("output"))))
         else:
             left.append(raw)
     return left, shown, answered

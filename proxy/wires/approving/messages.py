@@ -45,9 +45,8 @@ class _Reading:
 
     def answer(self, approval_id: str, place: int, at: str, content: Any, *, fails: bool = False) -> None:
         """Note an answer; one that says that it ``fails`` refuses."""
-        approve, reason, arguments = answer_of("" if fails else content)
-        is_new = place > self._last
-        self.answered.append(Answered(approval_id, at, is_new, False, approve, reason, arguments))
+        said = answer_of("" if fails else content)
+        self.answered.append(Answered(approval_id, at, place > self._last, False, *said))
 
 
 def _with_mentions(content: Any, mentions: list[str]) -> str:

@@ -94,8 +94,8 @@ class Answered:
     """What a client answers about one approval.
 
     ``at`` is its place in the body.  ``is_new`` says that no model has spoken since, so that the answer may
-    still have to be taken.  ``by_item`` tells the two forms apart.  ``arguments`` are to replace the model's,
-    unless they are ``None``.
+    still have to be taken.  ``by_item`` tells the two forms apart.  ``arguments`` are to replace the model's
+    and ``grant`` says which later calls may run, unless they are ``None``; both are as the client wrote them.
     """
 
     approval_id: str
@@ -105,6 +105,7 @@ class Answered:
     approve: bool
     reason: str = ""
     arguments: Any = None
+    grant: Any = None
 
 
 @value_class

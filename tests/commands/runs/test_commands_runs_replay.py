@@ -51,6 +51,7 @@ def recorded(
     wire_bytes: bool = True,
     headers: Mapping[str, str] = MappingProxyType({}),
     retries: int | None = None,
+    approve: Sequence[str] = (),
 ) -> str:
     """Serve one request over a record in ``folder``; the run's id."""
 
@@ -60,7 +61,8 @@ def recorded(
         async with RawUpstream(*scripts) as scripted:
             served: dict[str, Any] = {"base_url": scripted.url, **({"wires": wires} if wires else {})}
             served |= {} if retries is None else {"retries": retries}
-            config = make_config(served, modules=("probe_tools",), store=store, tools=tools)
+            asks: dict[str, Any] = {"policy": {"approve": approve}, "approvals": {}} if approve else {}
+            config = make_config(served, modules=("probe_tools",), store=store, tools=tools, **asks)
             async with running(config) as proxy:
                 answer = await proxy.ask(ask or ASK, headers, path=path)
                 return answer.header("x-toolrelay-run") or ""
@@ -530,4 +532,13 @@ def test_a_response_in_the_background_has_the_same_bytes(tmp_path: Path, here: A
     (tmp_path / "toolrelay.toml").write_text(CONFIG)
     said = replayed(here, asyncio.run(serve()))
     assert said["bytes"] == {"same": True, "not_compared": None}, said
+    assert said["same"], said
+
+
+def test_tools_that_need_an_approval_are_offered_again(tmp_path: Path, here: Any) -> None:
+    """A tool that was offered because somebody can be asked about its calls is no difference."""
+    approve = {"TOOLRELAY_POLICY__APPROVE": f'["{BUY}"]'}
+    run_id = recorded(tmp_path, TURN, ANSWER, approve=(BUY,))
+    said = replayed(here, run_id, env=approve)
+    assert BUY in said["recorded"]["tools_offered"]
     assert said["same"], said

@@ -204,6 +204,7 @@ class SlowClient:
     """A connection that takes one piece for each step of its reader."""
 
     cut_off = False
+    origin = ""
     started = True
 
     def __init__(self) -> None:

@@ -199,7 +199,6 @@ def test_a_request_is_read_as_it_was_written() -> None:
     wanted = request(
         headers=(("OpenAI-Beta", "x"),),
         query="a=b",
-        origin="http://127.0.0.1:8080",
         wanted=Wanted(names=("core__send",)),
         trace="events",
         history=False,

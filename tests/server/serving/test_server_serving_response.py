@@ -373,6 +373,7 @@ class Client:
     """Writes down what it is given, and which of it as the last."""
 
     cut_off = False
+    origin = ""
 
     def __init__(self) -> None:
         self.given: list[tuple[bytes, bool]] = []

@@ -61,6 +61,33 @@ async def put(proxy: Proxy, number: int, tool: str, arguments: Any, shown: Any =
     return made.id
 
 
+async def test_grants_are_given_listed_and_revoked_by_their_approvers(tmp_path: Path) -> None:
+    """The list says what may be granted; another tool's approver sees no grant, and a GET revokes nothing."""
+    async with asked(tmp_path) as browser:
+        await browser.sign_in()
+        assert (await browser.get("approvals")).json["rules"] == {"edit": False, "max_grant_s": 86400}
+        yes = {"approve": True, "grant": {"for": "1h", "arguments": {"amount": {"max": 5}}}}
+        assert (await browser.send("POST", f"approvals/{IDS[0]}", yes)).status == 200
+        (row,) = (await browser.get("approvals/grants?active=true")).json["data"]
+        assert (row["status"], row["caller_name"], row["arguments"]) == (
+            "active",
+            "webui",
+            {"amount": {"max": 5}},
+        )
+        one = f"approvals/grants/{row['id']}"
+        assert (await browser.get(one)).json["status"] == "active"
+        assert (await browser.send("POST", one, {})).status == 405
+        assert (await browser.send("DELETE", f"{one}?x=1", None)).status == 400
+        revoked = await browser.send("DELETE", one, None)
+        assert (revoked.status, revoked.json["status"], revoked.json["revoked_by"]) == (
+            200,
+            "revoked",
+            "key config:boss",
+        )
+        assert (await browser.get("approvals/grants?active=true")).json["data"] == []
+        assert (await browser.get("approvals/grants/grant_0")).status == 404
+
+
 async def test_an_administrator_sees_and_decides_all(tmp_path: Path) -> None:
     """The list has redacted arguments; the exact ones come one by one, and the log says who read them."""
     async with asked(tmp_path) as browser:

@@ -15,11 +15,13 @@ import pytest
 from closed_port import closed_port
 from store_postgres import SERVER, fetch, locked_table, need_postgres
 from store_records import (
+    APPROVED,
     CUT_OFF,
     CUT_OFF_SQL,
     T0,
     approval,
     cut_off_runs,
+    grant,
     hidden,
     hidden_of,
     invocation,
@@ -38,6 +40,7 @@ from waiting import LATE_S, PATIENCE_S
 
 asyncpg = pytest.importorskip("asyncpg")
 
+from proxy.background_records import BackgroundRecord  # noqa: E402
 from proxy.errors import ConfigError, StoreError, StoreUnavailable  # noqa: E402
 from proxy.store.base import PurgeFilter, RunFilter  # noqa: E402
 from proxy.store.options import StoreOptions  # noqa: E402
@@ -307,7 +310,9 @@ async def test_content_leaves_with_its_days_and_with_its_run(make_postgres: Make
         first.close_invocation(invocation(name, name, status="success"))
         first.put_native_call(native_call(name, name))
         first.put_wire(wire(name))
-        await first.put_approvals([approval(name, run_id=name)])
+        await first.put_approvals([asked := approval(name, run_id=name)])
+        given = grant(f"grant_{name}", approval_id=name, run_id=name)
+        await first.decide_approval(asked, APPROVED, T0, given)
     await _kept(first, *(f"many_{number}" for number in range(1200)))
     first.put_run(run("run_1", status="completed"))
 
@@ -316,9 +321,9 @@ async def test_content_leaves_with_its_days_and_with_its_run(make_postgres: Make
         found = [await fetch(postgres_url, f"SELECT count(*) FROM {table}") for table in tables]
         return [int(rows[0][0]) for rows in found]
 
-    assert await counts() == [2, 2, 4, 1202, 2, 2, 2, 0, 2]
+    assert await counts() == [2, 2, 4, 1202, 2, 2, 2, 0, 2, 2]
     assert await first.purge(PurgeFilter(run_id="run_1")) == 1
-    assert await counts() == [1, 1, 2, 1, 1, 1, 1, 0, 1]
+    assert await counts() == [1, 1, 2, 1, 1, 1, 1, 0, 1, 1]
     assert await fetch(postgres_url, "SELECT run_id FROM tool_invocations") == [("run_2",)]
     await _kept(first, *(f"many_{number}" for number in range(1200)))
     now[0] = T0 + DAY + 10
@@ -328,7 +333,7 @@ async def test_content_leaves_with_its_days_and_with_its_run(make_postgres: Make
     await keeper.start()
     keeper.put_response(response("fresh", run_id="run_2", created_at=now[0]))
     async with asyncio.timeout(PATIENCE_S):
-        while await counts() != [0, 0, 0, 1, 0, 0, 0, 0, 0]:  # noqa: ASYNC110 - what is watched is a database
+        while await counts() != [0, 0, 0, 1, 0, 0, 0, 0, 0, 0]:  # noqa: ASYNC110 - what is watched is a database
             await asyncio.sleep(0.02)
     assert len(await keeper.list_runs(RunFilter())) == 1
 
@@ -345,7 +350,10 @@ async def test_sealed_content_is_not_in_the_database(make_postgres: Make, postgr
     store.put_result(kept(content="a secret sentence"))
     store.put_native_call(native_call(payload="a secret sentence"))
     store.put_wire(wire(payload=b"a secret sentence"))
-    await store.put_approvals([approval(arguments="a secret sentence")])
+    background = BackgroundRecord("resp_bg", "open", "run_1", T0)
+    await store.put_background(background, b"a secret sentence")
+    await store.put_approvals([asked := approval(arguments="a secret sentence")])
+    await store.decide_approval(asked, APPROVED, T0, grant(approval_id=asked.id, bounds="a secret sentence"))
     detail = await store.get_run("run_1")
     assert detail is not None
     assert detail.messages[0].content == "a secret sentence"

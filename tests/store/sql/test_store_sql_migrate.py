@@ -57,8 +57,8 @@ def test_each_migration_applies_from_blank(tmp_path: Path, upto: int) -> None:
         *[
             name
             for name in (
-                "native_calls", "connection_tokens", "threads", "approvals", "diagnoses", "background_runs",
-                "wire_bytes",
+                *("native_calls", "connection_tokens", "threads", "approvals", "diagnoses"),
+                *("background_runs", "wire_bytes", "approval_grants"),
             )
             if upto >= _since(name)
         ],

@@ -7,17 +7,18 @@ import { keys } from "../core/keys.js";
 import { on } from "../core/live.js";
 import { remember } from "../core/router.js";
 import { askCard } from "../parts/ask.js";
+import { grantCard } from "../parts/grant.js";
 import { empty, head, note } from "../parts/page.js";
 
 const waits = (number) => (number ? `${count(number, "call")} ${number === 1 ? "waits" : "wait"} for you` : "No call waits for you");
 
 export async function show({ query: asked, session, signal }) {
-  let state = ["pending", "decided"].includes(asked.get("state")) ? asked.get("state") : "pending";
+  let state = ["pending", "decided", "grants"].includes(asked.get("state")) ? asked.get("state") : "pending";
   const box = h("div.col", { style: { gap: "1rem" } });
   const counted = h("span");
   let list = null;
   // An approver's session may not open runs.
-  const card = (row) => askCard(row, { runs: session.role === "admin", decided: recount });
+  const card = (row) => askCard(row, { runs: session.role === "admin", rules: list.rules, decided: recount });
   const recount = (row) => {
     const own = list?.data.find((one) => one.id === row.id);
     if (own) own.status = row.status;
@@ -25,8 +26,16 @@ export async function show({ query: asked, session, signal }) {
   };
 
   async function load() {
+    if (state === "grants") return drawGrants(await api(`approvals/grants${query({ limit: 100 })}`, { signal }));
     list = await api(`approvals${query({ state, limit: 100 })}`, { signal });
     draw();
+  }
+
+  function drawGrants(grants) {
+    list = null;
+    set(counted, count(grants.data.filter((one) => one.status === "active").length, "active grant"));
+    set(box, grants.has_more && note("info", "This page shows the newest 100. List all of them with: toolrelay approvals grants --all"), grants.data.length ? grants.data.map((row) => grantCard(row, { runs: session.role === "admin" })) : h("div.card",
+      empty("approvals", "There are no grants", "Who approves a call can let later calls of its tool run without asking, for a time or in one conversation.")));
   }
 
   function draw() {
@@ -39,6 +48,7 @@ export async function show({ query: asked, session, signal }) {
 
   on("approval", async (told) => {
     // What is too long for an event is read as a whole.
+    if (!list) return;
     const row = told.cut ? await api(`approvals/${told.id}`, { signal }).catch(() => null) : told;
     if (!row) return;
     const at = list?.data.findIndex((one) => one.id === row.id) ?? -1;
@@ -72,7 +82,7 @@ export async function show({ query: asked, session, signal }) {
     set(choice, options());
     load().catch((error) => error.name !== "AbortError" && set(box, note("bad", error.message)));
   };
-  const options = () => [["pending", "Waiting"], ["decided", "Decided"]].map(([value, text]) => h("button", { type: "button", "aria-pressed": String(state === value), onclick: () => choose(value) }, text));
+  const options = () => [["pending", "Waiting"], ["decided", "Decided"], ["grants", "Grants"]].map(([value, text]) => h("button", { type: "button", "aria-pressed": String(state === value), onclick: () => choose(value) }, text));
   const choice = h("div.seg", { role: "group", "aria-label": "Which" }, options());
   await load();
   const remind = "Notification" in window && Notification.permission === "default" && h("button.btn", { type: "button", onclick: (event) => { Notification.requestPermission(); event.target.hidden = true; } }, icon("info"), "Notify me");

@@ -1,15 +1,16 @@
-// A call that waits for a person: what would run, why it waits, and two buttons that act once.
+// A call that waits for a person: what would run, why it waits, and buttons that act once.
 import { api } from "../core/api.js";
 import { h, say, set } from "../core/dom.js";
 import { ago, moment, shortId, time } from "../core/format.js";
 import { icon } from "../core/icons.js";
+import { approveForm } from "./approve.js";
 import { json } from "./json.js";
 import { note } from "./page.js";
 
 const WORD = { approved: ["yes", "ok", "check", "Approved"], used: ["yes", "ok", "check", "Approved and run"], denied: ["no", "bad", "block", "Denied"], expired: ["", "", "clock", "Expired"], superseded: ["", "", "clock", "No longer needed"] };
 
-/** A card for an approval; `decided(row)` is called with the decision. */
-export function askCard(row, { inline = false, runs = true, decided = () => {} } = {}) {
+/** A card for an approval; `decided(row)` is called with the decision.  `rules` say what an approval may change. */
+export function askCard(row, { inline = false, runs = true, rules = null, decided = () => {} } = {}) {
   const id = row.id ?? row.approval_id;
   const box = h("article.ask.card", { "aria-label": `Approval of ${row.tool ?? row.name}`, "data-id": id });
   let busy = false;
@@ -31,15 +32,22 @@ export function askCard(row, { inline = false, runs = true, decided = () => {} }
     }
   }
 
-  async function decide(approve, reason) {
+  /** Record a decision; with `form` errors other than a conflict are thrown, and the form shows them. */
+  async function decide(body, { form = false } = {}) {
     if (busy) return; // A second click repeats the decision.
     busy = true;
-    box.querySelectorAll("button").forEach((button) => (button.disabled = true));
+    if (!form) box.querySelectorAll("button").forEach((button) => (button.disabled = true));
     try {
-      const answer = await api(`approvals/${id}`, { method: "POST", body: { approve, ...(reason && { reason }) } });
-      take(answer?.id || answer?.status ? answer : { status: approve ? "approved" : "denied" });
-      say(approve ? "Approved." : "Denied.");
+      const answer = await api(`approvals/${id}`, { method: "POST", body });
+      // What runs may be other arguments now; those that were read before are no longer exact.
+      current = body.arguments ? { ...current, exact: false } : current;
+      take(answer?.id || answer?.status ? answer : { status: body.approve ? "approved" : "denied" });
+      say(body.grant ? "Approved, and later calls run without asking." : body.approve ? "Approved." : "Denied.");
     } catch (error) {
+      if (form && !(error.status === 409 && error.code === "approval_decided")) {
+        busy = false;
+        throw error;
+      }
       if (error.status === 409) {
         const other = await asItIs();
         take(other ?? { status: "superseded" });
@@ -57,6 +65,7 @@ export function askCard(row, { inline = false, runs = true, decided = () => {} }
 
   function draw(trouble) {
     const state = WORD[current.status];
+    const was = current.edited ? "A person changed the arguments." : "";
     const tool = current.tool ?? current.name;
     const shown = current.arguments ?? current.arguments_redacted;
     box.className = `ask card ${state ? `decided ${state[0]}` : ""}`;
@@ -66,6 +75,7 @@ export function askCard(row, { inline = false, runs = true, decided = () => {} }
         h("span.grow"), h("span.muted.small", [current.caller_name ?? current.caller, current.created_at && ago(current.created_at), !state && current.expires_at && `until ${time(current.expires_at)}`].filter(Boolean).join(" · "))),
       current.why && h("p.soft", "Why it needs approval: ", h("span.isolate", current.why)),
       h("div.code", { tabindex: 0, "aria-label": "Arguments" }, json(shown, { open: 4 })),
+      was && h("p.soft", was),
       trouble && note("warn", trouble),
       state ? after() : buttons(),
       !inline && h("div.row.wrap.small.muted", runs && current.run_id && h("a", { href: `/ui/runs/${current.run_id}` }, `Run ${shortId(current.run_id)}`), current.spec_digest && h("span", "Definition ", h("code", current.spec_digest.slice(0, 8))), current.arguments_digest && h("span", "Arguments ", h("code", current.arguments_digest.slice(0, 8))), h("span.grow"), current.exact ? h("span", "These are the exact arguments.") : h("button.btn.small", { type: "button", onclick: exact }, "Show exact arguments")),
@@ -81,18 +91,31 @@ export function askCard(row, { inline = false, runs = true, decided = () => {} }
     const row = h("div.buttons");
     const ask = () => {
       const field = h("input.input", { maxlength: 500, placeholder: "Reason, which the model reads (optional)", "aria-label": "Reason" });
-      const form = h("form.row.grow", { onsubmit: (event) => { event.preventDefault(); decide(false, field.value.trim()); } }, field, h("button.btn.no", { type: "submit" }, "Deny"), h("button.btn.ghost", { type: "button", onclick: () => draw() }, "Back"));
+      const reason = () => (field.value.trim() ? { reason: field.value.trim() } : {});
+      const form = h("form.row.grow", { onsubmit: (event) => { event.preventDefault(); decide({ approve: false, ...reason() }); } }, field, h("button.btn.no", { type: "submit" }, "Deny"), h("button.btn.ghost", { type: "button", onclick: () => draw() }, "Back"));
       set(row, form);
       field.focus();
     };
+    const conditions = async (event) => {
+      event.target.disabled = true;
+      try {
+        const form = await approveForm({ ...current, id, tool: current.tool ?? current.name }, rules, { approve: (body) => decide(body, { form: true }), back: () => draw() });
+        set(row, form);
+        form.querySelector("textarea, select")?.focus();
+      } catch (error) {
+        draw(error.message);
+      }
+    };
     return add(row, [
-      h("button.btn.yes", { type: "button", "data-act": "approve", onclick: () => decide(true) }, icon("check"), digest ? `Approve ${digest}…` : "Approve"),
+      h("button.btn.yes", { type: "button", "data-act": "approve", onclick: () => decide({ approve: true }) }, icon("check"), digest ? `Approve ${digest}…` : "Approve"),
+      rules && (rules.edit || rules.max_grant_s > 0) && h("button.btn", { type: "button", "data-act": "conditions", onclick: conditions }, rules.edit ? "Edit and approve…" : "Approve with a grant…"),
       h("button.btn.no", { type: "button", "data-act": "deny", onclick: ask }, icon("block"), "Deny…"),
     ]);
   }
 
   document.addEventListener("toolrelay:approval", (event) => {
-    if (event.detail?.id !== id || !box.isConnected || busy) return;
+    // Who fills in the form is not interrupted while the call still waits.
+    if (event.detail?.id !== id || !box.isConnected || busy || (event.detail.status === current.status && box.querySelector("form"))) return;
     take(event.detail);
     draw();
   });
@@ -101,6 +124,6 @@ export function askCard(row, { inline = false, runs = true, decided = () => {} }
 }
 
 const add = (row, children) => {
-  row.append(...children);
+  row.append(...children.filter(Boolean));
   return row;
 };

@@ -1,0 +1,63 @@
+"""What ``toolrelay approvals grants`` and ``revoke`` do, on the database."""
+
+from collections.abc import Sequence
+
+from proxy.commands.approvals.deciding import moment, open_decisions, user
+from proxy.commands.common import console, say, say_error, table, text
+from proxy.errors import RequestError
+from proxy.grant_records import Grant, GrantFilter
+from proxy.server.admin_approvals import grant_to_json
+from proxy.server.api.json_output import to_line
+from proxy.server.config.load import Config
+from proxy.tools.running.granted import ArgumentLimits
+
+__all__ = ["list_grants", "revoke"]
+
+
+async def list_grants(config: Config, *, limit: int, active: bool, as_json: bool) -> None:
+    """Print the newest grants, one per line."""
+    async with open_decisions(config) as decisions:
+        grants = decisions.grants
+        found = await grants.list(GrantFilter(limit, active=active))
+        states = [grants.state(grant) for grant in found]
+    if as_json:
+        for grant, state in zip(found, states, strict=True):
+            say(to_line(grant_to_json(grant, state)))
+        return
+    if not found:
+        say("There are no active grants." if active else "There are no grants.")
+        return
+    made = table("id", "status", "tool", "covers", "given by", "uses", "until")
+    for grant, state in zip(found, states, strict=True):
+        made.add_row(
+            text(grant.id),
+            text(state),
+            text(grant.tool),
+            text(_covers(grant)),
+            text(grant.made_by),
+            text(str(grant.uses)),
+            text(moment(grant.expires_at)),
+        )
+    console().print(made)
+
+
+async def revoke(config: Config, ids: Sequence[str]) -> bool:
+    """Revoke grants one by one; return whether all of them have ended."""
+    done = True
+    async with open_decisions(config) as decisions:
+        for grant_id in ids:
+            try:
+                grant = await decisions.grants.revoke(grant_id, user())
+            except RequestError as error:
+                say_error(error.message)
+                done = False
+            else:
+                say(f"{grant.id} is revoked: later calls of {grant.tool} by {grant.caller} ask again.")
+    return done
+
+
+def _covers(grant: Grant) -> str:
+    """Whose calls a grant lets run, and with which arguments."""
+    whose = grant.caller if grant.scope == "caller" else f"{grant.caller}, one conversation"
+    limits = [f"{path}: {bound}" for path, bound in ArgumentLimits.from_json(grant.bounds).bounds.items()]
+    return f"{whose}; {'; '.join(limits) or 'any arguments'}"

@@ -1,0 +1,20 @@
+"""Limits of tool arguments as they are written on the command line."""
+
+import tomllib
+from collections.abc import Sequence
+from typing import Any
+
+from proxy.errors import ConfigError
+
+__all__ = ["read_bounds"]
+
+
+def read_bounds(given: Sequence[str], example: str) -> dict[str, Any]:
+    """Limits as the configuration has them in or below ``policy.arguments``, in TOML.
+
+    Raises :class:`~proxy.errors.ConfigError` for ``--arguments``, which recommends to write ``example``.
+    """
+    try:
+        return tomllib.loads("\n".join(given))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError("--arguments", f"is not a valid limit: {error}", f"Write {example}") from None

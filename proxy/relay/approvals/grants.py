@@ -1,0 +1,261 @@
+"""Grants: what lets later calls of a tool run without asking a person about each of them.
+
+Whoever may decide about an approval can give a grant with it.  It covers calls of the same caller and the
+same definition of the tool, with arguments within its limits, for reasons that the person was told, until it
+expires or somebody revokes it.  One for a conversation covers only requests that continue the turn which
+asked.  What a request continues is known by the hidden turns that were put back into it: the turn that asked
+is found by an id that only its caller was given, and all later ones by digests of what lies before them.
+"""
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, replace
+from functools import partial
+from typing import Any, Final
+
+import orjson
+import structlog
+
+from proxy.approval_records import Approval
+from proxy.errors import RequestError
+from proxy.events import ToolCall
+from proxy.grant_records import MOST_GRANTS, Grant, GrantFilter, GrantLog
+from proxy.relay.approvals.rules import ApprovalRules, Decider
+from proxy.relay.ask import Identity
+from proxy.tools.access.policy import reasons_of
+from proxy.tools.running.granted import ArgumentLimits, GrantedCall
+from proxy.tools.running.plan import PlannedCall
+from proxy.values import value_class
+
+__all__ = ["GrantTerms", "Grants", "OnApproval", "nobody_told"]
+
+OnApproval = Callable[[str, Mapping[str, Any]], None]
+"""Called as ``(kind, facts)`` for each approval that was asked for, decided or used, and for each grant that
+was given, used or revoked; facts are redacted.
+
+The kinds are ``approval_requested``, ``approval_decided``, ``approval_used``, ``approval_grant_given``,
+``approval_grant_used`` and ``approval_grant_revoked``.  Each has the ``tool``."""
+
+_LOG: Final[structlog.typing.FilteringBoundLogger] = structlog.get_logger("proxy.approvals")
+
+
+def nobody_told(kind: str, facts: Mapping[str, Any]) -> None:
+    """Do nothing: the default where nobody listens."""
+
+
+@value_class
+class GrantTerms:
+    """What somebody wants to grant with an approval.
+
+    ``seconds`` is how long; ``None`` for as long as the operator allows.  ``in_conversation`` limits the
+    grant to requests that continue the turn which asked.  ``limits`` is what arguments may be.
+    """
+
+    seconds: float | None = None
+    in_conversation: bool = False
+    limits: ArgumentLimits = field(default_factory=ArgumentLimits)
+
+
+class Grants:
+    """Gives, finds, lists and revokes grants."""
+
+    def __init__(
+        self,
+        log: GrantLog | None,
+        rules: ApprovalRules,
+        *,
+        told: OnApproval = nobody_told,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """``log`` is ``None`` if the record keeps no grants; then none is given, and none covers a call."""
+        self._log = log
+        self._rules = rules
+        self._told = told
+        self._now = now
+
+    # Giving.
+
+    def make(self, approval: Approval, arguments: str, terms: GrantTerms, by: str, via: str) -> Grant:
+        """The grant that these terms make of an approval; nothing is put on record yet.
+
+        ``arguments`` is JSON: what the approved call runs with.  It must be within the limits, and have every
+        argument that they name.  Raises :class:`~proxy.errors.RequestError` (400).
+        """
+        longest = self._rules.max_grant_s
+        if self._log is None or longest <= 0:
+            raise _refused("Nobody can give grants on this server (approvals.max_grant_s is 0).")
+        seconds = longest if terms.seconds is None else terms.seconds
+        if not 0 < seconds <= longest:
+            raise _refused(
+                f"A grant lasts at most {longest:g} seconds on this server (approvals.max_grant_s).",
+                "grant.for",
+            )
+        _check_limits(approval, orjson.loads(arguments), terms.limits)
+        now = self._now()
+        return Grant(
+            id=f"grant_{uuid.uuid4().hex}",
+            approval_id=approval.id,
+            run_id=approval.run_id,
+            caller=approval.caller,
+            tool=approval.tool,
+            spec_digest=approval.spec_digest,
+            rule=approval.rule,
+            bounds=terms.limits.to_json(),
+            scope="conversation" if terms.in_conversation else "caller",
+            created_at=now,
+            expires_at=now + seconds,
+            made_by=by,
+            made_via=via,
+        )
+
+    async def check_given(self, wanted: Grant) -> None:
+        """Check that an approval has this grant, after its decision was recorded.
+
+        Raises :class:`~proxy.errors.RequestError` (409) if it was decided without, or with another one.
+        """
+        found = await self._log.grants_of_approval(wanted.approval_id) if self._log is not None else ()
+        if found and found[0].id == wanted.id:
+            self._tell("approval_grant_given", wanted, by=wanted.made_by, via=wanted.made_via)
+        elif not found or _terms(found[0]) != _terms(wanted):
+            raise RequestError(
+                409,
+                f"{wanted.approval_id} was already approved without this grant, so no grant was given. "
+                "Give one when you approve the tool's next call.",
+                code="approval_decided",
+            )
+
+    # Using.
+
+    async def active(self, caller: str) -> Sequence[Grant]:
+        """The active grants of a caller, newest first; raises :class:`~proxy.errors.StoreError`."""
+        if self._log is None or self._rules.max_grant_s <= 0:
+            return ()
+        wanted = GrantFilter(limit=MOST_GRANTS, active=True, now=self._now(), caller=caller)
+        return await self._log.list_grants(wanted)
+
+    def covering(
+        self,
+        grants: Sequence[Grant],
+        planned: Sequence[tuple[ToolCall, PlannedCall]],
+        identity: Identity,
+        asked_in: Sequence[str],
+    ) -> dict[int, GrantedCall]:
+        """Which of these calls, each planned as if it were approved, a grant covers; by ``ToolCall.index``.
+
+        ``asked_in`` are the runs earlier in this conversation that asked for approvals.
+        """
+        found: dict[int, GrantedCall] = {}
+        for call, checked in planned:
+            rule = checked.decision.partition(": ")[2]
+            for grant in grants:
+                if grant.tool != checked.spec.name or not _is_in_scope(grant, identity, asked_in):
+                    continue
+                granted = self._granted(grant, identity)
+                if (
+                    granted is not None
+                    and granted.covers(rule)
+                    and not granted.mismatch(checked.spec, checked.arguments)
+                ):
+                    found[call.index] = granted
+                    break
+        return found
+
+    def _granted(self, grant: Grant, identity: Identity) -> GrantedCall | None:
+        """A grant as the runner takes it; ``None`` if its limits cannot be read."""
+        try:
+            limits = ArgumentLimits.from_json(grant.bounds)
+        except ValueError:  # Another version of the program wrote them.
+            _LOG.error("approval_grant_unreadable", grant_id=grant.id, tool=grant.tool)
+            return None
+        use = partial(self._use, grant, identity.run_id)
+        return GrantedCall(grant.id, grant.made_by, grant.spec_digest, reasons_of(grant.rule), limits, use)
+
+    async def _use(self, grant: Grant, run_id: str) -> bool:
+        if self._log is None or not await self._log.use_grant(grant.id, self._now()):
+            return False
+        self._tell("approval_grant_used", grant, by=grant.made_by, correlation_id=run_id)
+        return True
+
+    # Showing and revoking.
+
+    async def list(self, wanted: GrantFilter) -> Sequence[Grant]:
+        """Grants, newest first; raises :class:`~proxy.errors.StoreError`."""
+        return () if self._log is None else await self._log.list_grants(replace(wanted, now=self._now()))
+
+    async def find(self, grant_id: str, decider: Decider) -> Grant:
+        """The grant with an id, if ``decider`` is an approver of its tool.
+
+        Raises :class:`~proxy.errors.RequestError` (404) and :class:`~proxy.errors.StoreError`.
+        """
+        found = await self._log.find_grants([grant_id]) if self._log is not None else ()
+        if not found or not decider.approves(found[0].tool):
+            raise _unknown(grant_id)
+        return found[0]
+
+    async def revoke(self, grant_id: str, decider: Decider) -> Grant:
+        """Revoke a grant; no call uses it once this returns.  To revoke it again changes nothing.
+
+        Raises :class:`~proxy.errors.RequestError` (404) and :class:`~proxy.errors.StoreError`.
+        """
+        before = await self.find(grant_id, decider)
+        now = self._now()
+        revoked = await self._log.revoke_grant(grant_id, decider.name, now) if self._log is not None else None
+        if revoked is None:
+            raise _unknown(grant_id)
+        if before.revoked_at is None:
+            self._tell("approval_grant_revoked", revoked, by=decider.name)
+        return revoked
+
+    def state(self, grant: Grant) -> str:
+        """What a grant is now."""
+        return grant.state(self._now())
+
+    def _tell(self, kind: str, grant: Grant, **more: str) -> None:
+        """Log and report a step, without the limits: people and models wrote what is in them."""
+        facts = {"grant_id": grant.id, "approval_id": grant.approval_id, "tool": grant.tool, **more}
+        _LOG.info(kind, **facts)
+        self._told(kind, facts)
+
+
+def _is_in_scope(grant: Grant, identity: Identity, asked_in: Sequence[str]) -> bool:
+    if grant.scope == "conversation":
+        return grant.run_id in asked_in
+    # Behind a shared key another person may ask; a conversation is found by who asks in it, too.
+    return identity.is_person
+
+
+def _check_limits(approval: Approval, arguments: Mapping[str, Any], limits: ArgumentLimits) -> None:
+    """Check limits against the call that they are given with; raises ``RequestError`` (400).
+
+    The definition of the tool is not known on the command line.
+    """
+    if path := limits.unused(arguments):
+        raise _refused(
+            f"grant.arguments limits {path[:80]!r}, which the call of {approval.tool} does not have. "
+            f"Its arguments are: {', '.join(arguments) or 'none'}.",
+            "grant.arguments",
+        )
+    if words := limits.excess(arguments):
+        raise _refused(
+            f"The call that you approve is not within grant.arguments: {words}.", "grant.arguments"
+        )
+
+
+def _terms(grant: Grant) -> tuple[str, str, str, int]:
+    """What two grants have in common that were meant to be one."""
+    return grant.made_by, grant.scope, grant.bounds, round(grant.expires_at - grant.created_at)
+
+
+def _refused(message: str, param: str = "grant") -> RequestError:
+    return RequestError(400, message, param=param)
+
+
+def _unknown(grant_id: str) -> RequestError:
+    """The error for an unknown id; the same for one of a tool that somebody else approves."""
+    return RequestError(
+        404,
+        f"There is no grant {grant_id[:40]!r}. To list grants, run `toolrelay approvals grants` or send "
+        "GET /admin/approvals/grants.",
+        code="grant_not_found",
+    )

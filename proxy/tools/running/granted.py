@@ -1,0 +1,81 @@
+"""What a grant lets run: later calls of a tool, with arguments within limits, for reasons that were told."""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from proxy.tools.access.policy import reasons_of
+from proxy.tools.contract.argument_paths import ABSENT, values_at
+from proxy.tools.contract.bounds import ArgumentBound, bounds_from_json, bounds_to_json, find_excess
+from proxy.tools.contract.schema import may_have
+from proxy.tools.contract.spec import ToolSpec
+
+__all__ = ["ArgumentLimits", "GrantedCall"]
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentLimits:
+    """What arguments may be, by their paths, as in ``policy.arguments``; without any: everything."""
+
+    bounds: Mapping[str, ArgumentBound] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, text: str) -> "ArgumentLimits":
+        """What :meth:`to_json` wrote; raises ``ValueError`` for anything else."""
+        return cls(bounds_from_json(text))
+
+    def to_json(self) -> str:
+        """The limits as JSON text."""
+        return bounds_to_json(self.bounds)
+
+    def unused(self, arguments: Mapping[str, Any]) -> str:
+        """The first path that leads to nothing in these arguments; empty for none.
+
+        A misspelt path would limit nothing.  One that must lead to nothing is no such path.
+        """
+        for path, bound in self.bounds.items():
+            found = values_at(arguments, path, {})
+            if not bound.forbidden and all(value is ABSENT for value, _ in found):
+                return path
+        return ""
+
+    def excess(self, arguments: Mapping[str, Any], spec: ToolSpec | None = None) -> str:
+        """Which argument is outside of the limits and why, in words; empty if none is.
+
+        ``spec`` is the tool's, where it is known: a limit of an argument that it does not have is not met.
+        """
+        for path in self.bounds if spec is not None else ():
+            if spec is not None and not may_have(spec.parameters, path):
+                return f"{path} is no argument of the tool"
+        found = find_excess(self.bounds, arguments, {} if spec is None else spec.schema_with_defaults)
+        return "" if found is None else f"{found[0]} {found[1]}"
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedCall:
+    """What lets a call run though nobody was asked about it: a grant, given with an earlier approval.
+
+    ``id`` is the grant's, ``by`` who gave it.  ``spec_digest`` is the tool's definition as it was then,
+    ``reasons`` what the person was told (see :func:`~proxy.tools.access.policy.reasons_of`) and ``limits``
+    what the arguments may be.  ``use`` is asked right before the call runs: whether the grant still holds;
+    it raises :class:`~proxy.errors.StoreError` if nobody can say.
+    """
+
+    id: str
+    by: str
+    spec_digest: str
+    reasons: frozenset[str]
+    limits: ArgumentLimits = field(repr=False)
+    use: Callable[[], Awaitable[bool]] = field(repr=False, compare=False)
+
+    def covers(self, rule: str) -> bool:
+        """Whether the person was told of every reason that a decision's rule names."""
+        return reasons_of(rule) <= self.reasons
+
+    def mismatch(self, spec: ToolSpec, arguments: bytes) -> str:
+        """Why the grant does not cover a call, in words; empty if it does.  ``arguments`` are canonical."""
+        if spec.digest != self.spec_digest:
+            return "the definition of the tool has changed since the grant was given"
+        excess = self.limits.excess(json.loads(arguments), spec)
+        return f"the grant does not cover these arguments: {excess}" if excess else ""

@@ -1,0 +1,115 @@
+"""Approvals are counted once, whoever decides, and as what became of them."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from approvals_rig import BUY, ID, config_of, say, turns_of
+from openai import AsyncOpenAI
+from raw_upstream import RawUpstream
+from running_proxy import running
+from store_records import APPROVED, T0, approval, grant
+from structlog.testing import capture_logs
+from waiting import until
+
+from proxy.approval_records import ApprovalEvent, Decided
+from proxy.errors import StoreUnavailable
+from proxy.server.approval_figures import MOST_FOLLOWED, ApprovalFigures
+from proxy.store.options import StoreOptions
+from proxy.store.sqlite.memory import MemoryStore
+
+
+async def test_each_outcome_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A yes, a no, a use, an expiry and a grant's call are counted, and how long each decision took."""
+    now = [T0]
+    store = MemoryStore(StoreOptions(clock=lambda: now[0]))
+    await store.start()
+    counted: Counter[tuple[str, str]] = Counter()
+    waited: list[float] = []
+    figures = ApprovalFigures(
+        store, lambda tool, outcome: counted.update([(tool, outcome)]), waited.append, now=lambda: now[0]
+    )
+    asked = [approval(f"ap_{number}", call_id=f"call_{number}") for number in range(4)]
+    await store.put_approvals(asked)
+    for one in asked:
+        figures.told("approval_requested", {"approval": one, "tool": one.tool})
+    await figures.look()
+    assert figures.figures() == {"toolrelay_approvals_pending": 4.0}
+    await store.decide_approval(asked[0], APPROVED, T0 + 7)
+    await store.decide_approval(asked[1], Decided(ApprovalEvent.DENY, "boss", "command"), T0 + 9)
+    gone = Decided(ApprovalEvent.SUPERSEDE, "boss", "api")
+    approved = await store.decide_approval(asked[2], APPROVED, T0 + 2)
+    for _ in range(2):
+        await figures.look()
+    await store.decide_approval(approved, gone, T0 + 3)
+    figures.told("approval_grant_used", {"tool": grant().tool})
+    now[0] = T0 + 3700
+    for _ in range(2):
+        await figures.look()
+    assert counted == {
+        ("shop__buy", "requested"): 4,
+        ("shop__buy", "approved"): 2,
+        ("shop__buy", "denied"): 1,
+        ("shop__buy", "superseded"): 1,
+        ("shop__buy", "expired"): 2,
+        ("shop__buy", "granted"): 1,
+    }
+    assert sorted(waited) == [2.0, 7.0, 9.0]
+    assert figures.figures() == {"toolrelay_approvals_pending": 0.0}
+    await store.aclose()
+
+
+async def test_what_is_followed_is_bounded_and_a_lost_record_is_told() -> None:
+    """More questions than may be followed are counted as requested; a record that fails is logged."""
+    store = MemoryStore(StoreOptions())
+    await store.start()
+    counted: Counter[str] = Counter()
+    figures = ApprovalFigures(
+        store, lambda _, outcome: counted.update([outcome]), lambda _: None, every_s=0.001
+    )
+    for number in range(MOST_FOLLOWED + 5):
+        one = approval(f"ap_{number}")
+        figures.told("approval_requested", {"approval": one, "tool": one.tool})
+    assert counted["requested"] == MOST_FOLLOWED + 5
+    await figures.look()  # None of them is on record.
+    assert counted == {"requested": MOST_FOLLOWED + 5}
+    looked = asyncio.Event()
+
+    async def broken() -> None:
+        looked.set()
+        raise StoreUnavailable("no disk")
+
+    figures.look = broken  # type: ignore[method-assign]
+    with capture_logs() as lines:
+        figures.start()
+        await looked.wait()
+        await until(lambda: [line["event"] for line in lines[:1]] == ["approvals_uncounted"])
+        await figures.aclose()
+    await store.aclose()
+
+
+async def test_metrics_have_approvals(tmp_path: Path) -> None:
+    """A call that waits, and a yes by header, are among the figures of the server."""
+    async with (
+        RawUpstream(*turns_of("chat", stream=False)) as upstream,
+        running(config_of(upstream.url, tmp_path)) as proxy,
+        AsyncOpenAI(base_url=f"http://127.0.0.1:{proxy.port}/v1", api_key="x", max_retries=0) as client,
+    ):
+        figures = proxy.services.approval_figures
+        assert figures is not None
+        conversation: list[object] = [{"role": "user", "content": "Buy milk."}]
+        id_ = ID.findall(await say(client, "chat", conversation, stream=False))[0]
+        await figures.look()
+        text = (await proxy.ask(None, method="GET", path="/metrics")).body.decode()
+        assert f'toolrelay_approvals_total{{outcome="requested",tool="{BUY}"}} 1.0' in text
+        assert "toolrelay_approvals_pending 1.0" in text
+        conversation.append({"role": "user", "content": "Yes."})
+        header = {"x-toolrelay-approve": id_}
+        await say(client, "chat", conversation, stream=False, extra_headers=header)
+        await figures.look()
+        text = (await proxy.ask(None, method="GET", path="/metrics")).body.decode()
+        for outcome in ("approved", "used"):
+            assert f'toolrelay_approvals_total{{outcome="{outcome}",tool="{BUY}"}} 1.0' in text
+        assert "toolrelay_approvals_pending 0.0" in text
+        assert "toolrelay_approval_wait_seconds_count 1.0" in text
