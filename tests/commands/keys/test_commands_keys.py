@@ -19,6 +19,8 @@ from proxy.server.auth.authenticate import Authentication
 from proxy.server.callers import Caller, OwnBound, Rights
 from proxy.server.config.load import Config
 from proxy.store.factory import open_store
+from proxy.tools.access.catalog import Catalog
+from proxy.tools.access.policy import Policy
 from proxy.tools.contract.bounds import ArgumentBound
 from proxy.upstreams.recorded.replay import packaged_fixtures
 
@@ -321,7 +323,7 @@ def test_a_start_warns_of_bounds_that_bound_nothing(key_id: str, warned: bool) -
     own = OwnBound("the argument limits of key web", "core__get_wether", "days", ArgumentBound(max=1))
     key = SimpleNamespace(name="web", caller=Caller(name=key_id, rights=Rights(arguments=(own,), keyed=True)))
     entrance = SimpleNamespace(mode="keys", ring=SimpleNamespace(keys=lambda: [key]))
-    services = SimpleNamespace(catalog=SimpleNamespace(tools=list), policy=None)
+    services = SimpleNamespace(catalog=Catalog(), policy=Policy(allow=()))
     lines = banner(Config(), services, "http://127.0.0.1:1", cast(Authentication, entrance))
     assert any('key web."core__get_wether": matches no loaded tool' in line for line in lines) is warned
 
