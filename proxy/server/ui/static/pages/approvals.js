@@ -6,8 +6,8 @@ import { icon } from "../core/icons.js";
 import { keys } from "../core/keys.js";
 import { on } from "../core/live.js";
 import { remember } from "../core/router.js";
-import { askCard } from "../parts/ask.js";
-import { grantCard } from "../parts/grant.js";
+import { askCard } from "../parts/approvals/ask.js";
+import { grantCard } from "../parts/approvals/grant.js";
 import { empty, head, note } from "../parts/page.js";
 
 const waits = (number) => (number ? `${count(number, "call")} ${number === 1 ? "waits" : "wait"} for you` : "No call waits for you");

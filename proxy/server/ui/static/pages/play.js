@@ -6,7 +6,7 @@ import { icon } from "../core/icons.js";
 import { remember } from "../core/router.js";
 import { on } from "../core/live.js";
 import { toolView } from "../client/views.js";
-import { askCard } from "../parts/ask.js";
+import { askCard } from "../parts/approvals/ask.js";
 import { DIALECTS, bodyOf, streamPlay } from "../client/dialects.js";
 import { dialog } from "../parts/dialog.js";
 import { code, empty, head, note } from "../parts/page.js";

@@ -1,7 +1,7 @@
 // The form of an approval with conditions: other arguments, and which later calls run without asking.
-import { api } from "../core/api.js";
-import { h, set, unique } from "../core/dom.js";
-import { icon } from "../core/icons.js";
+import { api } from "../../core/api.js";
+import { h, set, unique } from "../../core/dom.js";
+import { icon } from "../../core/icons.js";
 
 const LATER = [["", "Ask each time"], ["15m", "Run for 15 minutes"], ["1h", "Run for 1 hour"], ["1d", "Run for 1 day"], ["here", "Run in this conversation"]];
 const SECONDS = { "15m": 900, "1h": 3600, "1d": 86400 };

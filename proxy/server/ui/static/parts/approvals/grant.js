@@ -1,10 +1,10 @@
 // A grant: which later calls run without asking, until when, and a button that ends it.
-import { api } from "../core/api.js";
-import { h, say, set } from "../core/dom.js";
-import { ago, count, moment, shortId } from "../core/format.js";
-import { icon } from "../core/icons.js";
-import { json } from "./json.js";
-import { note } from "./page.js";
+import { api } from "../../core/api.js";
+import { h, say, set } from "../../core/dom.js";
+import { ago, count, moment, shortId } from "../../core/format.js";
+import { icon } from "../../core/icons.js";
+import { json } from "../json.js";
+import { note } from "../page.js";
 
 const BADGE = { active: ["ok", "check", "Active"], expired: ["", "clock", "Expired"], revoked: ["bad", "block", "Revoked"] };
 

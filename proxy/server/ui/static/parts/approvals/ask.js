@@ -1,11 +1,11 @@
 // A call that waits for a person: what would run, why it waits, and buttons that act once.
-import { api } from "../core/api.js";
-import { h, say, set } from "../core/dom.js";
-import { ago, moment, shortId, time } from "../core/format.js";
-import { icon } from "../core/icons.js";
+import { api } from "../../core/api.js";
+import { h, say, set } from "../../core/dom.js";
+import { ago, moment, shortId, time } from "../../core/format.js";
+import { icon } from "../../core/icons.js";
 import { approveForm } from "./approve.js";
-import { json } from "./json.js";
-import { note } from "./page.js";
+import { json } from "../json.js";
+import { note } from "../page.js";
 
 const WORD = { approved: ["yes", "ok", "check", "Approved"], used: ["yes", "ok", "check", "Approved and run"], denied: ["no", "bad", "block", "Denied"], expired: ["", "", "clock", "Expired"], superseded: ["", "", "clock", "No longer needed"] };
 
