@@ -18,7 +18,7 @@ from proxy.server.reference.admin_openapi import admin_openapi
 from proxy.server.reference.admin_paths import ADMIN_PATHS, query_of
 
 ADMIN = {"Authorization": f"Bearer {ALICE}"}
-NO_ID = "appr_" + "0" * 32
+NO_IDS = {"/admin/approvals/grants": "grant_" + "0" * 32, "/admin/approvals": "appr_" + "0" * 32}
 
 
 def strict(schema: Any) -> Any:
@@ -40,6 +40,12 @@ def faults(name: str, value: Any) -> list[str]:
         f"{error.instance_path}: {error.message}"
         for error in jsonschema_rs.Draft202012Validator(document).iter_errors(value)
     ]
+
+
+def no_one(path: str) -> str:
+    """A path with the id of nothing."""
+    known = [no_id for start, no_id in NO_IDS.items() if path.startswith(start)]
+    return path.replace("{id}", known[0] if known else "run_1")
 
 
 async def look(proxy: Proxy, path: str, method: str = "GET", body: Any = None) -> Answer:
@@ -80,7 +86,8 @@ async def test_real_answers_are_as_described(tmp_path: Path) -> None:
                 detail = await look(proxy, f"/admin/runs/{run['id']}{query}")
                 seen.setdefault("RunDetail", []).append(detail.json)
         approval = f"/admin/approvals/{waiting.json['data'][0]['id']}"
-        decision = {"approve": False, "reason": "Not today."}
+        decision = {"approve": True, "grant": {"for": "1h"}}
+        assert faults("Decision", {"approve": False, "reason": "Not today."}) == []
         assert faults("Decision", decision) == []
         for answer in (
             await look(proxy, approval),
@@ -88,6 +95,10 @@ async def test_real_answers_are_as_described(tmp_path: Path) -> None:
             await look(proxy, approval, "POST", decision),
         ):
             seen.setdefault("Approval", []).append(answer.json)
+        grants = await look(proxy, "/admin/approvals/grants")
+        assert len(grants.json["data"]) == 1
+        grant = await look(proxy, f"/admin/approvals/grants/{grants.json['data'][0]['id']}")
+        seen |= {"GrantList": [grants.json], "Grant": [grant.json]}
         seen["ToolList"] = [(await look(proxy, "/admin/tools")).json]
         seen["ServerList"] = [(await look(proxy, "/admin/mcp")).json]
         described = await look(proxy, "/admin/openapi.json")
@@ -104,10 +115,10 @@ async def test_refusals_are_as_described() -> None:
     """Each path refuses who is no administrator, an unknown parameter and a wrong method, by the schema."""
     async with running(make_config(keys={"alice": declared(ALICE, admin=True)})) as proxy:
         for one in ADMIN_PATHS:
-            path = one.path.replace("{id}", NO_ID if "approvals" in one.path else "run_1")
+            path = no_one(one.path)
             refused = [
                 (await proxy.ask(None, method=one.method, path=path), 401),
-                (await look(proxy, path, "DELETE"), 405),
+                (await look(proxy, path, "PUT"), 405),
             ]
             if one.method == "GET":
                 refused.append((await look(proxy, f"{path}?colour=red"), 400))
@@ -121,7 +132,7 @@ async def test_refusals_are_as_described() -> None:
 async def test_each_parameter_is_known(path: str) -> None:
     """No parameter that is described is refused as unknown."""
     async with running(make_config(keys={"alice": declared(ALICE, admin=True)})) as proxy:
-        at = path.replace("{id}", NO_ID if "approvals" in path else "run_1")
+        at = no_one(path)
         answers = await asyncio.gather(*(look(proxy, f"{at}?{name}=true") for name in query_of(path)))
         for name, answer in zip(query_of(path), answers, strict=True):
             assert b"not known here" not in answer.body, name
