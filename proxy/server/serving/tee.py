@@ -5,8 +5,8 @@ from typing import Protocol
 
 from proxy.http.headers import Headers
 from proxy.http.rules import first
-from proxy.http.secrets import Secrets
 from proxy.relay.base import ClientStream
+from proxy.server.serving.wrapped_stream import WrappedStream
 
 __all__ = ["Listen", "Listener", "TeeStream"]
 
@@ -31,40 +31,19 @@ Listen = Callable[[bytes], Listener]
 """Told of a request's body before it is worked on; who listens to its answer."""
 
 
-class TeeStream:
+class TeeStream(WrappedStream):
     """A :class:`~proxy.relay.base.ClientStream` that is another one, with a listener."""
 
     def __init__(self, client: ClientStream, listener: Listener) -> None:
-        self._client = client
+        super().__init__(client)
         self._listener = listener
         self._left = -1
-
-    @property
-    def started(self) -> bool:
-        return self._client.started
-
-    @property
-    def cut_off(self) -> bool:
-        return self._client.cut_off
-
-    @property
-    def origin(self) -> str:
-        return self._client.origin
-
-    def blank_out(self, secrets: Secrets | None) -> None:
-        self._client.blank_out(secrets)
-
-    def set_header(self, name: str, value: str) -> None:
-        self._client.set_header(name, value)
 
     def start(self, status: int, headers: Headers) -> None:
         self._listener.started(status, headers)
         said = first(headers, "content-length")
         self._left = int(said) if said.isdecimal() else -1
-        self._client.start(status, headers)
-
-    def flush(self) -> None:
-        self._client.flush()
+        super().start(status, headers)
 
     def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
         self._listener.heard(data)
@@ -79,14 +58,8 @@ class TeeStream:
         self._left -= len(data)
         if self._left == 0 and data:
             self._listener.ended()
-        await self._client.write(data)
-
-    def before_finish(self) -> Awaitable[None] | None:
-        return self._client.before_finish()
+        await super().write(data)
 
     def finish(self) -> None:
         self._listener.ended()
-        self._client.finish()
-
-    def abort(self) -> None:
-        self._client.abort()
+        super().finish()

@@ -17,6 +17,7 @@ from proxy.http.headers import Headers
 from proxy.http.rules import media_type
 from proxy.http.secrets import Secrets, Sink
 from proxy.relay.base import ClientStream
+from proxy.server.serving.wrapped_stream import WrappedStream
 
 __all__ = ["MAX_BYTES", "Leg", "Room", "RunTape", "Taped", "TapedStream", "read_tape"]
 
@@ -300,41 +301,23 @@ def read_tape(payload: bytes) -> Taped:
     return Taped(legs, said["upstream"], said["path"], said["drawn"])
 
 
-class TapedStream:
+class TapedStream(WrappedStream):
     """A :class:`~proxy.relay.base.ClientStream` that is another one, whose body is noted on a tape."""
 
     def __init__(self, client: ClientStream, tape: RunTape) -> None:
-        self._client = client
+        super().__init__(client)
         self._tape = tape
         self._leg: Leg | None = None
         self._send: Sink = client.push
 
-    @property
-    def started(self) -> bool:
-        return self._client.started
-
-    @property
-    def cut_off(self) -> bool:
-        return self._client.cut_off
-
-    @property
-    def origin(self) -> str:
-        return self._client.origin
-
     def blank_out(self, secrets: Secrets | None) -> None:
         self._tape.secrets = secrets
-        self._client.blank_out(secrets)
-
-    def set_header(self, name: str, value: str) -> None:
-        self._client.set_header(name, value)
+        super().blank_out(secrets)
 
     def start(self, status: int, headers: Headers) -> None:
         self._leg = leg = self._tape.leg("client.response", 0, status, media_type(headers))
         self._send = self._tape.noting(leg, self._client.push)
-        self._client.start(status, headers)
-
-    def flush(self) -> None:
-        self._client.flush()
+        super().start(status, headers)
 
     def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
         if not last:
@@ -346,13 +329,4 @@ class TapedStream:
     async def write(self, data: bytes) -> None:
         if self._leg is not None:
             self._tape.note(self._leg, data)
-        await self._client.write(data)
-
-    def before_finish(self) -> Awaitable[None] | None:
-        return self._client.before_finish()
-
-    def finish(self) -> None:
-        self._client.finish()
-
-    def abort(self) -> None:
-        self._client.abort()
+        await super().write(data)

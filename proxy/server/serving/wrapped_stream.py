@@ -1,0 +1,58 @@
+"""A stream to a client that goes through another one."""
+
+from collections.abc import Awaitable
+
+from proxy.http.headers import Headers
+from proxy.http.secrets import Secrets
+from proxy.relay.base import ClientStream
+
+__all__ = ["WrappedStream"]
+
+
+class WrappedStream:
+    """A :class:`~proxy.relay.base.ClientStream` that does what another one does.
+
+    A subclass overrides what it adds to.
+    """
+
+    def __init__(self, client: ClientStream) -> None:
+        self._client = client
+
+    @property
+    def started(self) -> bool:
+        return self._client.started
+
+    @property
+    def cut_off(self) -> bool:
+        return self._client.cut_off
+
+    @property
+    def origin(self) -> str:
+        return self._client.origin
+
+    def blank_out(self, secrets: Secrets | None) -> None:
+        self._client.blank_out(secrets)
+
+    def set_header(self, name: str, value: str) -> None:
+        self._client.set_header(name, value)
+
+    def start(self, status: int, headers: Headers) -> None:
+        self._client.start(status, headers)
+
+    def flush(self) -> None:
+        self._client.flush()
+
+    def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
+        return self._client.push(data, last)
+
+    async def write(self, data: bytes) -> None:
+        await self._client.write(data)
+
+    def before_finish(self) -> Awaitable[None] | None:
+        return self._client.before_finish()
+
+    def finish(self) -> None:
+        self._client.finish()
+
+    def abort(self) -> None:
+        self._client.abort()
