@@ -84,7 +84,7 @@ class Chat(Speaker):
 
     def error(self, body: Object) -> str:
         assert set(body) == {"error"}
-        assert set(body["error"]) == {"message", "type", "param", "code"}
+        assert set(body["error"]) - {"doc_url"} == {"message", "type", "param", "code"}
         return str(body["error"]["message"])
 
     def events(self, turn: Turn) -> list[bytes]:

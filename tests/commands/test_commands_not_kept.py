@@ -7,6 +7,8 @@ import pytest
 
 from proxy.commands.serve.serve import banner
 from proxy.server.config.load import Config
+from proxy.tools.access.catalog import Catalog
+from proxy.tools.access.policy import Policy
 
 
 @pytest.mark.parametrize(
@@ -20,7 +22,7 @@ from proxy.server.config.load import Config
 )
 def test_a_start_names_what_its_record_turns_off(store: dict[str, Any], words: list[str]) -> None:
     """Rule R3: whoever keeps no content is told at start what does not outlive the process for it."""
-    services: Any = SimpleNamespace(catalog=SimpleNamespace(tools=list), policy=None)
+    services: Any = SimpleNamespace(catalog=Catalog(), policy=Policy(allow=()))
     authentication: Any = SimpleNamespace(mode="open", ring=SimpleNamespace(keys=tuple))
     lines = banner(Config.model_validate({"store": store}), services, "http://127.0.0.1:1", authentication)
     said = [line for line in lines if line.startswith("store.")]

@@ -130,6 +130,7 @@ def test_every_key_of_the_contract_has_its_default() -> None:
     }
     assert dumped["store"] == {
         "url": "sqlite:///toolrelay.db",
+        "wire_bytes": True,
         "content": "tools",
         "keep_days": 30,
         "max_bytes": 8 * 2**30,

@@ -20,6 +20,11 @@ from running_proxy import Answer
 from store_postgres import fetch, need_postgres, new_schema
 from waiting import until
 
+from proxy.background_records import Lease
+from proxy.server.config.load import load_config
+from proxy.server.detached.kept_attempts import KeptAttempts
+from proxy.server.open_record import open_record
+
 READ = '''
 import asyncio
 from pathlib import Path
@@ -105,6 +110,22 @@ async def looked(proxy: ProxyProcess, times: int) -> None:
     await until(lambda: file.exists() and len(file.read_text()) >= times)
 
 
+async def has_words_on_record(folder: Path, response_id: str) -> None:
+    """Wait until the record has the first attempt's events as far as the model's first words."""
+    store = open_record(load_config(folder / "toolrelay.toml", os.environ), must_exist=True)
+    await store.start()
+    kept = KeptAttempts(store)
+
+    async def has_words() -> bool:
+        state = await kept.state(Lease(response_id, 1), "open")
+        return state is not None and bool(text_of(state.resource))
+
+    try:
+        await until(has_words)
+    finally:
+        await store.aclose()
+
+
 async def test_a_response_is_taken_over_after_its_worker_was_killed(tmp_path: Path) -> None:
     """Without an effect the request is run again under the same id, and its answer is one attempt's alone."""
     async with RawUpstream(model("read__look")) as upstream:
@@ -176,6 +197,7 @@ async def test_a_reader_gets_one_consistent_answer(tmp_path: Path) -> None:
                 seen = event.sequence_number
                 if event.type == "response.output_text.done":
                     break
+            await has_words_on_record(tmp_path, first.id)
             os.kill(owner_of(proxy), signal.SIGKILL)
             await looked(proxy, 2)
             with pytest.raises(BadRequestError) as refused:
