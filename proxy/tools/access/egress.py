@@ -421,7 +421,7 @@ class EgressClient:
             body += chunk
             if len(body) > self._pool.max_bytes:
                 response.close()
-                raise HttpFailure("the service's answer is too large")
+                raise HttpFailure(f"the service's answer is larger than {self._pool.max_bytes} bytes")
         return bytes(body)
 
 
