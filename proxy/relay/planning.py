@@ -41,7 +41,7 @@ from proxy.relay.run.job import (
     ToolAccess,
     UpstreamSide,
 )
-from proxy.relay.run.parents import Parent, Parents
+from proxy.relay.run.parents import Parent, Parents, can_wait
 from proxy.tools.running.ledger import RunLedger
 from proxy.values import value_class
 from proxy.wires.client_port import ClientRequest, LoadsModels, RefersToItems
@@ -235,7 +235,7 @@ class Planner:
             draft.offer_fingerprint,
             is_person=draft.is_person,
             local=ask.local,
-            settle=self._settle(planning, request, route),
+            settle=self._settle(planning, draft),
             why_not=_why_not(draft),
         )
         if read_before and not restored.untrusted:
@@ -249,12 +249,13 @@ class Planner:
             return Plan(route, None)
         return Plan(route, await self._job(planning, draft, restored))
 
-    def _settle(self, planning: Planning, request: ClientRequest, route: Route) -> Settle | None:
+    def _settle(self, planning: Planning, draft: _Draft) -> Settle | None:
         """What finds out about approvals of the one who asks; ``None`` where there are none."""
         if not self._approvals.enabled:
             return None
-        ask, upstream = planning.ask, route.served.upstream.name
+        ask, request, upstream = planning.ask, draft.request, draft.route.served.upstream.name
         permissions = ask.access.permissions
+        selection = permissions.selections[upstream]
 
         async def settle(ids: Sequence[str], untrusted: str) -> Answers:
             ledger = RunLedger()
@@ -263,13 +264,21 @@ class Planner:
             planning.purse = planning.purse or Purse.of(
                 self._budgets.within(request.max_calls), time.monotonic
             )
-            parent = Parent(ask, request.model, ledger, 1, planning.purse)
+            parent = Parent(
+                ask,
+                request.model,
+                ledger,
+                1,
+                planning.purse,
+                can_ask=selection.asks and draft.is_person and can_wait(request),
+                keeps=request.keeps,
+            )
             resuming = Resuming(
                 ask.identity,
                 permissions.policies[upstream],
-                permissions.selections[upstream].catalog,
+                selection.catalog,
                 ask.access.meter,
-                lambda approval: self._parents.continuing(approval, parent),
+                lambda agent: self._parents.continuing(agent, parent),
             )
             return await self._approvals.settle(ids, resuming)
 
@@ -304,6 +313,7 @@ class Planner:
         if offer:
             request.check_history(lambda name: is_reserved(name, offer, request))
         is_person = ask.identity.is_person or bool(request.people and self._settings.people_in_bodies)
+        is_person = is_person or (ask.nested is not None and (ask.nested.can_ask or ask.nested.goes_on))
         fingerprint = offer.fingerprint if offer and is_person and ask.options.history else None
         must_run = bool(route.wire or rules or offer or request.chosen or request.brings_ours)
         return _Draft(route, request, port, editor, offer, fingerprint, is_person, must_run)
@@ -341,7 +351,14 @@ class Planner:
                 offer_fingerprint=draft.offer_fingerprint,
                 repeat_key=planning.repeat_key,
                 local=ask.local,
-                approvals=Continued(restored.waiting, restored.ran, planning.purse, restored.asked_in),
+                approvals=Continued(
+                    restored.waiting,
+                    restored.ran,
+                    planning.purse,
+                    restored.asked_in,
+                    restored.waits,
+                    restored.asked,
+                ),
                 recall=restored.recall,
             ),
             Accounting(meter, price_of(meter, self._prices, route, payload)),

@@ -21,7 +21,7 @@ from proxy.approval_records import Approval
 from proxy.errors import RequestError
 from proxy.events import ToolCall
 from proxy.grant_records import MOST_GRANTS, Grant, GrantFilter, GrantLog
-from proxy.relay.approvals.rules import ApprovalRules, Decider
+from proxy.relay.approvals.rules import ApprovalRules, Decider, own_rule
 from proxy.relay.ask import Identity
 from proxy.tools.access.policy import reasons_of
 from proxy.tools.running.granted import ArgumentLimits, GrantedCall
@@ -100,7 +100,7 @@ class Grants:
             caller=approval.caller,
             tool=approval.tool,
             spec_digest=approval.spec_digest,
-            rule=approval.rule,
+            rule=own_rule(approval),
             bounds=terms.limits.to_json(),
             scope="conversation" if terms.in_conversation else "caller",
             created_at=now,

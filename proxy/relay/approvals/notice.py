@@ -8,6 +8,7 @@ import orjson
 
 from proxy.approval_records import Approval, ApprovalStatus
 from proxy.chance import drawn
+from proxy.relay.approvals.rules import agent_of
 from proxy.tools.contract.redaction import brief
 
 __all__ = ["notice", "question", "verdict_of"]
@@ -55,7 +56,9 @@ def question(approval: Approval) -> dict[str, Any]:
 
 def _line(approval: Approval) -> str:
     until = datetime.fromtimestamp(_expires_at(approval), UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return f"- {approval.tool} with {_short(approval)} ({approval.id}, until {until})"
+    agent = agent_of(approval)
+    whose = f" for the agent {agent}" if agent else ""
+    return f"- {approval.tool} with {_short(approval)}{whose} ({approval.id}, until {until})"
 
 
 def _expires_at(approval: Approval) -> float:

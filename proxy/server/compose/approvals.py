@@ -8,6 +8,7 @@ from proxy.net.aiohttp_resolver import AiohttpResolver
 from proxy.net.resolver import Resolver
 from proxy.relay.approvals.approvals import Approvals
 from proxy.relay.approvals.rules import ApprovalRules
+from proxy.relay.memory.agent_turns import AgentTurns
 from proxy.server.approval_figures import ApprovalFigures
 from proxy.server.approval_webhook import ApprovalWebhook
 from proxy.server.config.load import Config
@@ -81,4 +82,5 @@ def make_approvals(
             max_grant_s=settings.max_grant_s,
         ),
         told=told,
+        agents=AgentTurns(store),
     )

@@ -53,7 +53,7 @@ def create_runs(
         commits=_commits(services),
         approvals=services.approvals,
     )
-    parents = Parents()
+    parents = Parents(services.approvals.agents)
     planner = Planner(
         memory=memory,
         prices=prices,

@@ -54,7 +54,7 @@ def claim_of(invocation: Invocation, effect: str) -> EffectClaim:
     place = f"place:{context.run_id}:{context.turn}:{invocation.call.index}"
     if not effect or request is None:
         approval = invocation.approval
-        approved = "" if approval is None else approval.id
+        approved = "" if approval is None else approval.used_up
         return EffectClaim(place, approval=approved, lease=context.ledger.lease)
     tool = effect.partition("\0")[0]
     return EffectClaim(

@@ -27,7 +27,7 @@ from proxy.tools.contract.redaction import brief
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.running.granted import GrantedCall
 from proxy.tools.running.ledger import RunContext
-from proxy.tools.running.plan import Approved, ApprovedCall
+from proxy.tools.running.plan import Approved, ApprovedCall, ContinuedCall
 
 __all__ = [
     "MAX_NATIVE",
@@ -99,9 +99,9 @@ class Invocation:
             self.on_progress(self.call, progress)
 
     @property
-    def approval(self) -> ApprovedCall | None:
+    def approval(self) -> ApprovedCall | ContinuedCall | None:
         """What was approved, where the call may run by that alone and once."""
-        return self.approved if isinstance(self.approved, ApprovedCall) else None
+        return self.approved if isinstance(self.approved, ApprovedCall | ContinuedCall) else None
 
     @property
     def grant(self) -> GrantedCall | None:

@@ -137,7 +137,7 @@ class Runner:
         runs; not for a call that is refused or answered with an earlier result.  ``approved`` says that
         somebody approved this call, where policy asks for that; an
         :class:`~proxy.tools.running.plan.ApprovedCall` lets run what it names alone, and once, whoever asks
-        for it again.  When the caller is
+        for it again; so does a :class:`~proxy.tools.running.plan.ContinuedCall`.  When the caller is
         cancelled a read-only tool is too; a tool with effects that has started runs to its end (see
         :meth:`drain`).
         """
