@@ -28,7 +28,7 @@ from proxy.relay.ask import Access, Ask, RequestHead, RequestOptions, UpstreamPe
 from proxy.relay.base import RunSettings
 from proxy.relay.body import Body
 from proxy.relay.memory.agent_turns import AgentCall, AgentTurn
-from proxy.relay.nested import AgentUsed, Nested, RunEnd
+from proxy.relay.nested import AgentAsking, AgentUsed, Nested, RunEnd
 from proxy.relay.offer import Wanted
 from proxy.relay.planning import Planner
 from proxy.relay.routing.router import Route, Router
@@ -175,7 +175,7 @@ class AgentRuns:
                 invocation_id="" if ask.nested is None else ask.nested.parent_call,
                 used=used,
                 continued=0 if earlier is None else earlier.continued + 1,
-                ephemeral=ask.nested is not None and not ask.nested.keeps,
+                ephemeral=ask.nested is not None and not ask.nested.asking.keeps,
             )
             self._parents.turns.put(turn)
         words = f"calls of the agent wait for an approval: {', '.join(ids)}"
@@ -268,10 +268,7 @@ class AgentRuns:
                 purse=purse,
                 ledger=ledger,
                 watch=watch,
-                can_ask=can_ask,
-                goes_on=goes_on is not None,
-                keeps=parent.keeps,
-                asked_in=parent.asked_in,
+                asking=AgentAsking(can_ask, goes_on is not None, parent.keeps, parent.asked_in),
             ),
         )
 

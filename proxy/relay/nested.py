@@ -11,7 +11,7 @@ from proxy.relay.base import RunSettings
 from proxy.tools.running.ledger import RunLedger
 from proxy.values import value_class
 
-__all__ = ["AgentUsed", "Nested", "Purse", "RunEnd", "RunWatch"]
+__all__ = ["AgentAsking", "AgentUsed", "Nested", "Purse", "RunEnd", "RunWatch"]
 
 
 class Purse:
@@ -153,16 +153,29 @@ class RunWatch(Protocol):
         ...
 
 
+@value_class
+class AgentAsking:
+    """What an agent's run has to do with approvals.
+
+    ``can_ask`` says that the client of the run that called it can be asked about its calls, and ``asked_in``
+    are the runs of that conversation that have asked.  With ``goes_on`` it goes on from a held turn.  Without
+    ``keeps`` that client asked that nothing be stored.
+    """
+
+    can_ask: bool = False
+    goes_on: bool = False
+    keeps: bool = True
+    asked_in: Sequence[str] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Nested:
     """What makes a run an agent's: the call that it is inside of, and what it has from there.
 
     ``agent`` is the agent's name, ``parent_run`` the id of the run that called it, and ``parent_call`` the
     id of the execution of its tool.  ``settings`` are its own budgets.  It takes what it uses from
-    ``purse``, and its effects are in ``ledger`` with those of the run that called it.  ``can_ask`` says that
-    the client of that run can be asked about the agent's calls, and ``asked_in`` are the runs of its
-    conversation that have asked.  With ``goes_on`` the agent goes on from a held turn.
-    Without ``keeps`` that client asked that nothing be stored.
+    ``purse``, and its effects are in ``ledger`` with those of the run that called it.
+    ``asking`` says what it has to do with approvals.
     """
 
     agent: str
@@ -172,7 +185,4 @@ class Nested:
     purse: Purse
     ledger: RunLedger
     watch: RunWatch
-    can_ask: bool = False
-    goes_on: bool = False
-    keeps: bool = True
-    asked_in: Sequence[str] = ()
+    asking: AgentAsking = AgentAsking()

@@ -313,7 +313,9 @@ class Planner:
         if offer:
             request.check_history(lambda name: is_reserved(name, offer, request))
         is_person = ask.identity.is_person or bool(request.people and self._settings.people_in_bodies)
-        is_person = is_person or (ask.nested is not None and (ask.nested.can_ask or ask.nested.goes_on))
+        is_person = is_person or (
+            ask.nested is not None and (ask.nested.asking.can_ask or ask.nested.asking.goes_on)
+        )
         fingerprint = offer.fingerprint if offer and is_person and ask.options.history else None
         must_run = bool(route.wire or rules or offer or request.chosen or request.brings_ours)
         return _Draft(route, request, port, editor, offer, fingerprint, is_person, must_run)

@@ -15,6 +15,7 @@ from approvals_rig import BUY, ID
 from probe_tools import Watch
 from raw_upstream import RawUpstream
 from running_proxy import Proxy, make_config, running
+from waiting import until
 
 from proxy.approval_records import Approval, ApprovalFilter
 from proxy.records import RunRecord
@@ -287,6 +288,27 @@ async def test_two_agents_ask_and_one_is_decided_first(watch: Watch, tmp_path: P
     assert said.count("Report: ") == 2
     assert watch.finished == ["buy", "buy"]
     assert len(models.asked["small"]) == 4
+
+
+async def test_two_agents_go_on_together(watch: Watch, tmp_path: Path) -> None:
+    """Both are decided in one request, and the end of one does not end the other."""
+
+    def small(asked: Asked) -> Turn:
+        turn: Turn = buys()(asked)
+        if asked.results and "eggs" in asked.text:
+            return Turn(calls=[("probe_tools__queue", {"name": "slow"})]) if len(asked.results) == 1 else turn
+        return turn
+
+    models = Models({"boss": boss("milk", "eggs"), "small": small})
+    async with served(models, tmp_path) as (proxy,):
+        client = Chat(proxy)
+        await client.say()
+        going_on = asyncio.create_task(client.go_on())
+        await until(lambda: "slow" in watch.started and len(models.asked["small"]) == 4)
+        watch.may_end.release()
+        said = await going_on
+    assert said.count("Report: ") == 2
+    assert watch.finished.count("buy") == 2
 
 
 async def test_eight_decisions_on_two_workers_continue_once(watch: Watch, tmp_path: Path) -> None:

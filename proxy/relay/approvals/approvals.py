@@ -289,7 +289,10 @@ class Approvals(Decisions):
                 settled.ran.append((approval, result))
             else:
                 settled.results[approval_id] = _failure_text("approval_denied", verdict_of(approval))
-        await asyncio.gather(*(self._go_on(one, name, resuming, settled) for one, name in agents.items()))
+        going_on = (self._go_on(one, name, resuming, settled) for one, name in agents.items())
+        for failure in await asyncio.gather(*going_on, return_exceptions=True):
+            if failure is not None:
+                raise failure
         return settled
 
     @staticmethod

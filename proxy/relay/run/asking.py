@@ -45,16 +45,17 @@ async def tell_waiting(job: Job, state: State, approvals: Approvals) -> None:
     if job.client.ask.nested is not None:
         state.turn.seen = visible_with(job.client.port.dialect.name, "", [one.id for one in waiting])
         return
+    state.output.client.set_header(APPROVALS, ",".join(approval.id for approval in waiting))
     await _tell(job, state, approvals, waiting)
 
 
 async def tell_asked(job: Job, state: State, approvals: Approvals) -> None:
     """Show the approvals that agents have asked for as they went on; no model answers."""
     waiting = job.conversation.approvals.asked
+    state.output.client.set_header(APPROVALS, ",".join(approval.id for approval in waiting))
     if _form(job, state, approvals, waiting) == "text":
         # This is the whole answer, and some calls may have waited before.
         await stand_in(job, state, approvals.notice(job.conversation.approvals.waiting))
-        state.output.client.set_header(APPROVALS, ",".join(approval.id for approval in waiting))
         return
     await stand_in(job, state, "")
     await state.output.send(state.output.writer.turn_ended("hidden"))
@@ -63,7 +64,6 @@ async def tell_asked(job: Job, state: State, approvals: Approvals) -> None:
 
 async def _tell(job: Job, state: State, approvals: Approvals, waiting: Sequence[Approval]) -> None:
     output = state.output
-    output.client.set_header(APPROVALS, ",".join(approval.id for approval in waiting))
     form = _form(job, state, approvals, waiting)
     if form == "text":
         data = output.writer.turn_ended("suspended" if state.run.client_calls else "final")

@@ -167,7 +167,7 @@ class Job:
     def can_ask(self) -> bool:
         """Whether a person can be asked about calls of the run, if its request can wait."""
         nested = self.client.ask.nested
-        if nested is not None and not nested.can_ask:
+        if nested is not None and not nested.asking.can_ask:
             return False
         return self.tools.selection.asks and self.conversation.is_person
 
@@ -175,4 +175,4 @@ class Job:
     def keeps(self) -> bool:
         """Whether the record may have content of the run: what its client, or that of an agent, asked for."""
         nested = self.client.ask.nested
-        return self.client.request.keeps and (nested is None or nested.keeps)
+        return self.client.request.keeps and (nested is None or nested.asking.keeps)

@@ -185,7 +185,7 @@ class Orchestrator:
             # A client of another dialect does not know that a turn can pause.
             continues_pauses=bool(job.upstream.route.wire),
             purse=None if nested is None else nested.purse,
-            goes_on=nested is not None and nested.goes_on,
+            goes_on=nested is not None and nested.asking.goes_on,
         )
         if job.conversation.approvals.purse is not None:
             run.settle(job.conversation.approvals.purse)

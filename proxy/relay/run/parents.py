@@ -7,7 +7,7 @@ continues the turn of the call.
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from proxy.events import ToolCall
@@ -101,18 +101,22 @@ class Parents:
         """In this block a call of an agent runs for the request that continues its turn.
 
         Only one of several such requests runs it, and which one is not known here: the first stands for all.
+        If its client leaves, the agent runs for the next one.
         """
+        own = replace(parent, calls={agent.call.call_id: agent}, running=set())
         key = agent.run_id, agent.call.call_id
-        parent.calls[agent.call.call_id] = agent
-        self._continuing.setdefault(key, []).append(parent)
+        self._continuing.setdefault(key, []).append(own)
         try:
             yield
         finally:
-            self._continuing[key].remove(parent)
-            if not self._continuing[key]:
+            others = self._continuing[key]
+            others.remove(own)
+            if others:
+                others[0].running |= own.running
+            else:
                 del self._continuing[key]
-            for task in parent.running:
-                task.cancel()
+                for task in own.running:
+                    task.cancel()
 
     def of(self, run_id: str, call_id: str) -> Parent | None:
         """What made that call in that run."""

@@ -69,7 +69,10 @@ class ToolCalls:
             state.tools.context.at_turn(state.run.turn.number),
             self._offered_only(job, state, left),
             job.identity,
-            asked_in=(*job.conversation.approvals.asked_in, *(() if nested is None else nested.asked_in)),
+            asked_in=(
+                *job.conversation.approvals.asked_in,
+                *(() if nested is None else nested.asking.asked_in),
+            ),
             can_wait=nested is not None or can_wait(job.client.request),
             agent="" if nested is None else nested.agent,
         )
