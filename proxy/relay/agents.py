@@ -28,7 +28,7 @@ from proxy.relay.ask import Access, Ask, RequestHead, RequestOptions, UpstreamPe
 from proxy.relay.base import RunSettings
 from proxy.relay.body import Body
 from proxy.relay.memory.agent_turns import AgentCall, AgentTurn
-from proxy.relay.nested import AgentAsking, AgentUsed, Nested, RunEnd
+from proxy.relay.nested import AgentUsed, Nested, RunEnd
 from proxy.relay.offer import Wanted
 from proxy.relay.planning import Planner
 from proxy.relay.routing.router import Route, Router
@@ -240,7 +240,7 @@ class AgentRuns:
             ledger.mark_untrusted(untrusted)
         left_s = _seconds_left(agent, parent, used)
         identity = outer.identity
-        can_ask = parent.can_ask and self._parents.turns is not None and call is not None
+        can_ask = parent.asking.can_ask and self._parents.turns is not None and call is not None
         permissions = self._permissions(agent, outer.access.permissions, routes, can_ask=can_ask)
         asking = () if can_ask else permissions.asking
         body = _body(agent, model, task, outer.body.payload, asking) if goes_on is None else _body_of(goes_on)
@@ -268,7 +268,7 @@ class AgentRuns:
                 purse=purse,
                 ledger=ledger,
                 watch=watch,
-                asking=AgentAsking(can_ask, goes_on is not None, parent.keeps, parent.asked_in),
+                asking=replace(parent.asking, can_ask=can_ask, goes_on=goes_on is not None),
             ),
         )
 

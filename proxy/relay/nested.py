@@ -1,7 +1,7 @@
 """Runs inside of runs: what an agent's run gets from the run that called it, and tells that run."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from proxy.approval_records import Approval
@@ -185,4 +185,4 @@ class Nested:
     purse: Purse
     ledger: RunLedger
     watch: RunWatch
-    asking: AgentAsking = AgentAsking()
+    asking: AgentAsking = field(default_factory=AgentAsking)

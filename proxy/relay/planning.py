@@ -24,7 +24,7 @@ from proxy.relay.memory.outcomes import MemoryOutcome
 from proxy.relay.memory.references import item_not_found
 from proxy.relay.memory.run_memory import RunMemory
 from proxy.relay.metering import price_of
-from proxy.relay.nested import Purse
+from proxy.relay.nested import AgentAsking, Purse
 from proxy.relay.offer import Offer, OfferRules, Offers, Wanted, asking_too, guard, is_reserved
 from proxy.relay.ports import port_of, text_call_rules
 from proxy.relay.routing.fallback import Candidates
@@ -270,8 +270,9 @@ class Planner:
                 ledger,
                 1,
                 planning.purse,
-                can_ask=selection.asks and draft.is_person and can_wait(request),
-                keeps=request.keeps,
+                asking=AgentAsking(
+                    selection.asks and draft.is_person and can_wait(request), keeps=request.keeps
+                ),
             )
             resuming = Resuming(
                 ask.identity,

@@ -13,7 +13,7 @@ from typing import Any
 from proxy.events import ToolCall
 from proxy.relay.ask import Ask
 from proxy.relay.memory.agent_turns import AgentCall, AgentTurns
-from proxy.relay.nested import Purse
+from proxy.relay.nested import AgentAsking, Purse
 from proxy.relay.run.job import Job
 from proxy.relay.run.state import State
 from proxy.tools.agents.agent import is_agent
@@ -39,10 +39,8 @@ class Parent:
     """What calls agents, and what they may use together.
 
     ``ask`` is the client's request and ``model`` the one that it names.  ``ledger`` has the effects of the
-    run, and ``turn`` is the turn of its calls.  ``calls`` are the calls of agents by their ids.  ``can_ask``
-    says that a person can be asked about calls of the agents, ``keeps`` whether the record may have content,
-    and ``asked_in`` are the runs of the
-    conversation that have asked.  ``running`` are the tasks of its agents.
+    run, and ``turn`` is the turn of its calls.  ``calls`` are the calls of agents by their ids.  ``asking``
+    says what these have to do with approvals.  ``running`` are the tasks of its agents.
     """
 
     ask: Ask
@@ -51,9 +49,7 @@ class Parent:
     turn: int
     purse: Purse
     calls: dict[str, AgentCall] = field(default_factory=dict)
-    can_ask: bool = False
-    keeps: bool = True
-    asked_in: Sequence[str] = ()
+    asking: AgentAsking = field(default_factory=AgentAsking)
     running: set[asyncio.Task[Any]] = field(default_factory=set)
 
 
@@ -84,9 +80,11 @@ class Parents:
             number,
             state.run.purse(),
             {id_: AgentCall(run_id, number, agents[id_], spec.digest) for id_, spec in specs.items()},
-            job.can_ask and can_wait(client.request),
-            job.keeps,
-            job.conversation.approvals.asked_in,
+            AgentAsking(
+                job.can_ask and can_wait(client.request),
+                keeps=job.keeps,
+                asked_in=job.conversation.approvals.asked_in,
+            ),
         )
         try:
             yield
