@@ -10,6 +10,9 @@ from docgen.tables import (
     admin_paths,
     commands,
     errors,
+    fixture_files,
+    fixture_meta,
+    fixture_response,
     metrics,
     passed_headers,
     request_headers,
@@ -28,6 +31,11 @@ PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     "reference/admin-api.md": {"paths": admin_paths},
     "reference/cli.md": {"commands": commands},
     "reference/errors.md": {"errors": errors, "tool-errors": tool_errors},
+    "reference/fixtures.md": {
+        "files": fixture_files,
+        "meta": fixture_meta,
+        "turn": fixture_response,
+    },
     "reference/headers.md": {
         "request": request_headers,
         "response": response_headers,
