@@ -6,7 +6,17 @@ from pathlib import Path
 from typing import Final
 
 from docgen.llms import llms_text
-from docgen.tables import admin_paths, commands, errors, metrics, tool_errors, tool_options
+from docgen.tables import (
+    admin_paths,
+    commands,
+    errors,
+    metrics,
+    passed_headers,
+    request_headers,
+    response_headers,
+    tool_errors,
+    tool_options,
+)
 from proxy.server.config.text import settings_table
 from proxy.server.reference.admin_openapi import admin_openapi
 
@@ -18,6 +28,11 @@ PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     "reference/admin-api.md": {"paths": admin_paths},
     "reference/cli.md": {"commands": commands},
     "reference/errors.md": {"errors": errors, "tool-errors": tool_errors},
+    "reference/headers.md": {
+        "request": request_headers,
+        "response": response_headers,
+        "passed": passed_headers,
+    },
     "reference/metrics.md": {"metrics": metrics},
     "reference/settings.md": {"settings": settings_table},
     "reference/tool-api.md": {"tool": tool_options},

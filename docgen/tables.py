@@ -1,20 +1,32 @@
-"""Tables of the reference: commands, paths of the admin API, errors, metrics, the options of a tool."""
+"""Tables of the reference: commands, paths of the admin API, errors, headers, metrics, options of a tool."""
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from typer.main import get_command
 
 from proxy.commands.cli import app
 from proxy.error_codes import ERRORS, ErrorCode
+from proxy.http.own_headers import FROM_CLIENTS, TO_CLIENTS, OwnHeader
+from proxy.http.rules import REQUEST_HEADERS, RESPONSE_HEADERS
 from proxy.server.reference.admin_paths import ADMIN_PATHS, AdminPath
 from proxy.server.telemetry.metric_families import FAMILIES
 from proxy.tools.contract.declaration import tool
 from proxy.tools.contract.error_codes import TOOL_ERRORS
 
-__all__ = ["admin_paths", "commands", "errors", "metrics", "tool_errors", "tool_options"]
+__all__ = [
+    "admin_paths",
+    "commands",
+    "errors",
+    "metrics",
+    "passed_headers",
+    "request_headers",
+    "response_headers",
+    "tool_errors",
+    "tool_options",
+]
 
 _ARGUMENT = re.compile(r"^        (?P<name>[a-z_]+): (?P<text>.*(?:\n {12}.*)*)", re.MULTILINE)
 
@@ -96,6 +108,34 @@ def tool_errors() -> str:
         f'| <a id="tool-{code}"></a>`{code}` | {_linked(meaning)} |' for code, meaning in TOOL_ERRORS.items()
     ]
     return "\n".join(["| error_code | what happened |", "|---|---|", *rows, ""])
+
+
+def request_headers() -> str:
+    """Every header that the proxy reads of a request for itself."""
+    return _headers("request header", FROM_CLIENTS)
+
+
+def response_headers() -> str:
+    """Every header that the proxy sets in a response."""
+    return _headers("response header", TO_CLIENTS)
+
+
+def _headers(title: str, headers: Iterable[OwnHeader]) -> str:
+    rows = [f"| {_codes(header.names)} | {_linked(header.meaning)} |" for header in headers]
+    return "\n".join([f"| {title} | meaning |", "|---|---|", *rows, ""])
+
+
+def passed_headers() -> str:
+    """The headers that pass between clients and every upstream."""
+    return (
+        "| direction | headers |\n|---|---|\n"
+        f"| from the client to the upstream | {_codes(REQUEST_HEADERS)} |\n"
+        f"| from the upstream to the client | {_codes(RESPONSE_HEADERS)} |\n"
+    )
+
+
+def _codes(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def metrics() -> str:

@@ -11,7 +11,9 @@ from docgen.cast import drawn, play, words
 from docgen.pages import OPENAPI, PARTS, pages
 from proxy.error_codes import ERRORS
 from proxy.errors import ToolErrorCode
+from proxy.http.own_headers import FROM_CLIENTS, TO_CLIENTS
 from proxy.tools.contract.error_codes import TOOL_ERRORS
+from proxy.wires.dialects.table import SERVED
 
 
 def codes_in_source() -> set[str]:
@@ -83,6 +85,30 @@ def test_every_error_code_is_explained() -> None:
 def test_no_error_code_is_invented() -> None:
     """Each code in the tables of the page on errors is one that the source can produce."""
     assert explained() - codes_in_source() - set(get_args(ToolErrorCode)) == set()
+
+
+OWN_HEADERS = {name for header in (*FROM_CLIENTS, *TO_CLIENTS) for name in header.names}
+
+
+def test_every_header_of_the_proxy_is_in_the_tables() -> None:
+    """Each header `x-toolrelay-…` of the source is in the page on headers, and defined in one place."""
+    found: dict[str, set[str]] = {}
+    for path in (ROOT / "proxy").rglob("*.py"):
+        for name in re.findall(r"\bx-toolrelay-[a-z-]*[a-z]", path.read_text("utf-8")):
+            found.setdefault(name, set())
+        for name in re.findall(r"\"(x-toolrelay-[a-z-]*[a-z])\"", path.read_text("utf-8")):
+            found[name].add(path.name)
+    assert len(found) >= 10
+    assert found.keys() <= OWN_HEADERS
+    assert {name for name, places in found.items() if places != {"own_headers.py"}} == set()
+
+
+def test_every_header_with_a_key_is_in_the_tables() -> None:
+    """The headers in which a dialect carries a client's key are the ones that the page on headers names."""
+    named = {
+        credential.header.lower() for known in SERVED.endpoints for credential in known.dialect.credentials
+    }
+    assert named == set(FROM_CLIENTS[0].names)
 
 
 def _said() -> str:

@@ -16,9 +16,9 @@ from proxy.events import (
     TurnFinished,
     TurnStarted,
 )
+from proxy.http.own_headers import APPROVALS
 from proxy.relay.approvals.approvals import Approvals
 from proxy.relay.approvals.notice import question
-from proxy.relay.headers import APPROVALS
 from proxy.relay.run.job import Job
 from proxy.relay.run.state import State
 from proxy.wires.approving.shown import APPROVE, AsksByItems, call_id_of, item_id_of, visible_with

@@ -17,6 +17,7 @@ import structlog
 from aiohttp import web
 
 from proxy.errors import ConfigError
+from proxy.http.own_headers import HISTORY, TOOLS, TRACE
 from proxy.records import KeptWire
 from proxy.server.api.json_output import to_line
 from proxy.server.compose.overrides import Overrides
@@ -54,8 +55,6 @@ __all__ = ["App", "MakeApp", "Replayed", "Report", "replay_again"]
 _GRACE_S: Final = 30.0
 """Seconds past the budget of a run in which its answer must have come."""
 
-_TOOLS: Final = "x-toolrelay-tools"
-_TRACE: Final = "x-toolrelay-trace"
 _DRAIN_S: Final = 1.0
 """Seconds that the server of a replay waits for effects at its end: no tool runs, so there are none."""
 
@@ -266,10 +265,10 @@ async def _run_again(
     offered = ",".join(name for name in detail.run.offered if name in available) or "none"
 
     async def ask(address: str) -> str:
-        path, headers = services.paths.get(detail.run.wire, ""), {_TOOLS: offered}
+        path, headers = services.paths.get(detail.run.wire, ""), {TOOLS: offered}
         if exact is not None:
             body = exact.body("client.request")
-            headers[_TRACE] = detail.run.trace or "silent"
+            headers[TRACE] = detail.run.trace or "silent"
         elif online and recorded.request is not None:
             body = _request(recorded.request, kind.model)
         else:
@@ -356,7 +355,7 @@ async def _served(app: App, ask: Callable[[str], Any]) -> str:
 
 async def _post(url: str, body: bytes, more: Mapping[str, str], timeout_s: float) -> str:
     """Send the request and read its answer to the end; empty for a success, else what came instead."""
-    headers = {"Content-Type": "application/json", "x-toolrelay-history": "off", **more}
+    headers = {"Content-Type": "application/json", HISTORY: "off", **more}
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     try:
         async with (
