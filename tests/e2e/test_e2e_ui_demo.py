@@ -60,7 +60,8 @@ async def test_the_first_tool_call_is_one_click_away() -> None:
 
 
 async def test_every_run_of_the_demo_has_its_bytes(tmp_path: Path) -> None:
-    """Nobody asked for a capture: both sides are shown, and a fixture is saved that can be replayed."""
+    """Nobody asked for a capture: a replay has the same bytes, both sides are shown, and a fixture is saved
+    that can be replayed."""
     require("chromium", chromium() is not None, "no Chromium is installed")
     async with demo() as link, opened(link) as tab:
         await tab.send("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
@@ -69,6 +70,12 @@ async def test_every_run_of_the_demo_has_its_bytes(tmp_path: Path) -> None:
         await tab.run("document.querySelector('.list .item a').click()")
         await tab.until("document.querySelectorAll('.tl .call-row').length === 2")
         run = await tab.run("location.pathname")
+        await tab.click("Replay", within="main")
+        await tab.has("The same as recorded")
+        # No note: the tools are loaded, and bytes were compared.
+        assert not await tab.run("document.querySelectorAll('dialog :is(details, .diff)').length")
+        await tab.press("Escape")
+        await tab.until("!document.querySelector('dialog')")
         await tab.click("More", within="main")
         await tab.click("Save as fixture")
         saved = tmp_path / f"{run.rpartition('/')[2]}.zip"

@@ -139,6 +139,8 @@ async def replay_again(
     if detail.run.status == "running":
         raise ConfigError("ID", "this run has not ended yet", "Wait until it has ended")
     taped = None if wire is None or online else read_tape(wire.payload)
+    if nothing := _asked_nothing(detail, taped):
+        raise ConfigError("ID", nothing)
     why = _not_exact(detail, taped)
     exact = taped if not why else None
     missing = [] if exact is not None else _missing(detail, recorded, online=online)
@@ -168,6 +170,15 @@ class Kind:
     model: str | None
     tools: Catalog | None
     exact: Taped | None
+
+
+def _asked_nothing(detail: RunDetail, taped: Taped | None) -> str:
+    """Why there is nothing to replay, empty where a model was asked."""
+    if not detail.turns and not detail.run.model:
+        return "this run is a direct call of a tool: no model was asked, so there is nothing to replay"
+    if detail.run.status == "suspended" and taped is not None and not taped.cut and not wire_of(taped):
+        return "this run only said that a call still waits: no model was asked, so there is nothing to replay"
+    return ""
 
 
 def _not_exact(detail: RunDetail, taped: Taped | None) -> str:
