@@ -52,6 +52,7 @@ def test_the_demo_as_a_newcomer_meets_it(folder: Path, env: dict[str, str]) -> N
     with serving([str(TOOLRELAY), "demo", "--port", "0"], folder, env) as demo:
         demo.read_until("Runs appear here")
         printed = demo.printed
+        assert printed[0].startswith("web UI: http://127.0.0.1:")
         lines = [line for line in printed if line.startswith("curl -N ")]
         for wire, line in zip(built_in_wires().values(), lines, strict=True):
             body = run(["sh", "-c", line], folder, env).encode()
