@@ -1,18 +1,20 @@
 """Keeps what every application of a test would build anew though it comes out the same.
 
-Thousands of tests start a proxy, and most of the time of such a start goes into two things: the schemas of
-the same built-in tools, and the same tables in an empty database.  Here each is built once by the real code
-and copied afterwards.  Proxies that tests start as processes build both themselves, and so do the tests of
-schemas and migrations, which call the code directly.
+Thousands of tests start a proxy, and most of the time of such a start goes into three things: the schemas of
+the same built-in tools, the same tables in an empty database, and the files of the pages.  Here each is built
+once by the real code and copied afterwards.  Proxies that tests start as processes build all of it
+themselves, and so do the tests of schemas, migrations and files, which call the code directly.
 """
 
 import copy
 import sqlite3
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import pytest
 
+from proxy.server.ui.static_files import StaticFiles
 from proxy.store.sql.migrate import make_schema
 from proxy.tools.contract.declaration import ToolDeclaration
 from proxy.tools.providers import function
@@ -70,8 +72,9 @@ class _Schemas:
 
 @pytest.fixture(autouse=True, scope="session")
 def quick_starts() -> Iterator[None]:
-    """Puts both in the place of the real functions."""
+    """Puts these in the place of the real functions."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("proxy.tools.providers.function._contract", _Contracts())
         patch.setattr("proxy.store.sqlite.memory.make_schema", _Schemas())
+        patch.setattr("proxy.server.compose.ui.StaticFiles", cache(StaticFiles))
         yield

@@ -225,6 +225,7 @@ ORDER = {
         *(
             "options",
             "bounds",
+            "explain",
             "printing",
             "common",
             "fitting",
