@@ -6,7 +6,21 @@ from pathlib import Path
 from typing import Final
 
 from docgen.llms import llms_text
-from docgen.tables import admin_paths, commands, errors, metrics, tool_errors, tool_options
+from docgen.modules import folders, shared_modules
+from docgen.tables import (
+    admin_paths,
+    commands,
+    errors,
+    fixture_files,
+    fixture_meta,
+    fixture_response,
+    metrics,
+    passed_headers,
+    request_headers,
+    response_headers,
+    tool_errors,
+    tool_options,
+)
 from proxy.server.config.text import settings_table
 from proxy.server.reference.admin_openapi import admin_openapi
 
@@ -15,9 +29,20 @@ __all__ = ["OPENAPI", "PARTS", "pages"]
 OPENAPI: Final = "reference/admin-api.openapi.json"
 
 PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
+    "packages.md": {"modules": shared_modules, "folders": folders},
     "reference/admin-api.md": {"paths": admin_paths},
     "reference/cli.md": {"commands": commands},
     "reference/errors.md": {"errors": errors, "tool-errors": tool_errors},
+    "reference/fixtures.md": {
+        "files": fixture_files,
+        "meta": fixture_meta,
+        "turn": fixture_response,
+    },
+    "reference/headers.md": {
+        "request": request_headers,
+        "response": response_headers,
+        "passed": passed_headers,
+    },
     "reference/metrics.md": {"metrics": metrics},
     "reference/settings.md": {"settings": settings_table},
     "reference/tool-api.md": {"tool": tool_options},

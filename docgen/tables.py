@@ -1,20 +1,38 @@
-"""Tables of the reference: commands, paths of the admin API, errors, metrics, the options of a tool."""
+"""Tables of the reference: commands, paths of the admin API, errors, fixtures, headers, metrics, tools."""
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from pydantic import BaseModel
 from typer.main import get_command
 
 from proxy.commands.cli import app
 from proxy.error_codes import ERRORS, ErrorCode
+from proxy.http.own_headers import FROM_CLIENTS, TO_CLIENTS, OwnHeader
+from proxy.http.rules import REQUEST_HEADERS, RESPONSE_HEADERS
+from proxy.server.config.text import toml_value
 from proxy.server.reference.admin_paths import ADMIN_PATHS, AdminPath
 from proxy.server.telemetry.metric_families import FAMILIES
 from proxy.tools.contract.declaration import tool
 from proxy.tools.contract.error_codes import TOOL_ERRORS
+from proxy.upstreams.recorded.format import FILES, ExchangeMatch, ExchangeMeta, TurnResponse
 
-__all__ = ["admin_paths", "commands", "errors", "metrics", "tool_errors", "tool_options"]
+__all__ = [
+    "admin_paths",
+    "commands",
+    "errors",
+    "fixture_files",
+    "fixture_meta",
+    "fixture_response",
+    "metrics",
+    "passed_headers",
+    "request_headers",
+    "response_headers",
+    "tool_errors",
+    "tool_options",
+]
 
 _ARGUMENT = re.compile(r"^        (?P<name>[a-z_]+): (?P<text>.*(?:\n {12}.*)*)", re.MULTILINE)
 
@@ -98,6 +116,34 @@ def tool_errors() -> str:
     return "\n".join(["| error_code | what happened |", "|---|---|", *rows, ""])
 
 
+def request_headers() -> str:
+    """Every header that the proxy reads of a request for itself."""
+    return _headers("request header", FROM_CLIENTS)
+
+
+def response_headers() -> str:
+    """Every header that the proxy sets in a response."""
+    return _headers("response header", TO_CLIENTS)
+
+
+def _headers(title: str, headers: Iterable[OwnHeader]) -> str:
+    rows = [f"| {_codes(header.names)} | {_linked(header.meaning)} |" for header in headers]
+    return "\n".join([f"| {title} | meaning |", "|---|---|", *rows, ""])
+
+
+def passed_headers() -> str:
+    """The headers that pass between clients and every upstream."""
+    return (
+        "| direction | headers |\n|---|---|\n"
+        f"| from the client to the upstream | {_codes(REQUEST_HEADERS)} |\n"
+        f"| from the upstream to the client | {_codes(RESPONSE_HEADERS)} |\n"
+    )
+
+
+def _codes(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
 def metrics() -> str:
     """Every metric: its name, its kind, its labels and what it means."""
     lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
@@ -116,6 +162,32 @@ def tool_options() -> str:
             default = parameter.default
             shown = default.value if hasattr(default, "value") else default
             lines.append(f"| `{found['name']}` | `{shown!r}` | {_line(found['text'])} |")
+    return "\n".join(lines) + "\n"
+
+
+def fixture_files() -> str:
+    """The files of a fixture."""
+    rows = [f"| `{name}` | {_line(holds)} |" for name, holds in FILES]
+    return "\n".join(["| file | holds |", "|---|---|", *rows, ""])
+
+
+def fixture_meta() -> str:
+    """The keys of a fixture's ``meta.toml``."""
+    return _keys(("", ExchangeMeta), ("match.", ExchangeMatch))
+
+
+def fixture_response() -> str:
+    """The keys of a turn's ``response.toml``."""
+    return _keys(("", TurnResponse))
+
+
+def _keys(*tables: tuple[str, type[BaseModel]]) -> str:
+    """The keys of a TOML file, with what stands before the keys of each table."""
+    lines = ["| key | default | meaning |", "|---|---|---|"]
+    for before, model in tables:
+        for name, info in model.model_fields.items():
+            default = toml_value(info.default)
+            lines.append(f"| `{before}{name}` | `{default}` | {_line(info.description or '')} |")
     return "\n".join(lines) + "\n"
 
 

@@ -1,6 +1,6 @@
 """Puts this folder on the import path, so that every test finds the shared helpers beside this file.
 
-Properties are tried to their end, however slow the machine is.
+Properties are tried to their end, however slow the machine is.  Proxies start quickly (``quick_starts.py``).
 
 A test ends the threads that it began.  One that goes on works on the next test's time, and may draw from
 the random numbers that Hypothesis counts on.
@@ -10,16 +10,21 @@ sockets says ``pytestmark = pytest.mark.both_loops`` and is run on asyncio's loo
 """
 
 import asyncio
+import gc
 import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
+from quick_starts import quick_starts
 from waiting import PATIENCE_S
+
+__all__ = ["quick_starts"]
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
@@ -46,6 +51,27 @@ def pytest_asyncio_loop_factories(
     if item.get_closest_marker("both_loops") is None:
         return {"asyncio": asyncio.new_event_loop}
     return LOOPS
+
+
+MEASURED_CASES = 3
+"""How many cases of one test count for the coverage of the code: measuring takes as long as the tests."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Measure the coverage of the first cases of each test only, and of none that tries many examples."""
+    seen: Counter[str] = Counter()
+    for item in sorted(items, key=lambda item: item.nodeid):
+        name = item.nodeid.partition("[")[0]
+        seen[name] += 1
+        examples = is_hypothesis_test(getattr(item, "obj", None))
+        if seen[name] > MEASURED_CASES or examples or item.get_closest_marker("slow") is not None:
+            item.add_marker("no_cover")
+
+
+def pytest_collection_finish() -> None:
+    """Take what lives until the end of all tests out of every later search for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 LOOK_UPS = [

@@ -128,6 +128,7 @@ ABSTRACT = (
         "proxy.tools.mcp.overview",
         "proxy.tools.mcp.servers",
         "proxy.http.rules",
+        "proxy.upstreams.recorded.format",
         "proxy.wires.approving.read",
         "proxy.wires.turn.digest",
         "proxy.wires.mcp.messages",
@@ -224,6 +225,7 @@ ORDER = {
         *(
             "options",
             "bounds",
+            "explain",
             "printing",
             "common",
             "fitting",

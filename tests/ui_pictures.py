@@ -15,6 +15,8 @@ from pathlib import Path
 
 from ui_browser import Tab, opened
 
+from proxy.commands.demo import NOTE
+
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
 WIDE, TALL = 1280, 800
@@ -32,11 +34,6 @@ ASK = """fetch("/ui/api/play/v1/chat/completions", {
   headers: {"Content-Type": "application/json", "x-toolrelay-ui": "1", "x-toolrelay-trace": "events"},
   body: JSON.stringify({model: MODEL, stream: true, messages: [{role: "user", content: QUESTION}]}),
 }).then((response) => response.text())"""
-CAPTURE = """fetch("/ui/api/capture", {
-  method: "POST",
-  headers: {"Content-Type": "application/json", "x-toolrelay-ui": "1"},
-  body: JSON.stringify({key: null, runs: 10, minutes: 5}),
-}).then((response) => response.status)"""
 
 
 @asynccontextmanager
@@ -86,7 +83,6 @@ async def main() -> None:
         await tab.has("The first tool call is one click away")
         await page(tab, "welcome", ready="document.querySelector('.hello')")
         model = await tab.run("fetch('/ui/api/session').then((r) => r.json()).then((s) => s.demo.model)")
-        captured = await tab.run(CAPTURE)
         for question in QUESTIONS:
             ask = ASK.replace("MODEL", json.dumps(model)).replace("QUESTION", json.dumps(question))
             await tab.run(ask)
@@ -95,9 +91,8 @@ async def main() -> None:
         row = "document.querySelector('.list .item a')"
         pin = "[...document.querySelectorAll('.call-row button')].at(-1)"
         await page(tab, "run", row, pin, ready="!document.querySelector('.pin').hidden")
-        if captured == 200:
-            wire = "[...document.querySelectorAll('a.btn')].find((a) => a.innerText.includes('Wire'))"
-            await page(tab, "wire", wire, ready="document.querySelector('.wire-row')")
+        wire = "[...document.querySelectorAll('a.btn')].find((a) => a.innerText.includes('Wire'))"
+        await page(tab, "wire", wire, ready="document.querySelector('.wire-row')")
         await tab.goto(f"{address}/play")
         await tab.until("document.querySelector('.suggest .btn')")
         await page(
@@ -106,6 +101,9 @@ async def main() -> None:
             "document.querySelector('.suggest .btn')",
             ready="document.querySelector('.turn .after a')",
         )
+        await tab.run(ASK.replace("MODEL", json.dumps(model)).replace("QUESTION", json.dumps(NOTE[0])))
+        await tab.goto(f"{address}/approvals")
+        await page(tab, "approvals", ready="document.querySelector('.ask')")
         await tab.goto(f"{address}/tools")
         await page(tab, "tools", ready="document.querySelectorAll('tbody tr').length > 2")
         assert tab.problems == [], tab.problems

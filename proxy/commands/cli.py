@@ -16,7 +16,7 @@ from proxy.commands.mcp.cli import mcp_app
 from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
 from proxy.commands.runs.cli import runs_app, usage
 from proxy.commands.serve.memory import share_one_arena
-from proxy.errors import ConfigError, ToolRelayError
+from proxy.errors import ConfigError, RunFault, ToolRelayError
 from proxy.server.auth.key_ring import new_secret
 from proxy.server.config.load import Options, find_faults
 from proxy.server.config.text import initial_config
@@ -52,12 +52,15 @@ UpstreamOption = Annotated[
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; every fault of ours ends as one line on standard error and status 1."""
+    """Run one command; every fault of ours ends as one line on standard error and status 1.
+
+    A last line names the command that explains the first setting or error code among them.
+    """
     try:
         app(list(arguments), standalone_mode=True)
     except ToolRelayError as error:
-        for fault in (error, *(error.others if isinstance(error, ConfigError) else ())):
-            common.say_error(str(fault))
+        faults = [str(fault) for fault in (error, *(error.others if isinstance(error, ConfigError) else ()))]
+        common.say_faults(faults, [error.code] if isinstance(error, RunFault) else [])
         return 1
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -146,8 +149,7 @@ def check(
     """Validate the configuration; list upstreams, tools, and what policy says of each."""
     loaded, faults = find_faults(common.config_path(config), os.environ, go_on=True)
     if loaded is None:
-        for fault in faults:
-            common.say_error(str(fault))
+        common.say_faults(map(str, faults))
         raise typer.Exit(1)
     from proxy.commands.doctor import check as checking
     from proxy.server.telemetry.logging import configure_logging
@@ -213,6 +215,22 @@ def doctor(
         raise typer.Exit(130) from None
     if status:
         raise typer.Exit(status)
+
+
+@app.command()
+def explain(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME...",
+            help="For example model_not_found, server.port, policy, x-toolrelay-tools.",
+        ),
+    ],
+) -> None:
+    """Print what an error code, a setting, a header or a metric means."""
+    from proxy.commands.explain import explain as text_of
+
+    common.say("\n".join(map(text_of, names)).rstrip())
 
 
 @app.command()

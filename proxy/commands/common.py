@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import structlog
 
-from proxy.commands.printing import MAX_LINE, say, say_error
+from proxy.commands.printing import MAX_LINE, say, say_error, say_faults
 from proxy.net.resolver import numeric
 from proxy.plain_text import plain_text, safe_cell
 from proxy.server.config.load import Config, Options, load_config
@@ -39,6 +39,7 @@ __all__ = [
     "run_async",
     "say",
     "say_error",
+    "say_faults",
     "start_logging",
     "table",
     "text",

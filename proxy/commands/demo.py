@@ -18,6 +18,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import BaseModel
+
 from proxy.commands.common import CONFIG_NAME, MAX_LINE, say, start_logging
 from proxy.commands.mcp.host import mcp_host
 from proxy.commands.serve.run import run_server
@@ -35,14 +37,16 @@ from proxy.server.config.settings import (
     PolicyConfig,
     ServerConfig,
     StoreConfig,
+    ToolsConfig,
     UpstreamConfig,
 )
+from proxy.server.config.text import toml_value
 from proxy.toolbox import units_server
 from proxy.toolbox.clock import FixedClock
-from proxy.toolbox.notes import NOTES_FILE, notes_provider
+from proxy.toolbox.notes import MODULE, MODULE_FILE, NOTES_FILE
 from proxy.toolbox.recorded import RecordedHttpClient
 from proxy.tools.mcp.definitions import read_listing
-from proxy.tools.mcp.pins import GivenPins, Pin
+from proxy.tools.mcp.pins import Pin, write_pin_file
 from proxy.upstreams.recorded.replay import packaged_fixtures
 from proxy.wires.dialects.mcp import MCP
 from proxy.wires.dialects.responses import RESPONSES
@@ -61,6 +65,7 @@ __all__ = [
     "mcp_lines",
     "python_lines",
     "show_event",
+    "write_files",
 ]
 
 MODEL = "qwen2.5-coder-0.5b-instruct-q4_k_m"
@@ -88,6 +93,7 @@ _PREFIX = "toolrelay-demo-"
 _LINK_S = 3600.0
 """Seconds for which the demo's link is valid: it may stay on a terminal for a while."""
 _LOCK = "lock"
+_PINS = "pins.json"
 
 
 async def demo(port: int) -> None:
@@ -97,6 +103,7 @@ async def demo(port: int) -> None:
         fixtures = packaged_fixtures()
         with _own_folder() as folder:
             config = demo_config(sockets[0].getsockname()[1], fixtures, folder)
+            write_files(config, folder)
             start_logging(config, serves=True)
             address = address_of(sockets)
             async with mcp_host(config) as mcp_socket:
@@ -128,7 +135,6 @@ def _own_folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     with (folder / _LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        (folder / CONFIG_NAME).write_text('[store]\nurl = "sqlite:///demo.db"\n', "utf-8")
         yield folder
 
 
@@ -178,13 +184,39 @@ def demo_config(port: int, fixtures: Path, folder: Path) -> Config:
         policy=PolicyConfig(
             allow=(*TOOLS, LEAVE_NOTE, *([CONVERT] if servers else [])), approve=(LEAVE_NOTE,)
         ),
-        mcp=McpConfig(serve=True, servers=servers),
+        tools=ToolsConfig(modules=(str(folder / MODULE_FILE),)),
+        mcp=McpConfig(serve=True, servers=servers, pins=str(folder / _PINS) if servers else ""),
         # Whoever tries it can look at every byte of it; the next demo deletes all of it with its key.
         store=StoreConfig(url=f"sqlite:///{folder / 'demo.db'}", content="all"),
         # It reaches nothing, and its commands are to work as pasted.
         auth=AuthConfig(mode="open"),
         log=LogConfig(level="warning"),
     )
+
+
+def write_files(config: Config, folder: Path) -> None:
+    """Write what the demo serves into its folder: the module of a tool, the pins, and a configuration for
+    the commands that look at its runs later.  ``runs replay`` loads the same tools by it."""
+    (folder / MODULE_FILE).write_text(MODULE, "utf-8")
+    if config.mcp.servers:
+        write_pin_file(folder / _PINS, _pins(config))
+    sections = {
+        "store": {"url": config.store.url, "content": config.store.content},
+        **{f"upstreams.{name}": _changed(one) for name, one in config.upstreams.items()},
+        "policy": _changed(config.policy),
+        "tools": _changed(config.tools),
+        "mcp": {"serve": config.mcp.serve, "pins": config.mcp.pins},
+        **{f"mcp.servers.{name}": _changed(one) for name, one in config.mcp.servers.items()},
+    }
+    lines = ["# What the demo served, for the commands that look at its runs."]
+    for section, settings in sections.items():
+        lines += ["", f"[{section}]", *(f"{key} = {toml_value(value)}" for key, value in settings.items())]
+    (folder / CONFIG_NAME).write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def _changed(section: BaseModel) -> dict[str, Any]:
+    """The settings of a section that the demo sets."""
+    return section.model_dump(exclude_unset=True, by_alias=True)
 
 
 def _overrides(config: Config, fixtures: Path, folder: Path, mcp_socket: Path | None) -> Overrides:
@@ -195,8 +227,6 @@ def _overrides(config: Config, fixtures: Path, folder: Path, mcp_socket: Path | 
         http=recorded.client,
         on_run_event=events,
         mcp_socket=mcp_socket,
-        pins=GivenPins(_pins(config)),
-        further=[notes_provider(folder)],
         demo={"model": MODEL, "question": QUESTIONS[0][0]},
     )
 

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 import proxy.tools as tools_room
-from proxy.commands.common import MAX_LINE, console, say, say_error
+from proxy.commands.common import MAX_LINE, console, say, say_faults
 from proxy.commands.doctor.check import tool_table, without_record
 from proxy.commands.mcp.host import mcp_host
 from proxy.commands.mcp.looking import pins_of_record, wait_for_server
@@ -91,7 +91,8 @@ async def _call(services: Services, name: str, arguments: str) -> bool:
             say(plain_text(f"[image {image.words}]", MAX_LINE))
     else:
         why = _rule(services, name, result.error_code)
-        say_error(f"{name}: {result.error_code}: {result.safe_message or result.content}{why}")
+        said = f"{name}: {result.error_code}: {result.safe_message or result.content}{why}"
+        say_faults([said], [result.error_code or ""])
     return result.ok
 
 

@@ -19,6 +19,8 @@ from proxy.http.secret_spellings import SecretSpellings
 __all__ = [
     "DECODABLE",
     "HOP_BY_HOP",
+    "REQUEST_HEADERS",
+    "RESPONSE_HEADERS",
     "HeaderRules",
     "Uses",
     "accept_encoding",

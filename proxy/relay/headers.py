@@ -1,4 +1,4 @@
-"""Headers that the proxy itself sets, or means something else by.
+"""Which headers of a request an upstream is given, and which of a response the client.
 
 Which of a client's and an upstream's headers pass at all is decided where an upstream is asked
 (``proxy/http/rules.py``), since it must hold whatever asks for a request.
@@ -9,9 +9,6 @@ from typing import Final
 from proxy.http.headers import Columns, Headers, HeaderSection, by_names, described
 
 __all__ = [
-    "APPROVALS",
-    "LEFT_OUT",
-    "RESTORED",
     "forwardable",
     "is_encoded",
     "of_any_dialect",
@@ -19,11 +16,6 @@ __all__ = [
     "returned",
 ]
 
-APPROVALS: Final = "x-toolrelay-approvals"
-"""Names the approvals that an answer waits for, where it is not streamed."""
-RESTORED: Final = "x-toolrelay-restored"
-LEFT_OUT: Final = "x-toolrelay-left-out"
-"""Names the fields of a request that its upstream, which speaks another dialect, was not sent."""
 _OF_A_DIALECT: Final = ("anthropic-", "openai-", "x-claude-code-", "x-ratelimit-", "x-stainless-")
 
 
@@ -89,5 +81,8 @@ def _renamed(columns: Columns) -> Columns:
 
 
 def restored_header(turns: int, size: int) -> str:
-    """What :data:`RESTORED` says of turns that were put back, and the bytes they add; empty for none."""
+    """The value of :data:`~proxy.http.own_headers.RESTORED`; empty if no turn was put back.
+
+    ``size`` is the number of bytes that the turns added to the request.
+    """
     return f"turns={turns}, bytes={size}" if turns else ""

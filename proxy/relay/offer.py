@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from proxy.caches import Derived, text_bytes
 from proxy.errors import RequestError
 from proxy.events import ToolDefinition
+from proxy.http.own_headers import TOOLS
 from proxy.relay.choosing import Choice, choose
 from proxy.tools.access.catalog import Selection
 from proxy.tools.access.policy import Policy
@@ -34,7 +35,6 @@ __all__ = [
 ]
 
 RESERVED_PREFIX = "core__"
-HEADER = "x-toolrelay-tools"
 _MAX_BYTES = 16 << 20
 """Offers that are held of a catalog: a few for each selection, and selections are few."""
 
@@ -48,7 +48,7 @@ class Wanted:
 
     every: bool = False
     names: tuple[str, ...] = ()
-    param: str = HEADER
+    param: str = TOOLS
 
 
 def parse_wanted(header: str | None) -> Wanted | None:
@@ -60,7 +60,7 @@ def parse_wanted(header: str | None) -> Wanted | None:
         return None
     names = tuple(dict.fromkeys(name.strip() for name in header.split(",") if name.strip()))
     if not names:
-        raise RequestError(400, f"{HEADER} must be none, all or a list of tool names.", param=HEADER)
+        raise RequestError(400, f"{TOOLS} must be none, all or a list of tool names.", param=TOOLS)
     if names == ("none",):
         return Wanted()
     if names == ("all",):
@@ -212,8 +212,8 @@ def _joined(choice: Choice, wanted: Wanted | None) -> Wanted:
     if not wanted.names:
         raise RequestError(
             400,
-            f"{HEADER} is none, but the body chooses server tools. Leave one of the two out.",
-            param=HEADER,
+            f"{TOOLS} is none, but the body chooses server tools. Leave one of the two out.",
+            param=TOOLS,
         )
     return Wanted(names=tuple(sorted(choice.ids.union(wanted.names))))
 
@@ -337,7 +337,7 @@ def _chosen(available: Mapping[str, ToolSpec], rules: OfferRules, wanted: Wanted
     for name in wanted.names:
         if name not in available:
             raise RequestError(
-                400, f"{HEADER} names a tool that is not available: {name[:64]!r}.", param=HEADER
+                400, f"{TOOLS} names a tool that is not available: {name[:64]!r}.", param=TOOLS
             )
     return [available[name] for name in sorted(wanted.names)]
 

@@ -1,8 +1,9 @@
-"""The provider ``demo``: a tool that changes something, so that ``toolrelay demo`` has one to ask about.
+"""A tool that changes something, so that ``toolrelay demo`` has one to ask about.
 
-It leaves notes in a file of the demo's own folder.  No configuration can load it.
+It leaves notes in a file of the demo's own folder, where a module of that folder makes it.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -10,17 +11,28 @@ from pydantic import Field
 
 from proxy.errors import ToolFailure
 from proxy.tools.contract.spec import Redaction
-from proxy.tools.providers.function import FunctionProvider, tool
+from proxy.tools.providers.function import tool
 
-__all__ = ["NOTES_FILE", "notes_provider"]
+__all__ = ["MODULE", "MODULE_FILE", "NOTES_FILE", "note_tool"]
 
 NOTES_FILE: Final = "notes.txt"
+MODULE_FILE: Final = "demo.py"
+"""The module's name is that of the tool's provider: ``demo__leave_note``."""
+MODULE: Final = '''"""The demo's tool that a person must approve."""
+
+from pathlib import Path
+
+from proxy.toolbox.notes import note_tool
+
+leave_note = note_tool(Path(__file__).parent)
+'''
+"""What that file holds: an entry of ``tools.modules``."""
 _MOST_BYTES: Final = 64 * 1024
 """The largest file of notes."""
 
 
-def notes_provider(folder: Path) -> FunctionProvider:
-    """``demo__leave_note``, which appends a line to ``notes.txt`` in ``folder``."""
+def note_tool(folder: Path) -> Callable[..., dict[str, Any]]:
+    """``leave_note``, which appends a line to ``notes.txt`` in ``folder``."""
     file = folder / NOTES_FILE
 
     @tool(
@@ -41,4 +53,4 @@ def notes_provider(folder: Path) -> FunctionProvider:
         file.write_text(before + line, "utf-8")
         return {"left_for": recipient, "notes": before.count("\n") + 1}
 
-    return FunctionProvider("demo", [leave_note])
+    return leave_note

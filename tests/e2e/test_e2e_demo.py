@@ -52,6 +52,7 @@ def test_the_demo_as_a_newcomer_meets_it(folder: Path, env: dict[str, str]) -> N
     with serving([str(TOOLRELAY), "demo", "--port", "0"], folder, env) as demo:
         demo.read_until("Runs appear here")
         printed = demo.printed
+        assert printed[0].startswith("web UI: http://127.0.0.1:")
         lines = [line for line in printed if line.startswith("curl -N ")]
         for wire, line in zip(built_in_wires().values(), lines, strict=True):
             body = run(["sh", "-c", line], folder, env).encode()
@@ -79,6 +80,10 @@ def test_the_demo_as_a_newcomer_meets_it(folder: Path, env: dict[str, str]) -> N
     look = next(line.partition(" more: ")[2] for line in shown if " more: " in line)
     assert look.startswith(str(TOOLRELAY))
     assert "core__get_weather" in run(["sh", "-c", look], folder, env)
+    # With the same tools, though the demo is gone.
+    replayed = run(["sh", "-c", look.replace(" runs show ", " runs replay ")], folder, env)
+    assert replayed.splitlines()[-1] == "no difference"
+    assert "no longer offered" not in replayed
 
 
 @pytest.mark.parametrize("decision", ["approve", "deny"])

@@ -11,6 +11,7 @@ from ui_browser import opened
 from ui_pictures import demo
 from waiting import until
 
+from proxy.commands.demo import NOTE
 from proxy.upstreams.recorded.fixtures import load_exchanges
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -60,7 +61,8 @@ async def test_the_first_tool_call_is_one_click_away() -> None:
 
 
 async def test_every_run_of_the_demo_has_its_bytes(tmp_path: Path) -> None:
-    """Nobody asked for a capture: both sides are shown, and a fixture is saved that can be replayed."""
+    """Nobody asked for a capture: a replay has the same bytes, both sides are shown, and a fixture is saved
+    that can be replayed."""
     require("chromium", chromium() is not None, "no Chromium is installed")
     async with demo() as link, opened(link) as tab:
         await tab.send("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
@@ -69,6 +71,12 @@ async def test_every_run_of_the_demo_has_its_bytes(tmp_path: Path) -> None:
         await tab.run("document.querySelector('.list .item a').click()")
         await tab.until("document.querySelectorAll('.tl .call-row').length === 2")
         run = await tab.run("location.pathname")
+        await tab.click("Replay", within="main")
+        await tab.has("The same as recorded")
+        # No note: the tools are loaded, and bytes were compared.
+        assert not await tab.run("document.querySelectorAll('dialog :is(details, .diff)').length")
+        await tab.press("Escape")
+        await tab.until("!document.querySelector('dialog')")
         await tab.click("More", within="main")
         await tab.click("Save as fixture")
         saved = tmp_path / f"{run.rpartition('/')[2]}.zip"
@@ -93,7 +101,8 @@ async def test_every_run_of_the_demo_has_its_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dialect", ["chat", "responses", "messages", "ollama"])
 async def test_the_playground_asks_the_real_server(dialect: str) -> None:
-    """In each dialect the answer comes as text, with a badge for each of the two calls."""
+    """In each dialect the answer comes as text, with a badge for each of the two calls; and a call that waits
+    is approved within the conversation, which goes on."""
     require("chromium", chromium() is not None, "no Chromium is installed")
     async with demo() as link, opened(link) as tab:
         await tab.has("The first tool call is one click away")
@@ -103,4 +112,11 @@ async def test_the_playground_asks_the_real_server(dialect: str) -> None:
         await tab.until("document.querySelector('.turn .after a')")
         assert await tab.run("document.querySelectorAll('.call svg.ok').length") == 2
         assert "7.4" in await tab.run("document.querySelector('article .says').innerText")
+        await tab.click("New conversation")
+        await tab.run("document.querySelector('.composer textarea').focus()")
+        await tab.type(NOTE[0])
+        await tab.press("Enter")
+        await tab.click("Approve", within=".talk .ask")
+        await tab.click("Continue", within=".talk")
+        await tab.has("I left the note for Ada")
         assert tab.problems == []

@@ -24,6 +24,9 @@ PAGES = (
     "/runs",
     "/runs/ID",
     "/runs/ID?tab=messages",
+    "/runs/ID?tab=kept",
+    "/runs/ID?tab=memory",
+    "/runs/ID?tab=facts",
     "/runs/ID?tab=json",
     "/runs/ID/wire",
     "/compare?a=1&b=2",
@@ -37,6 +40,12 @@ PAGES = (
     "/upstreams",
     "/settings",
 )
+DIALOGS = (
+    ("/runs/ID", "Replay"),
+    ("/runs/ID", "More", "Compare with"),
+    ("/play?model=fast", "The request as curl"),
+)
+"""A page, and what is clicked there to open a dialog."""
 ROWS = "document.querySelectorAll('.list .item').length"
 OVERFLOW = (
     "[document.documentElement, document.querySelector('main')]"
@@ -96,6 +105,17 @@ async def test_every_page_is_accessible(tab: Tab, fake: FakeUi, theme: str) -> N
             "axe.run().then((r) => r.violations.map((v) => [v.id, v.nodes[0].html.slice(0, 200), v.nodes[0].failureSummary]))"
         )
         found += [(page, *one) for one in wrong]
+    for page, *clicks in DIALOGS:
+        await at(tab, fake, page)
+        for text in clicks:
+            await tab.click(text)
+        await tab.until(
+            "document.querySelector('dialog[open]') && !document.querySelector('dialog .skeleton, dialog .row > .spin')"
+        )
+        await tab.run(axe + "; true")
+        found += await tab.run(
+            "axe.run().then((r) => r.violations.map((v) => ['dialog', v.id, v.nodes[0].html]))"
+        )
     fake.session = None
     await tab.goto(fake.url + "/")
     await tab.until("document.querySelector('.sign-in input')")
@@ -125,6 +145,17 @@ async def test_nothing_jumps_while_a_page_loads(tab: Tab, fake: FakeUi) -> None:
     for page in ("/runs", "/runs/ID", "/usage"):
         await at(tab, fake, page)
         assert await tab.run("new Promise((r) => setTimeout(() => r(window.moved), 600))") < 0.05, page
+
+
+async def test_nothing_moves_for_those_who_want_no_motion(tab: Tab, fake: FakeUi) -> None:
+    """The badge of a running run is animated, unless the system prefers reduced motion."""
+    still = "document.getAnimations().every((one) => one.playState !== 'running')"
+    await at(tab, fake, "/runs")
+    await tab.until(still)
+    await tab.send(
+        "Emulation.setEmulatedMedia", features=[{"name": "prefers-reduced-motion", "value": "no-preference"}]
+    )
+    await tab.until(f"!({still})")
 
 
 async def test_a_run_appears_as_it_happens(tab: Tab, fake: FakeUi) -> None:
@@ -304,6 +335,17 @@ async def test_a_run_without_bytes_says_how_to_get_them(tab: Tab, fake: FakeUi) 
     assert fake.posted == [("capture", {"key": None, "runs": 20, "minutes": 15})]
 
 
+async def attach_image(tab: Tab) -> None:
+    """Choose an image as the file field does."""
+    await tab.until("document.querySelector('.composer input[type=file]')")
+    await tab.run(
+        f"(() => {{ const bytes = Uint8Array.from(atob('{PNG}'), (c) => c.charCodeAt(0)); const list = new DataTransfer();"
+        " list.items.add(new File([bytes], 'a.png', {type: 'image/png'})); const e = document.querySelector('.composer input[type=file]');"
+        " e.files = list.files; e.dispatchEvent(new Event('change')); })()"
+    )
+    await tab.until("document.querySelector('.composer .thumbs img')?.naturalWidth === 1")
+
+
 async def say_in_playground(tab: Tab, text: str) -> None:
     """Type a message and send it with the keyboard."""
     await tab.run("document.querySelector('.composer textarea').focus()")
@@ -329,6 +371,32 @@ async def test_the_playground_is_a_thin_client(tab: Tab, fake: FakeUi) -> None:
 
 
 STREAMS: dict[str, tuple[str, list[bytes]]] = {
+    "chat": (
+        "play/v1/chat/completions",
+        chat_stream(
+            {
+                "x_toolrelay": {
+                    "type": "tool_call",
+                    "call_id": "c",
+                    "name": "core__get_weather",
+                    "status": "in_progress",
+                    "ms": 0,
+                }
+            },
+            {
+                "x_toolrelay": {
+                    "type": "tool_result",
+                    "call_id": "c",
+                    "name": "core__get_weather",
+                    "result": {},
+                    "status": "completed",
+                    "ms": 3,
+                }
+            },
+            {"choices": [{"index": 0, "delta": {"content": "told by chat"}}]},
+            {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 6}},
+        ),
+    ),
     "responses": (
         "play/v1/responses",
         [
@@ -360,16 +428,39 @@ STREAMS: dict[str, tuple[str, list[bytes]]] = {
 }
 
 
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
+URL = f"data:image/png;base64,{PNG}"
+WITH_IMAGE: dict[str, dict[str, Any]] = {
+    "chat": {
+        "content": [{"type": "text", "text": "Hello"}, {"type": "image_url", "image_url": {"url": URL}}]
+    },
+    "responses": {
+        "content": [{"type": "input_text", "text": "Hello"}, {"type": "input_image", "image_url": URL}]
+    },
+    "messages": {
+        "content": [
+            {"type": "text", "text": "Hello"},
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}},
+        ]
+    },
+    "ollama": {"content": "Hello", "images": [PNG]},
+}
+
+
 @pytest.mark.parametrize("dialect", list(STREAMS))
 async def test_the_playground_speaks_each_dialect(tab: Tab, fake: FakeUi, dialect: str) -> None:
-    """Text, calls and usage are read from each dialect's own stream, however it is cut."""
+    """An image is sent as each dialect has it; text, calls and usage are read from its own stream, however it
+    is cut."""
     path, fake.play = STREAMS[dialect]
     await at(tab, fake, f"/play?dialect={dialect}&model=fast")
+    await attach_image(tab)
     await say_in_playground(tab, "Hello")
     await tab.has(f"told by {dialect}")
     await tab.has("5 → 6 tokens")
     assert await tab.run("document.querySelectorAll('.call svg.ok').length") == 1
     assert fake.posted[0][0] == path
+    asked = fake.posted[0][1]
+    assert (asked.get("messages") or asked["input"])[-1] == {"role": "user", **WITH_IMAGE[dialect]}
 
 
 async def test_a_tool_that_nobody_knows_has_a_general_view(tab: Tab, fake: FakeUi) -> None:
@@ -396,6 +487,16 @@ async def test_a_tool_that_nobody_knows_has_a_general_view(tab: Tab, fake: FakeU
                 "ms": 5000.0,
             }
         },
+        {
+            "x_toolrelay": {
+                "type": "tool_result",
+                "call_id": "c2",
+                "name": "mcp__new__photo",
+                "result": {"images": [{"data": PNG, "media_type": "image/png", "bytes": 70}]},
+                "status": "completed",
+                "ms": 1.0,
+            }
+        },
         {"choices": [{"index": 0, "delta": {"content": "Sorry."}}]},
     )
     await at(tab, fake, "/play?model=fast")
@@ -404,6 +505,11 @@ async def test_a_tool_that_nobody_knows_has_a_general_view(tab: Tab, fake: FakeU
     await tab.click("new › thing")
     await tab.has("timeout: It took too long.")
     assert "depth" in await tab.run("document.querySelector('.call').innerText")
+    # An image is shown to those who ask for it.
+    await tab.click("new › photo")
+    assert await tab.run("document.querySelectorAll('.talk img').length") == 0
+    await tab.click("Show image/png, 70 bytes")
+    await tab.until("document.querySelector('.talk img.shot')?.naturalWidth === 1")
 
 
 async def test_an_approval_that_is_clicked_twice_is_decided_once(tab: Tab, fake: FakeUi) -> None:
@@ -719,7 +825,7 @@ async def test_an_approver_sees_approvals_alone(tab: Tab, fake: FakeUi) -> None:
 
 
 async def test_the_keyboard_is_enough(tab: Tab, fake: FakeUi) -> None:
-    """From the list to a run, its wire and back to other pages without a pointer."""
+    """From the list to a run, its wire, a decision and back to other pages without a pointer."""
     await at(tab, fake, "/runs")
     await tab.press("j", "j")
     await tab.until("document.activeElement.closest('.item') !== null")
@@ -730,6 +836,12 @@ async def test_the_keyboard_is_enough(tab: Tab, fake: FakeUi) -> None:
     await tab.has("Wire inspector")
     await tab.press("Escape")
     await tab.until("document.querySelector('.tl')")
+    await tab.press("g", "a")
+    await tab.has("2 calls wait for you")
+    await tab.press("a")
+    assert fake.posted == []  # A key alone decides nothing.
+    await tab.press("Enter")
+    await until(lambda: fake.posted == [("approvals/appr_1", {"approve": True})])
     await tab.press("g", "t")
     await tab.until("document.querySelector('h1').innerText === 'Tools'")
     await tab.press("/")

@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 from proxy.errors import ToolFailure
-from proxy.toolbox.notes import NOTES_FILE, notes_provider
+from proxy.toolbox.notes import MODULE, MODULE_FILE, NOTES_FILE, note_tool
+from proxy.tools.contract.capabilities import Capabilities
 from proxy.tools.contract.provider import ArgumentsInvalid, CallContext
 from proxy.tools.contract.spec import ToolEffect
+from proxy.tools.providers.function import FunctionProvider
+from proxy.tools.providers.modules import load_module
 
 
 async def leave(folder: Path, **arguments: Any) -> Any:
-    provider = notes_provider(folder)
+    provider = FunctionProvider("demo", [note_tool(folder)])
     (spec,) = await provider.list_tools()
     assert (spec.name, spec.effect) == ("demo__leave_note", ToolEffect.STATE_CHANGE)
     arguments = {"recipient": "Ada", "text": "hello", **arguments}
@@ -47,7 +50,9 @@ async def test_arguments_have_bounds(tmp_path: Path, wrong: dict[str, Any]) -> N
 
 async def test_it_is_the_tool_of_the_recordings(tmp_path: Path) -> None:
     """The recorded requests declare it, and call it with arguments that it takes."""
-    (spec,) = await notes_provider(tmp_path).list_tools()
+    (tmp_path / MODULE_FILE).write_text(MODULE, "utf-8")
+    provider = load_module(str(tmp_path / MODULE_FILE), base=Path.cwd(), capabilities=Capabilities())
+    (spec,) = await provider.list_tools()
     folder = Path(__file__).parents[2] / "fixtures" / "demo" / "note"
     request = json.loads((folder / "turn-2" / "request.json").read_text("utf-8"))
     (tool,) = request["tools"]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Protocol
 
-from proxy.commands.common import console, say, say_error, table, text
+from proxy.commands.common import console, say, say_faults, table, text
 from proxy.commands.credentials.listing import login_lines
 from proxy.commands.doctor.connectivity import find_unreachable, places_of
 from proxy.commands.doctor.dialects import SpokenDialect, find_dialects
@@ -84,8 +84,7 @@ async def check_composed(config: Config, *, probing: bool, known: Sequence[Confi
     before = len(faults)
     services = await _composed(without_record(config), faults, await _pins(config, faults))
     if services is None:
-        for line in (*map(str, faults), *await find_unreachable(places_of(config))):
-            say_error(line)
+        say_faults([*map(str, faults), *await find_unreachable(places_of(config))])
         return len(faults)
     try:
         faults += services.missing_connections()
@@ -223,8 +222,7 @@ async def check(
     if probing:
         places = {"limits.storage": places["limits.storage"]}
     faults = [*known, *probed, *await find_unreachable(places)]
-    for fault in faults:
-        say_error(fault)
+    say_faults(faults)
     if not faults:
         say("No faults found.")
     return len(faults)

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from proxy.commands.printing import say, say_error
+from proxy.commands.printing import say, say_faults
 from proxy.commands.serve.plan import Handover, read_handover
 from proxy.commands.serve.port_holders import SUPERVISOR, call_process
 from proxy.commands.serve.spawning import SIGNALS_HELD
@@ -29,7 +29,7 @@ def main(fd: int) -> int:
     try:
         asyncio.run(_supervise(handover))
     except ToolRelayError as error:
-        say_error(str(error))
+        say_faults([str(error)])
         return 1
     return 0
 

@@ -16,10 +16,10 @@ from proxy.events import (
     TurnFinished,
     TurnStarted,
 )
+from proxy.http.own_headers import APPROVALS
 from proxy.relay.approvals.approvals import Approvals
 from proxy.relay.approvals.notice import question
 from proxy.relay.approvals.rules import agent_of
-from proxy.relay.headers import APPROVALS
 from proxy.relay.run.job import Job
 from proxy.relay.run.stand_in import stand_in
 from proxy.relay.run.state import State

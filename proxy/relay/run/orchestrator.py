@@ -12,9 +12,10 @@ from dataclasses import replace
 
 from proxy.errors import NotOnRecord, UpstreamError, WireError
 from proxy.events import ToolCall
+from proxy.http.own_headers import LEFT_OUT, RESTORED
 from proxy.records import RunStatus
 from proxy.relay.base import ClientStream, OnBroken, RunSettings, ignore_broken
-from proxy.relay.headers import LEFT_OUT, RESTORED, restored_header
+from proxy.relay.headers import restored_header
 from proxy.relay.memory.run_memory import RunMemory
 from proxy.relay.nested import AgentUsed, RunEnd
 from proxy.relay.routing.fallback import NextUpstream

@@ -8,6 +8,7 @@ import orjson
 import structlog
 from aiohttp import web
 
+from proxy.http.own_headers import RUN
 from proxy.relay.approvals.answering import take_answers
 from proxy.relay.approvals.rules import Decider
 from proxy.relay.ask import Access, Ask, Identity, RequestHead, RequestOptions
@@ -193,10 +194,10 @@ class Generate:
         context.facts.run_id = run.run_id
         if ask.body.payload.get("stream") is not True:
             body = orjson.dumps(run.stream.resource)
-            headers = {"x-toolrelay-run": run.run_id}
+            headers = {RUN: run.run_id}
             return web.Response(body=body, content_type="application/json", headers=headers)
         client = self._clients.open(context, ask.identity.caller)
-        client.set_header("x-toolrelay-run", run.run_id)
+        client.set_header(RUN, run.run_id)
         await send_events(client, self._reader.events(run.id, ask.identity.caller, -1))
         return client.response
 
@@ -215,7 +216,7 @@ class Generate:
         client = self._clients.open(context, caller)
 
         async def work(stream: ClientStream) -> None:
-            stream.set_header("x-toolrelay-run", run_id)
+            stream.set_header(RUN, run_id)
             bound = structlog.contextvars.bind_contextvars(run_id=run_id)
             try:
                 await self._orchestrator.run(job, self._clients.heard(stream, ask.body.raw))
@@ -231,7 +232,7 @@ class Generate:
         """The answer that a run composes."""
         run_id = context.facts.run_id = job.identity.run_id
         client = self._clients.open(context, job.identity.caller)
-        client.set_header("x-toolrelay-run", run_id)
+        client.set_header(RUN, run_id)
         bound = structlog.contextvars.bind_contextvars(run_id=run_id)
         try:
             heard = self._clients.heard(client, ask.body.raw)

@@ -8,6 +8,7 @@ from multidict import istr
 
 from proxy.approval_records import APPROVAL_ID
 from proxy.errors import RequestError
+from proxy.http.own_headers import APPROVE, HISTORY, TOOLS, TRACE
 from proxy.relay.approvals.decisions import Verdict
 from proxy.relay.ask import RequestOptions
 from proxy.relay.memory.idempotency import NO_ATTEMPT, Attempt
@@ -21,17 +22,17 @@ from proxy.wires.client_port import Trace
 __all__ = ["IDEMPOTENCY_KEY", "attempt_of", "decisions_of", "request_options_of"]
 
 IDEMPOTENCY_KEY: Final = istr("Idempotency-Key")
-_HISTORY: Final = istr("x-toolrelay-history")
+_HISTORY: Final = istr(HISTORY)
 _RETRY_COUNT: Final = istr("x-stainless-retry-count")
 _SESSION: Final = istr("x-claude-code-session-id")
-_APPROVE: Final = istr("x-toolrelay-approve")
+_APPROVE: Final = istr(APPROVE)
 _MOST_DECISIONS: Final = 16
 _DECISION: Final = re.compile(
     rf"({APPROVAL_ID})(?:\s*;\s*(deny)|((?:\s*;\s*(?:for=[0-9a-z]+|conversation)){{0,2}}))"
 )
 _GRANT: Final = re.compile(r"(for|conversation)=?([0-9a-z]*)")
-_TOOLS: Final = istr("x-toolrelay-tools")
-_TRACE: Final = istr("x-toolrelay-trace")
+_TOOLS: Final = istr(TOOLS)
+_TRACE: Final = istr(TRACE)
 
 
 def request_options_of(context: Context, *, history: bool) -> RequestOptions:
@@ -80,11 +81,11 @@ def decisions_of(head: Head) -> Sequence[tuple[str, Verdict]]:
         if said is None or not is_new or len(grant) != len(given):
             raise RequestError(
                 400,
-                "x-toolrelay-approve must be a list of approval ids, each once, like appr_…, appr_…;deny, "
+                f"{APPROVE} must be a list of approval ids, each once, like appr_…, appr_…;deny, "
                 f"appr_…;for=1h or appr_…;conversation ({_MOST_DECISIONS} at most).",
-                param="x-toolrelay-approve",
+                param=APPROVE,
             )
-        terms = read_terms(grant, "x-toolrelay-approve") if grant else None
+        terms = read_terms(grant, APPROVE) if grant else None
         found[said[1]] = Verdict(said[2] is None, grant=terms)
     return tuple(found.items())
 
@@ -94,7 +95,7 @@ def _wants_history(head: Head) -> bool:
     given = head.sole(_HISTORY)
     wish = "on" if given is None else given.strip().lower()
     if wish not in ("on", "off"):
-        raise RequestError(400, "x-toolrelay-history must be on or off.", param="x-toolrelay-history")
+        raise RequestError(400, f"{HISTORY} must be on or off.", param=HISTORY)
     return wish == "on"
 
 
@@ -115,6 +116,6 @@ def _trace(context: Context) -> Trace:
             return granted
     raise RequestError(
         400,
-        f"x-toolrelay-trace must be one of {', '.join(TRACES)}.",
-        param="x-toolrelay-trace",
+        f"{TRACE} must be one of {', '.join(TRACES)}.",
+        param=TRACE,
     )

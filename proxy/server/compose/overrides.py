@@ -35,9 +35,9 @@ class Overrides:
     tools in place of the record's.
     ``approver`` decides about calls that need an approval.
     ``endpoints`` are what is served, ``wires`` dialects beside those that are built in, by their names.
-    ``providers`` are all sources of tools, in place of those of the configuration; ``further`` ones stand
-    beside the configured.  ``demo`` is what the pages of the web UI offer to ask.  ``drawn`` are the ids and
-    times that runs take again from one that is repeated.
+    ``providers`` are all sources of tools, in place of those of the configuration.  ``demo`` is what the
+    pages of the web UI offer to ask.  ``drawn`` are the ids and times that runs take again from one that is
+    repeated.
     """
 
     clock: Clock | None = None
@@ -55,6 +55,5 @@ class Overrides:
     endpoints: EndpointTable = SERVED
     wires: Mapping[str, Wire] = field(default_factory=dict)
     providers: Sequence[ToolProvider] | None = None
-    further: Sequence[ToolProvider] = ()
     demo: Mapping[str, str] | None = None
     drawn: Mapping[str, Sequence[Value]] | None = None

@@ -197,7 +197,7 @@ async def create_services(
     policy = _policy(config, credentials)
     own, providers = given.providers is None, given.providers or ()
     if own:
-        providers = [*tool_providers(config, capabilities, clock, shelf, guard), *given.further]
+        providers = tool_providers(config, capabilities, clock, shelf, guard)
     mcp = mcp_provider(config, given, store, credentials, guard) if own else ()
     agents = agent_provider(config, given, [*providers, *mcp], policy) if own else ()
     registry = await load_registry([*providers, *mcp, *agents], given, guard)

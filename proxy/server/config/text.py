@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
@@ -12,7 +13,7 @@ from proxy.server.config.faults import fields_of, tables_of
 from proxy.server.config.secret import Secret
 from proxy.server.config.settings import Config
 
-__all__ = ["initial_config", "settings_table", "toml_value"]
+__all__ = ["Setting", "initial_config", "settings", "settings_table", "toml_value"]
 
 _HEAD = """\
 # Configuration of toolrelay.  Every key is optional; the values here are the defaults.
@@ -26,14 +27,33 @@ def initial_config() -> str:
     return _HEAD + "".join(_section(dotted, model, info) for dotted, model, info in tables_of(Config))
 
 
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting.  ``name`` is dotted, with ``*`` for a name that the user chooses.
+
+    ``default`` is a TOML value, empty for a setting that is required.  ``meaning`` is Markdown.
+    """
+
+    name: str
+    default: str
+    meaning: str
+
+
+def settings() -> Iterator[Setting]:
+    """Every setting, table by table."""
+    for dotted, model, _ in tables_of(Config):
+        for key, info in fields_of(model).items():
+            default = "" if info.is_required() else toml_value(_default(info))
+            yield Setting(f"{dotted}.{key}", default, info.description or "")
+
+
 def settings_table() -> str:
     """Every setting as a Markdown table: name, default, meaning."""
     lines = ["| setting | default | meaning |", "|---|---|---|"]
-    for dotted, model, _ in tables_of(Config):
-        for key, info in fields_of(model).items():
-            default = "required" if info.is_required() else f"`{toml_value(_default(info))}`"
-            meaning = (info.description or "").replace("|", "\\|")
-            lines.append(f"| `{dotted}.{key}` | {default} | {meaning} |")
+    for one in settings():
+        default = f"`{one.default}`" if one.default else "required"
+        meaning = one.meaning.replace("|", "\\|")
+        lines.append(f"| `{one.name}` | {default} | {meaning} |")
     return "\n".join(lines) + "\n"
 
 

@@ -15,13 +15,14 @@ from multidict import istr
 
 from proxy.errors import RequestError
 from proxy.http.headers import Headers
+from proxy.http.own_headers import RESUME
 from proxy.http.secrets import Secrets
 from proxy.relay.base import ClientStream
 from proxy.server.serving.heads.head import Head
 
 __all__ = ["RESUME", "ResumableRuns", "resume_of", "same_request"]
 
-RESUME: Final = istr("x-toolrelay-resume")
+_RESUME: Final = istr(RESUME)
 _MAX_BYTES: Final = 8 << 20
 _MAX_TOTAL: Final = 64 << 20
 """The most bytes to keep of one run and of all runs of this process; a longer run cannot be resumed."""
@@ -29,7 +30,7 @@ _MAX_TOTAL: Final = 64 << 20
 
 def resume_of(head: Head) -> str:
     """The value of the header: ``on``, the id of the run to resume, or an empty string."""
-    return head.sole(RESUME) or ""
+    return head.sole(_RESUME) or ""
 
 
 def same_request(path: str, body: bytes) -> bytes:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from proxy.caches import Memo, declare_lru
 from proxy.errors import RequestError, ToolFailure
+from proxy.http.own_headers import RATE_LIMITS
 from proxy.server.limits.rules import (
     Counters,
     KeyLimits,
@@ -27,12 +28,6 @@ if TYPE_CHECKING:
     from proxy.server.callers import Caller
 
 __all__ = ["Admission", "RateLimiter"]
-
-_SHOWN: Final = {
-    kind: tuple(f"x-ratelimit-{word}-{kind}" for word in ("limit", "remaining", "reset"))
-    for kind in ("requests", "tokens")
-}
-"""The headers that tell of a kind of limits."""
 
 _SDK_WAITS_S: Final = 60
 """The official clients obey a ``Retry-After`` up to this, and else try again within seconds."""
@@ -263,7 +258,7 @@ def _headers(limit_statuses: Sequence[LimitStatus]) -> dict[str, str]:
     """OpenAI's headers: of several limits of one kind, that of which the least is left."""
     headers = {}
     for limit, left, reset_s in limit_statuses if len(limit_statuses) == 1 else _tightest(limit_statuses):
-        shown = _SHOWN.get(limit.kind)
+        shown = RATE_LIMITS.get(limit.kind)
         if shown is not None:
             of_limit, of_left, of_reset = shown
             headers[of_limit] = f"{limit.amount}"

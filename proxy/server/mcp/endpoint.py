@@ -20,6 +20,7 @@ from proxy.caches import Derived
 from proxy.errors import RequestError
 from proxy.events import ToolCall, ToolProgress, ToolResult
 from proxy.http.headers import Headers
+from proxy.http.own_headers import RUN
 from proxy.records import ToolEffect
 from proxy.relay.ask import Identity
 from proxy.relay.direct_calls import DirectCall, DirectCalls
@@ -193,7 +194,7 @@ class McpHandler:
         context, message = asked.context, asked.message
         call = self._direct_call(asked)
         client = self._clients.open(context, call.identity.caller)
-        client.set_header("x-toolrelay-run", call.identity.run_id)
+        client.set_header(RUN, call.identity.run_id)
         context.facts.run_id = call.identity.run_id
         open_call = self._calls.open(call, lambda: client.cut_off)
 

@@ -11,6 +11,7 @@ from aiohttp import hdrs, web
 from multidict import istr
 
 from proxy.errors import RequestError, StoreError, UpstreamError
+from proxy.http.own_headers import RUN
 from proxy.server.auth.key_spellings import SHORTEST_KEY
 from proxy.server.middleware.cors import Cors
 from proxy.server.middleware.page_guard import PageGuard
@@ -177,7 +178,7 @@ class AccessMiddleware:
             headers.add(name, value)
         headers[_X_REQUEST_ID] = facts.request_id
         if facts.run_id:
-            headers["x-toolrelay-run"] = facts.run_id
+            headers[RUN] = facts.run_id
         headers[hdrs.SERVER] = "toolrelay"
         if self._draining.closing or (hdrs.EXPECT in request.headers and not request.content.is_eof()):
             # Who was not asked for a body may send it or leave it out: what comes next could be either.

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from aiohttp import web
 
 from proxy.errors import RequestError
+from proxy.http.own_headers import TO_CLIENTS
 from proxy.server.serving.request import EdgeRequest
 
 __all__ = ["METHODS", "Cors"]
@@ -18,27 +19,9 @@ _MAX_AGE_S = 7200
 """Seconds that a browser keeps the answer to a preflight: Chromium takes no more."""
 
 _NAMES = re.compile(r"[A-Za-z0-9_-]{1,64}(?:[ \t]*,[ \t]*[A-Za-z0-9_-]{1,64}){0,63}\Z")
-_RATE_LIMITS = tuple(
-    f"x-ratelimit-{word}-{of}" for word in ("limit", "remaining", "reset") for of in ("requests", "tokens")
-)
-_EXPOSED = ", ".join(
-    (
-        "content-disposition",
-        "link",
-        "openai-processing-ms",
-        "openai-version",
-        "retry-after",
-        "retry-after-ms",
-        "x-request-id",
-        "x-should-retry",
-        "x-toolrelay-restored",
-        "x-toolrelay-left-out",
-        "x-toolrelay-run",
-        "x-toolrelay-trace",
-        "x-upstream-request-id",
-        *_RATE_LIMITS,
-    )
-)
+_OF_UPSTREAMS = ("content-disposition", "openai-processing-ms", "openai-version")
+_EXPOSED = ", ".join((*_OF_UPSTREAMS, *(name for header in TO_CLIENTS for name in header.names)))
+"""What a page may read beside what the Fetch standard always lets it read."""
 
 
 class Cors:

@@ -14,7 +14,8 @@ from aiohttp import hdrs, web
 from proxy import __version__
 from proxy.error_codes import ERROR_DOCS, ERRORS, ErrorCode
 from proxy.errors import RequestError
-from proxy.server.reference.markdown import marked_up, plain
+from proxy.server.reference.error_texts import error_text, error_title
+from proxy.server.reference.markdown import marked_up
 from proxy.server.serving.request import EdgeRequest
 
 __all__ = ["ErrorPages"]
@@ -71,12 +72,12 @@ class ErrorPages:
         if "text/html" in request.headers.get(hdrs.ACCEPT, "").lower():
             text, kind = self._all_as_html if error is None else _as_html(error), "text/html"
         else:
-            text, kind = self._all_as_text if error is None else _as_text(error), "text/plain"
+            text, kind = self._allerror_text if error is None else error_text(error), "text/plain"
         return web.Response(text=text, content_type=kind, charset="utf-8", headers=_HEADERS)
 
     @cached_property
-    def _all_as_text(self) -> str:
-        return "\n".join(map(_as_text, ERRORS.values()))
+    def _allerror_text(self) -> str:
+        return "\n".join(map(error_text, ERRORS.values()))
 
     @cached_property
     def _all_as_html(self) -> str:
@@ -88,26 +89,11 @@ class ErrorPages:
         return _page("Errors", f"<dl>\n{items}\n</dl>", "")
 
 
-def _title(error: ErrorCode) -> str:
-    """How an error is answered: ``model_not_found (HTTP 404, invalid_request_error)``."""
-    status = f"HTTP {' or '.join(map(str, error.statuses))}" if error.statuses else ""
-    code = error.name if error.code else "no code"
-    facts = ", ".join(fact for fact in (status, error.type) if fact)
-    return f"{code} ({facts})" if facts else code
-
-
-def _as_text(error: ErrorCode) -> str:
-    lines = [_title(error), "", f"  What happened: {plain(error.when)}"]
-    if error.remedy:
-        lines.append(f"  What to do: {plain(error.remedy)}")
-    return "\n".join([*lines, ""])
-
-
 def _as_html(error: ErrorCode) -> str:
     parts = ["<dl>", f"<dt>What happened<dd>{marked_up(error.when)}"]
     if error.remedy:
         parts.append(f"<dt>What to do<dd>{marked_up(error.remedy)}")
-    return _page(_title(error), "\n".join([*parts, "</dl>"]), _ALL)
+    return _page(error_title(error), "\n".join([*parts, "</dl>"]), _ALL)
 
 
 def _page(title: str, body: str, more: str) -> str:

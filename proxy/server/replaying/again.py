@@ -17,6 +17,7 @@ import structlog
 from aiohttp import web
 
 from proxy.errors import ConfigError
+from proxy.http.own_headers import HISTORY, TOOLS, TRACE
 from proxy.records import KeptWire
 from proxy.server.api.json_output import to_line
 from proxy.server.compose.overrides import Overrides
@@ -54,8 +55,6 @@ __all__ = ["App", "MakeApp", "Replayed", "Report", "replay_again"]
 _GRACE_S: Final = 30.0
 """Seconds past the budget of a run in which its answer must have come."""
 
-_TOOLS: Final = "x-toolrelay-tools"
-_TRACE: Final = "x-toolrelay-trace"
 _DRAIN_S: Final = 1.0
 """Seconds that the server of a replay waits for effects at its end: no tool runs, so there are none."""
 
@@ -140,6 +139,8 @@ async def replay_again(
     if detail.run.status == "running":
         raise ConfigError("ID", "this run has not ended yet", "Wait until it has ended")
     taped = None if wire is None or online else read_tape(wire.payload)
+    if nothing := _asked_nothing(detail, taped):
+        raise ConfigError("ID", nothing)
     why = _not_exact(detail, taped)
     exact = taped if not why else None
     missing = [] if exact is not None else _missing(detail, recorded, online=online)
@@ -169,6 +170,15 @@ class Kind:
     model: str | None
     tools: Catalog | None
     exact: Taped | None
+
+
+def _asked_nothing(detail: RunDetail, taped: Taped | None) -> str:
+    """Why there is nothing to replay, empty where a model was asked."""
+    if not detail.turns and not detail.run.model:
+        return "this run is a direct call of a tool: no model was asked, so there is nothing to replay"
+    if detail.run.status == "suspended" and taped is not None and not taped.cut and not wire_of(taped):
+        return "this run only said that a call still waits: no model was asked, so there is nothing to replay"
+    return ""
 
 
 def _not_exact(detail: RunDetail, taped: Taped | None) -> str:
@@ -255,10 +265,10 @@ async def _run_again(
     offered = ",".join(name for name in detail.run.offered if name in available) or "none"
 
     async def ask(address: str) -> str:
-        path, headers = services.paths.get(detail.run.wire, ""), {_TOOLS: offered}
+        path, headers = services.paths.get(detail.run.wire, ""), {TOOLS: offered}
         if exact is not None:
             body = exact.body("client.request")
-            headers[_TRACE] = detail.run.trace or "silent"
+            headers[TRACE] = detail.run.trace or "silent"
         elif online and recorded.request is not None:
             body = _request(recorded.request, kind.model)
         else:
@@ -345,7 +355,7 @@ async def _served(app: App, ask: Callable[[str], Any]) -> str:
 
 async def _post(url: str, body: bytes, more: Mapping[str, str], timeout_s: float) -> str:
     """Send the request and read its answer to the end; empty for a success, else what came instead."""
-    headers = {"Content-Type": "application/json", "x-toolrelay-history": "off", **more}
+    headers = {"Content-Type": "application/json", HISTORY: "off", **more}
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     try:
         async with (

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import orjson
 
+from proxy.http.own_headers import TRACE
 from proxy.store.base import RunDetail
 
 __all__ = ["copied"]
@@ -26,7 +27,7 @@ def copied(detail: RunDetail, form: str, address: str, paths: Mapping[str, str])
         body = {"model": detail.run.model, "stream": detail.run.stream}
         body |= {"input": "…"} if detail.run.wire == "responses" else {"messages": [_placeholder()]}
     url = f"{address}{paths.get(detail.run.wire) or next(iter(paths.values()))}"
-    headers = {"x-toolrelay-trace": detail.run.trace} if detail.run.trace not in ("", "silent") else {}
+    headers = {TRACE: detail.run.trace} if detail.run.trace not in ("", "silent") else {}
     text = (_curl if form == "curl" else _python)(url, body, headers)
     note = None if whole else _GONE
     return {"object": "ui.text", "as": form, "text": text, "complete": whole, "note": note}

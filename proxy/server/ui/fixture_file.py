@@ -4,13 +4,22 @@ import base64
 import io
 import time
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import orjson
 
 from proxy.http.bodies import REDACTED
 from proxy.records import RunRecord
+from proxy.upstreams.recorded.format import (
+    CLIENT,
+    EVENTS,
+    JSON,
+    META,
+    REQUEST,
+    RESPONSE,
+    TURN,
+    meta_text,
+    response_text,
+)
 from proxy.wires.dialects.table import STREAM_TYPES
 
 __all__ = ["fixture_of"]
@@ -29,41 +38,27 @@ def fixture_of(run: RunRecord, wire: str, tape: Mapping[str, Any], shapes: Seque
         bodies[chunk["leg"]] = bodies.get(chunk["leg"], b"") + data
         times.setdefault(chunk["leg"], []).append((chunk["at_ms"], len(data)))
     began = time.strftime("%Y-%m-%d", time.gmtime(run.started_at))
-    meta = {"title": run.id, "recorded": f"{began}, {run.upstream}", "wire": wire}
-    files = {"meta.toml": "".join(f"{name} = {_toml(text)}\n" for name, text in meta.items()).encode()}
+    files = {META: meta_text(run.id, f"{began}, {run.upstream}", wire).encode()}
     for leg in tape["legs"]:
         body = bodies.get(leg["id"], b"")
         clean = _scrubbed(body, shapes)
-        folder = "client" if leg["side"] == "client" else f"turn-{leg['turn']}"
+        folder = CLIENT if leg["side"] == "client" else f"{TURN}{leg['turn']}"
         if leg["id"].endswith(".request"):
-            files[f"{folder}/request.json"] = clean
+            files[f"{folder}/{REQUEST}"] = clean
             continue
         streamed = str(leg["content_type"]).partition(";")[0].strip() in STREAM_TYPES
-        files[f"{folder}/response.{'sse' if streamed else 'json'}"] = clean
-        if folder != "client":
+        files[f"{folder}/{EVENTS if streamed else JSON}"] = clean
+        if folder != CLIENT:
             sent_at = min(
                 (at for at, _ in times.get(leg["id"].replace("response", "request"), ())), default=0.0
             )
             pieces = times.get(leg["id"], ()) if streamed and clean == body else ()
-            files[f"{folder}/response.toml"] = _answer(leg, [(at - sent_at, size) for at, size in pieces])
+            files[f"{folder}/{RESPONSE}"] = response_text(
+                int(leg["status"]),
+                [("Content-Type", str(leg["content_type"]))],
+                [(max(0.0, at - sent_at), size) for at, size in pieces],
+            ).encode()
     return _zipped(run.id, files)
-
-
-def _answer(leg: Mapping[str, Any], pieces: Iterable[tuple[float, int]]) -> bytes:
-    """The text of a ``response.toml``."""
-    lines = [
-        f"status = {leg['status']}",
-        f'headers = [["Content-Type", {_toml(str(leg["content_type"]))}]]',
-    ]
-    shown = "".join(f"  [{max(0.0, at):.2f}, {size}],\n" for at, size in pieces)
-    if shown:
-        lines += ["# network pieces: [milliseconds since the request, bytes]", f"chunks = [\n{shown}]"]
-    return ("\n".join(lines) + "\n").encode()
-
-
-def _toml(text: str) -> str:
-    """A TOML string: JSON's are that, too."""
-    return orjson.dumps(text).decode()
 
 
 def _scrubbed(data: bytes, shapes: Sequence[bytes]) -> bytes:

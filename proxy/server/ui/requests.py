@@ -8,6 +8,7 @@ from aiohttp import hdrs
 from multidict import istr
 
 from proxy.errors import RequestError
+from proxy.http.own_headers import UI_PROOF
 from proxy.server.middleware.page_guard import is_loopback_name, is_own_origin
 from proxy.server.serving.body import read_body
 from proxy.server.serving.request import EdgeRequest
@@ -26,7 +27,7 @@ COOKIE: Final = "toolrelay_ui"
 SECURE_COOKIE: Final = "__Secure-toolrelay_ui"
 """The cookie's name over HTTPS; browsers accept it only from there."""
 
-_PROOF: Final = istr("x-toolrelay-ui")
+_PROOF: Final = istr(UI_PROOF)
 _SITE: Final = istr("Sec-Fetch-Site")
 _MAX_COOKIES: Final = 4
 _MAX_BODY: Final = 16 * 1024

@@ -1,4 +1,4 @@
-"""The files of the pages: read once, compressed in advance, and served with a version in their address.
+"""The files of the pages: read once, compressed when first asked for, served with a version in their address.
 
 ``index.html`` names its files as ``/ui/static/app.js``.  When it is served, these addresses get a digest of
 all files: ``/ui/static/DIGEST/app.js``.  A file at such an address never changes, so browsers cache it.
@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -63,14 +64,19 @@ _MISSING: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _File:
-    """A file as it is served; ``packed`` is its body in gzip, ``None`` if that saves nothing."""
+    """A file as it is served."""
 
     kind: str
     body: bytes
-    packed: bytes | None
+    compressible: bool
     etag: str
+
+    @cached_property
+    def packed(self) -> bytes | None:
+        """The body in gzip, ``None`` if that saves nothing."""
+        return gzip.compress(self.body, 9, mtime=0) if self.compressible else None
 
 
 class StaticFiles:
@@ -129,7 +135,7 @@ def _served(request: EdgeRequest, file: _File, lasting: str) -> web.Response:
         return web.Response(status=304, headers=headers)
     headers[hdrs.CONTENT_TYPE] = file.kind
     body = file.body
-    if file.packed is not None and _takes_gzip(request):
+    if _takes_gzip(request) and file.packed is not None:
         body, headers[hdrs.CONTENT_ENCODING] = file.packed, "gzip"
     return web.Response(body=body, headers=headers)
 
@@ -144,11 +150,9 @@ def _takes_gzip(request: EdgeRequest) -> bool:
 
 def _made(name: str, body: bytes) -> _File:
     suffix = Path(name).suffix
-    packed = None
-    if suffix in _COMPRESSED and len(body) >= _SMALLEST_COMPRESSED:
-        packed = gzip.compress(body, 9, mtime=0)
+    compressible = suffix in _COMPRESSED and len(body) >= _SMALLEST_COMPRESSED
     digest = hashlib.blake2b(body, digest_size=12).hexdigest()
-    return _File(_KINDS[suffix], body, packed, f'"{digest}"')
+    return _File(_KINDS[suffix], body, compressible, f'"{digest}"')
 
 
 def _read(folder: Path) -> Iterator[tuple[str, bytes]]:

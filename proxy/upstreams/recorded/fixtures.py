@@ -1,26 +1,29 @@
-"""Recorded exchanges: what one folder of fixtures holds, and when two conversations are the same.
+"""Recorded exchanges: reading the folders of fixtures, and when two conversations are the same.
 
-One folder an exchange: ``meta.toml``, ``client/`` with the requests and the answers (``request.json``,
-``response.sse`` or ``response.json``, then ``request-2.json`` …) and, for each request to the
-upstream, ``turn-N/`` with ``request.json``, ``response.toml`` (status, headers, network pieces)
-and the body as ``response.sse`` or ``response.json``, or both.  Text is UTF-8.
-
-What a request must have in common with a recorded one, besides path, model and conversation, stands in the
-table ``[match]`` of ``meta.toml``.  ``fields`` are members that must be the same.  ``results`` are texts by
-the number of a turn: each must stand in a result of a tool, so that one conversation can go on in several
-ways.
+``proxy/upstreams/recorded/format.py`` says which files and keys a folder has.
 """
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
+from pydantic import BaseModel, ValidationError
 
 from proxy.errors import ConfigError
 from proxy.http.headers import Headers
+from proxy.upstreams.recorded.format import (
+    EVENTS,
+    JSON,
+    META,
+    REQUEST,
+    RESPONSE,
+    TURN,
+    ExchangeMeta,
+    TurnResponse,
+)
 from proxy.wires.dialects.table import BY_WIRE
 
 __all__ = ["Conversation", "RecordedTurn", "conversation_of", "load_exchanges", "results_of"]
@@ -28,6 +31,8 @@ __all__ = ["Conversation", "RecordedTurn", "conversation_of", "load_exchanges", 
 _MAX_FILE_BYTES = 64 * 1024 * 1024
 _RESULT_ROLES = ("tool", "function")
 _TEXT_PARTS = ("text", "input_text", "output_text")
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 Conversation = list[Any]
 """The messages or input items of a request, less everything that may differ between two runs."""
@@ -79,11 +84,14 @@ def load_exchanges(folders: Iterable[Path]) -> list[RecordedTurn]:
     """
     turns: list[RecordedTurn] = []
     for root in folders:
-        for meta_file in sorted(root.rglob("meta.toml")):
+        for meta_file in sorted(root.rglob(META)):
             folder = meta_file.parent
             name = folder.relative_to(root).as_posix() if folder != root else folder.name
-            meta = _toml(meta_file)
-            numbered = sorted((_turn_number(turn), turn) for turn in folder.glob("turn-*") if turn.is_dir())
+            meta = _read(ExchangeMeta, meta_file)
+            if meta.wire not in BY_WIRE:
+                known = ", ".join(BY_WIRE)
+                raise ConfigError(str(meta_file), f"there is no wire {meta.wire!r}", f"Write one of: {known}")
+            numbered = sorted((_turn_number(turn), turn) for turn in folder.glob(f"{TURN}*") if turn.is_dir())
             turns.extend(_turn(name, number, turn, meta) for number, turn in numbered)
     return turns
 
@@ -177,50 +185,56 @@ def _with_arguments_read(function: dict[str, Any]) -> dict[str, Any]:
         return function
 
 
-def _turn(exchange: str, number: int, folder: Path, meta: dict[str, Any]) -> RecordedTurn:
-    response_file = folder / "response.toml"
-    response = _toml(response_file) if response_file.exists() else {}
-    request_file = folder / "request.json"
-    wire, matching = meta.get("wire", "chat"), meta.get("match", {})
-    sse, other = _bytes(folder / "response.sse"), _bytes(folder / "response.json")
+def _turn(exchange: str, number: int, folder: Path, meta: ExchangeMeta) -> RecordedTurn:
+    response = _read(TurnResponse, folder / RESPONSE)
+    sse, other = _bytes(folder / EVENTS), _bytes(folder / JSON)
     if sse is None and other is None:
-        raise ConfigError(str(folder), "has neither response.sse nor response.json")
+        raise ConfigError(str(folder), f"has neither {EVENTS} nor {JSON}")
+    return RecordedTurn(
+        exchange=exchange,
+        number=number,
+        method=meta.method,
+        path=meta.path or BY_WIRE[meta.wire].path,
+        request=_request(folder / REQUEST),
+        match=meta.match.fields,
+        results=meta.match.results.get(number, ()),
+        status=response.status,
+        headers=response.headers,
+        chunks=response.chunks,
+        delay_ms=response.delay_ms,
+        broken=response.broken,
+        sse=sse,
+        other=other,
+    )
+
+
+def _request(file: Path) -> dict[str, Any]:
+    """The JSON object in a file; an empty one if there is no file."""
     try:
-        request = orjson.loads(request_file.read_bytes()) if request_file.exists() else {}
-        if not isinstance(request, dict):
-            raise TypeError("request.json is not a JSON object")
-        return RecordedTurn(
-            exchange=exchange,
-            number=number,
-            method=str(meta.get("method", "POST")),
-            path=str(meta["path"]) if "path" in meta else BY_WIRE[wire].path,
-            request=request,
-            match=tuple(str(field) for field in matching.get("fields", ())),
-            results=tuple(str(text) for text in matching.get("results", {}).get(str(number), ())),
-            status=int(response.get("status", 200)),
-            headers=tuple((str(k), str(v)) for k, v in response.get("headers", ())),
-            chunks=tuple((float(ms), int(size)) for ms, size in response.get("chunks", ())),
-            delay_ms=float(response.get("delay_ms", 0)),
-            broken=bool(response.get("broken", False)),
-            sse=sse,
-            other=other,
-        )
-    except (TypeError, ValueError, KeyError, AttributeError) as exc:
-        raise ConfigError(str(folder), f"is not a recorded turn: {exc!r}") from exc
+        request = orjson.loads(_bytes(file) or b"{}")
+    except orjson.JSONDecodeError as exc:
+        raise ConfigError(str(file), f"is not JSON: {exc}") from exc
+    if not isinstance(request, dict):
+        raise ConfigError(str(file), "is not a JSON object")
+    return request
 
 
 def _turn_number(folder: Path) -> int:
-    digits = folder.name.removeprefix("turn-")
+    digits = folder.name.removeprefix(TURN)
     if not (digits.isascii() and digits.isdigit()):
         raise ConfigError(str(folder), "is not named turn-1, turn-2, …")
     return int(digits)
 
 
-def _toml(file: Path) -> dict[str, Any]:
+def _read(model: type[_Model], file: Path) -> _Model:
+    """The keys of a TOML file, with the defaults for what it lacks or if there is no file."""
     try:
-        return tomllib.loads((_bytes(file) or b"").decode())
+        return model.model_validate(tomllib.loads((_bytes(file) or b"").decode()))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise ConfigError(str(file), f"is not TOML: {exc}") from exc
+    except ValidationError as exc:
+        first = exc.errors(include_url=False)[0]
+        raise ConfigError(str(file), f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
 def _bytes(file: Path) -> bytes | None:

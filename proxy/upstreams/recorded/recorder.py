@@ -24,6 +24,17 @@ from proxy.http.headers import Headers
 from proxy.http.rules import media_type
 from proxy.upstreams.base import PulledResponse, Upstream, UpstreamRequest, UpstreamResponse, read_whole
 from proxy.upstreams.recorded.fixtures import Conversation, conversation_of
+from proxy.upstreams.recorded.format import (
+    CLIENT,
+    EVENTS,
+    JSON,
+    META,
+    REQUEST,
+    RESPONSE,
+    TURN,
+    meta_text,
+    response_text,
+)
 from proxy.wires.dialects.table import BY_WIRE, STREAM_TYPES
 
 __all__ = ["ClientSides", "RecordingUpstream"]
@@ -190,7 +201,7 @@ class RecordingUpstream:
 
     def save_answer(self, folder: Path, client: ClientSide) -> None:
         """Write what a client was answered."""
-        file = folder / "client" / _numbered("response", client.number, "sse" if client.streamed else "json")
+        file = folder / CLIENT / _numbered("response", client.number, "sse" if client.streamed else "json")
         data = self._scrubbed(b"".join(client.pieces))
         self._later(self._attempt(folder, lambda: _save(file, data)))
 
@@ -209,7 +220,7 @@ class RecordingUpstream:
         def write() -> None:
             self._write(folder, number, path, asked, answer)
             if position:
-                _save(folder / "client" / _numbered("request", position, "json"), self._pretty(said))
+                _save(folder / CLIENT / _numbered("request", position, "json"), self._pretty(said))
 
         if await self._attempt(folder, write):
             _log.info("exchange_saved", folder=str(folder), turn=number)
@@ -252,20 +263,16 @@ class RecordingUpstream:
         return known
 
     def _write(self, folder: Path, number: int, path: str, asked: dict[str, Any], answer: "_Answer") -> None:
-        turn = folder / f"turn-{number}"
+        turn = folder / f"{TURN}{number}"
         turn.mkdir(parents=True, mode=0o700)
         if number == 1:
-            meta = {
-                "title": folder.name,
-                "recorded": f"{time.strftime('%Y-%m-%d')}, {self.name}",
-                "wire": _DIALECTS[path].wire,
-            }
-            (folder / "client").mkdir(mode=0o700)
-            _save(folder / "meta.toml", "".join(f"{k} = {_toml(v)}\n" for k, v in meta.items()).encode())
-        _save(turn / "request.json", self._pretty(asked))
+            recorded = f"{time.strftime('%Y-%m-%d')}, {self.name}"
+            (folder / CLIENT).mkdir(mode=0o700)
+            _save(folder / META, meta_text(folder.name, recorded, _DIALECTS[path].wire).encode())
+        _save(turn / REQUEST, self._pretty(asked))
         body = self._scrubbed(answer.body)
-        _save(turn / ("response.sse" if answer.streamed else "response.json"), body)
-        _save(turn / "response.toml", self._scrubbed(answer.as_toml(exact=body == answer.body).encode()))
+        _save(turn / (EVENTS if answer.streamed else JSON), body)
+        _save(turn / RESPONSE, self._scrubbed(answer.as_toml(exact=body == answer.body).encode()))
 
     def _pretty(self, asked: dict[str, Any]) -> bytes:
         return self._scrubbed(orjson.dumps(asked, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
@@ -291,14 +298,8 @@ class _Answer:
     def as_toml(self, *, exact: bool) -> str:
         """The text of response.toml; pieces are left out where the body had to be changed."""
         kept = [(name, value) for name, value in self.headers if name.lower() in _KEPT_HEADERS]
-        pairs = ", ".join(f"[{_toml(name)}, {_toml(value)}]" for name, value in kept)
-        lines = [f"status = {self.status}", f"headers = [{pairs}]"]
-        if self.broken:
-            lines.append("broken = true")
-        if exact and self.streamed:
-            pieces = "".join(f"  [{ms:.2f}, {size}],\n" for ms, size in self.chunks)
-            lines += ["# network pieces: [milliseconds since the request, bytes]", f"chunks = [\n{pieces}]"]
-        return "\n".join(lines) + "\n"
+        pieces = self.chunks if exact and self.streamed else ()
+        return response_text(self.status, kept, pieces, broken=self.broken)
 
 
 class _TeeResponse(PulledResponse):
@@ -407,12 +408,6 @@ def _slug(texts: Iterable[str]) -> str:
         if words := re.findall(r"[a-z0-9]+", text[:200].lower()):
             return "-".join(words)[:40].rstrip("-")
     return ""
-
-
-def _toml(value: str) -> str:
-    """A TOML basic string: JSON's escapes are TOML's as well, less DEL and lone surrogates."""
-    text = value.encode("utf-8", "replace").decode().replace("\x7f", "?")
-    return orjson.dumps(text).decode()
 
 
 def _save(file: Path, data: bytes) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from chat_script import DONE, content, finish, role, usage
+from command_line import HINT
 from ollama_script import done
 from proxy_process import serving, write_config
 from waiting import PATIENCE_S
@@ -107,7 +108,8 @@ async def test_probing_says_it_too(tmp_path: Path, models: str) -> None:
         )
         async with asyncio.timeout(PATIENCE_S):
             _, errors = await process.communicate()
-    (line,) = errors.decode().splitlines()
+    line, hint = errors.decode().splitlines()
+    assert hint == f"{HINT}upstreams.mine.base_url"
     assert process.returncode == 1
     assert line.startswith("toolrelay: upstreams.mine.base_url: no API answers at")
     assert f'"{url}/v1"' in line

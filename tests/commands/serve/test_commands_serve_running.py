@@ -16,7 +16,7 @@ from typing import Any
 import openai
 import pytest
 from closed_port import closed_port
-from command_line import Here
+from command_line import HINT, Here
 from waiting import LATE_S, PATIENCE_S
 
 from proxy.commands.demo import MODEL, QUESTIONS, show_event
@@ -359,7 +359,8 @@ def test_a_tool_of_ones_own(tmp_path: Path, here: Here) -> None:
     assert not (tmp_path / "toolrelay.db").exists()
     refused = here("tools", "call", "my_tools__greet", '{"name": "you"}')
     assert refused.returncode == 1
-    said = refused.stderr.splitlines()[-1]
+    *_, said, hint = refused.stderr.splitlines()
+    assert hint == f"{HINT}policy_denied"
     assert said.startswith("toolrelay: my_tools__greet: policy_denied")
     assert said.endswith('(policy.allow lacks "my_tools__greet")'), "an author is told what to change"
     unknown = here("tools", "call", "my_tools__gret", "{}").stderr
@@ -395,7 +396,7 @@ def test_an_author_sees_the_traceback(tmp_path: Path, here: Here) -> None:
     start = lines.index("Traceback (most recent call last):")
     assert "my_tools.py" in lines[start + 1]
     assert any(line.startswith("KeyError: ") for line in lines)
-    assert lines[-1] == "toolrelay: my_tools__greet: execution_failed: the tool failed"
+    assert lines[-2] == "toolrelay: my_tools__greet: execution_failed: the tool failed"
     assert "\x1b" not in done.stderr
     assert "KeyError" not in done.stdout
     run = json.loads(here("runs", "list", "--json").stdout)

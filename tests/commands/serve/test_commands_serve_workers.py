@@ -311,7 +311,7 @@ async def test_a_start_that_fails_says_so_once(tmp_path: Path) -> None:
         async with serving(tmp_path):
             pass
     said = str(caught.value)
-    assert said.count("tools.modules") == 1
+    assert said.count("tools.modules: ") == 1
     assert "no_such_thing" in said
     assert "Traceback" not in said
 

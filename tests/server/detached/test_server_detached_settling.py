@@ -20,14 +20,23 @@ from waiting import until
 from proxy.background_records import BackgroundRecord, Lease
 from proxy.effect_records import EffectClaim
 from proxy.server.config.load import Config
+from proxy.server.detached import take_over
 from proxy.server.detached.background import PREFIX
 from proxy.server.detached.kept_attempts import KeptAttempts, KeptState
 from proxy.server.detached.stored_request import StoredRequest
 from proxy.server.detached.words import queued
 from proxy.server.open_record import open_record
+from proxy.wires.stream.sse import encode_event
 
 ID = f"{PREFIX}1"
 DIED = "The server process that ran this response ended before the response was finished."
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What no process runs is found and run again at once."""
+    monkeypatch.setattr(take_over, "_LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(take_over, "_AFTER_DEATH_S", (0.0, 0.0))
 
 
 def config(folder: Path, upstream: str, **sections: Any) -> Config:
@@ -100,6 +109,52 @@ async def test_it_is_run_again(tmp_path: Path) -> None:
     assert detail is not None
     assert detail.taken_over_by == again.id
     assert 'toolrelay_background_orphans_total{outcome="taken_over"} 1' in metrics
+
+
+@pytest.mark.parametrize("words", [False, True], ids=["before its first word", "after it"])
+async def test_a_reader_in_the_middle_is_told(tmp_path: Path, words: bool) -> None:
+    """Who follows a response of another process is told when another attempt begins, and goes on with it if
+    the first said nothing of the answer."""
+    kinds = ["response.created", "response.in_progress", *["response.output_text.delta"] * words]
+    events = [
+        (number, encode_event(json.dumps({"type": kind, "sequence_number": number}).encode(), kind.encode()))
+        for number, kind in enumerate(kinds)
+    ]
+    async with RawUpstream(responses_script.stream(message("It is done."), id="resp_up1")) as upstream:
+        settings = config(tmp_path, upstream.url)
+        other, lease = open_record(settings), Lease(ID, 1)
+        await other.start()
+        try:
+            other.put_run(run("run_1", caller="open"))
+            await other.put_background(
+                BackgroundRecord(ID, "open", "run_1", time.time()), request().written()
+            )
+            kept, queue = KeptAttempts(other), queued(ID, {}, time.time())
+            kept.put_events(lease, "open", "run_1", 0, events)
+            kept.put_state(lease, "open", KeptState(queue, "run_1", pieces=1, leading=2))
+            async with running(settings) as proxy:
+                path = f"/v1/responses/{ID}"
+
+                async def on_record() -> bool:
+                    return (await proxy.ask(method="GET", path=path)).status == 200
+
+                await until(on_record)
+                async with proxy.sent(method="GET", path=f"{path}?stream=true") as reader:
+                    answer, body = await reader.head(), b""
+                    pieces = reader.pieces(answer)
+                    while events[-1][1] not in body:
+                        body += await anext(pieces)
+                    assert await other.release_background(lease)
+                    async for piece in pieces:
+                        body += piece
+                done = await settled(proxy)
+        finally:
+            await other.aclose()
+    assert done["status"] == "completed"
+    assert answer.clean
+    assert body.count(b"event: response.created\n") == 1
+    assert (b'"code":"response_restarted"' in body) == words
+    assert (b"event: response.completed\n" in body) != words
 
 
 @pytest.mark.parametrize(

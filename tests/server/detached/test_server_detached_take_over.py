@@ -218,28 +218,6 @@ async def test_a_reader_gets_one_consistent_answer(tmp_path: Path) -> None:
     assert (done.status, done.output_text) == ("completed", "I look.It is done.")
 
 
-async def test_a_reader_in_the_middle_is_told(tmp_path: Path) -> None:
-    """A stream from a worker that lives ends in an error when another attempt begins."""
-    async with RawUpstream(model("read__look")) as upstream:
-        write(tmp_path, upstream.url, workers=2)
-        async with serving(tmp_path) as proxy:
-            response_id = (await proxy.ask(ASK, path="/v1/responses")).json["id"]
-            await looked(proxy, 1)
-            # Some of these are served by the other worker.
-            readers = [asyncio.create_task(get(proxy, response_id, "?stream=true")) for _ in range(8)]
-            await asyncio.sleep(0.5)
-            os.kill(owner_of(proxy), signal.SIGKILL)
-            await looked(proxy, 2)
-            (tmp_path / "go").touch()
-            ends = await asyncio.gather(*readers, return_exceptions=True)
-            await reaches(proxy, response_id, "completed")
-    told = [end for end in ends if isinstance(end, Answer) and end.status == 200 and end.clean]
-    assert told
-    for end in told:
-        assert end.body.count(b"event: response.created\n") == 1
-        assert (b'"code":"response_restarted"' in end.body) != (b"event: response.completed\n" in end.body)
-
-
 async def test_a_server_that_stops_hands_its_responses_over(tmp_path: Path) -> None:
     """After SIGTERM a response without an effect is queued, and the next start of the server runs it."""
     async with RawUpstream(model("read__look")) as upstream:

@@ -174,6 +174,7 @@ async def test_a_stream_can_be_read() -> None:
             "x-request-id",
             "x-toolrelay-run",
             "x-toolrelay-restored",
+            "x-toolrelay-approvals",
             "x-should-retry",
             "retry-after",
             "openai-processing-ms",

@@ -4,15 +4,19 @@ import json
 from typing import Any
 
 import pytest
+from chat_script import reply
 from client_keys import bearer, declared
 from listed_runs import fill, run
-from running_proxy import SERVER_KEY
+from raw_upstream import RawUpstream
+from running_proxy import SERVER_KEY, make_config, running
 from store_postgres import need_postgres, new_schema
 from structlog.testing import capture_logs
 from ui_rig import ADMIN, CLIENT, QUESTION, Browser, ui_proxy
 
 from proxy.records import MessageRecord
 from proxy.server.ui.diagnoses import KeptFinding, written_diagnosis
+
+TIME = "core__get_current_time"
 
 
 async def asked(browser: Browser) -> str:
@@ -190,6 +194,41 @@ async def test_a_replay_that_cannot_be_made_says_what_the_record_lacks() -> None
         answer = await browser.send("POST", f"runs/{run_id}/replay", {})
         assert (answer.status, answer.error["code"]) == (409, "cannot_replay")
         assert "store.content" in answer.error["message"]
+
+
+async def test_a_run_that_asked_no_model_has_nothing_to_replay() -> None:
+    """A direct call of a tool, and an answer that a call still waits: each says so."""
+    asks: dict[str, Any] = {"allow": ["core__*"], "policy": {"approve": [TIME]}, "approvals": {}}
+    asks |= {
+        "store": {"content": "all"},
+        "mcp": {"serve": True},
+        "keys": {"boss": declared(ADMIN, admin=True)},
+    }
+    key, question = bearer(ADMIN), {"role": "user", "content": "What time is it?"}
+    async with (
+        RawUpstream(reply(None, ("c1", TIME, '{"timezone": "UTC"}'))) as upstream,
+        running(make_config(upstream.url, **asks)) as proxy,
+    ):
+        browser = await Browser(proxy).sign_in()
+        told = await proxy.ask({"model": "m", "messages": [question]}, key)
+        said = [question, told.json["choices"][0]["message"], {"role": "user", "content": "Go on."}]
+        again = await proxy.ask({"model": "m", "messages": said}, key)
+        assert "still waiting" in again.json["choices"][0]["message"]["content"]
+        called = {"name": "core__calculate", "arguments": {"expression": "6 * 7"}}
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": called}
+        headers = {
+            **key,
+            "Accept": "application/json, text/event-stream",
+            "mcp-protocol-version": "2025-11-25",
+        }
+        assert "42" in str((await proxy.ask(message, headers, path="/mcp")).json["result"])
+        runs = {row["id"]: row for row in (await browser.get("runs")).json["data"]}
+        (direct,) = [row["id"] for row in runs.values() if row["wire"] == "mcp"]
+        for run_id, why in ((direct, "a direct call"), (again.header("x-toolrelay-run"), "still waits")):
+            answer = await browser.send("POST", f"runs/{run_id}/replay", {})
+            assert (answer.status, answer.error["code"]) == (409, "cannot_replay")
+            assert why in answer.error["message"]
+            assert answer.error["message"].endswith("nothing to replay.")
 
 
 async def test_every_page_reads_a_record_in_postgresql() -> None:

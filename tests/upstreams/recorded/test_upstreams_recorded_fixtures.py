@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from fixture_loader import FIXTURES, Exchange, Turn, all_exchanges
 
+from proxy.upstreams.recorded.format import FILES
+
 ALL = all_exchanges()
 SECRET = re.compile(
     rb"sk-[A-Za-z0-9_-]{8,}|Bearer |BEGIN [A-Z ]*PRIVATE KEY"
@@ -105,6 +107,14 @@ def test_no_exchange_holds_a_secret(fixture: Exchange) -> None:
             assert not SECRET.search(file.read_bytes()), file
     names = {name.lower() for turn in fixture.turns for name, _ in turn.headers}
     assert names <= {"content-type", "server", "x-accel-buffering"}
+
+
+def test_every_file_is_one_of_the_format() -> None:
+    """A fixture holds the files that the format names, and what the tests of the project expect of it."""
+    known = {name for name, _ in FILES} | {"expected/invocations.json"}
+    found = {file.relative_to(one.path).as_posix() for one in ALL for file in one.path.rglob("*.*")}
+    named = {re.sub(r"-\d+\.", ".", re.sub(r"turn-\d+", "turn-N", name)) for name in found}
+    assert named == known
 
 
 def test_git_leaves_event_streams_alone() -> None:

@@ -5,9 +5,10 @@ from typing import Final
 
 from proxy.errors import Unreadable, UpstreamError, WireError
 from proxy.http.headers import Headers
+from proxy.http.own_headers import LEFT_OUT
 from proxy.in_thread import LARGE_EVENT_BYTES, in_thread
 from proxy.relay.base import OnBroken, RunSettings, ignore_broken
-from proxy.relay.headers import LEFT_OUT, is_encoded, of_any_dialect, returned
+from proxy.relay.headers import is_encoded, of_any_dialect, returned
 from proxy.relay.memory.refusals import RefusalCache
 from proxy.relay.passthrough import pump
 from proxy.relay.routing.fallback import BufferedResponse

@@ -3,9 +3,10 @@
 import asyncio
 from typing import Final
 
+from proxy.http.own_headers import RESTORED
 from proxy.in_thread import in_thread
 from proxy.relay.base import RunSettings
-from proxy.relay.headers import RESTORED, restored_header
+from proxy.relay.headers import restored_header
 from proxy.relay.memory.refusals import RefusalCache
 from proxy.relay.offer import Offer
 from proxy.relay.routing.fallback import BufferedResponse, ask

@@ -119,7 +119,6 @@ function traced(trace, tell) {
   if (trace.type === "tool_call") tell("call", trace);
   else if (trace.type === "tool_progress") tell("progress", trace);
   else if (trace.type === "tool_result") tell("result", trace);
-  else if (/approval/.test(trace.type ?? "")) tell("approval", trace);
 }
 
 /** The events of a stream: server-sent events, or JSON lines. */

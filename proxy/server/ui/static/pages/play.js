@@ -110,8 +110,9 @@ export async function show({ query, session, signal }) {
     } catch (error) {
       view.tell("error", error.name === "AbortError" ? "You stopped the answer." : error.message);
     }
-    running = null;
     const took = performance.now() - began;
+    if (run) await waiting(run, view);
+    running = null;
     set(button, icon("send"));
     button.setAttribute("aria-label", "Send");
     if (signal.aborted) return;
@@ -123,6 +124,13 @@ export async function show({ query, session, signal }) {
     bottom();
   }
 
+  /** Shows the calls that wait for a decision: the answer names them, and they must be of its own run. */
+  async function waiting(run, view) {
+    const ids = [...new Set(view.said().text.match(/appr_[0-9a-f]{32}/g) ?? [])].slice(0, 16);
+    const rows = await Promise.all(ids.map((id) => api(`approvals/${id}`, { signal }).catch(() => null)));
+    rows.filter((row) => row?.status === "pending" && row.run_id === run).forEach((row) => view.tell("approval", row));
+  }
+
   function mine(message) {
     return h("div.turn.me", message.images?.length > 0 && h("div.thumbs", message.images.map((url) => h("img", { src: url, alt: "An image that you sent" }))), message.content && h("div.says.stranger", message.content));
   }
@@ -132,9 +140,12 @@ export async function show({ query, session, signal }) {
     const calls = h("div.col");
     const thinking = h("details", { hidden: true }, h("summary.muted.small", "Thinking"), h("div.thinking.stranger"));
     const text = h("div.says.stranger.writing");
+    const approvals = h("div.col");
+    const further = h("div.row", { hidden: true }, h("button.btn", { type: "button", onclick: () => { further.hidden = true; field.value = "Go on."; send(); } }, icon("play"), "Continue"));
+    const goOn = () => (further.hidden = [...approvals.children].some((one) => one.querySelector("[data-act]")));
     const trouble = h("div.col");
     const after = h("div.after", h("span", h("i.spin"), " waiting"));
-    const element = h("article.turn", { "aria-label": "Answer" }, thinking, calls, text, trouble, after);
+    const element = h("article.turn", { "aria-label": "Answer" }, thinking, calls, text, approvals, further, trouble, after);
     const seen = new Map();
     const state = { text: "", usage: {}, end: null, calls: [] };
     const call = (value) => {
@@ -160,7 +171,7 @@ export async function show({ query, session, signal }) {
         else if (kind === "result") {
           call(value).update(value);
           state.calls.push(value);
-        } else if (kind === "approval") add(calls, askCard(value, { inline: true }));
+        } else if (kind === "approval") add(approvals, askCard(value, { inline: true, decided: goOn }));
         else if (kind === "client-call") add(calls, note("info", "The model called ", h("code", value), ", a function that this client did not declare or cannot run."));
         else if (kind === "usage") Object.assign(state.usage, value);
         else if (kind === "end") state.end = value;

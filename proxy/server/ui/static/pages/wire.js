@@ -47,7 +47,7 @@ export async function show({ params, session, signal }) {
 
   function at(moment) {
     now = moment;
-    range.value = Math.round(now);
+    range.value = Math.ceil(now);
     range.setAttribute("aria-valuetext", ms(now));
     set(clock, `${ms(now)} of ${ms(end)}`);
     let newest = null;

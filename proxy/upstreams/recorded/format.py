@@ -1,0 +1,146 @@
+"""The format of recorded exchanges: the files of a folder, and the keys of its TOML files.
+
+docs/reference/fixtures.md is made from it.  Readers and writers of fixtures take names and keys from here.
+Texts are Markdown.
+"""
+
+from collections.abc import Iterable
+from typing import Annotated, Final
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field
+
+from proxy.http.headers import Headers
+from proxy.wires.dialects.table import BY_WIRE
+
+__all__ = [
+    "CLIENT",
+    "EVENTS",
+    "FILES",
+    "JSON",
+    "META",
+    "REQUEST",
+    "RESPONSE",
+    "TURN",
+    "ExchangeMatch",
+    "ExchangeMeta",
+    "TurnResponse",
+    "meta_text",
+    "response_text",
+]
+
+META: Final = "meta.toml"
+CLIENT: Final = "client"
+"""The folder of the client's side."""
+TURN: Final = "turn-"
+"""How the folder of a request to the upstream begins; its number follows."""
+REQUEST: Final = "request.json"
+RESPONSE: Final = "response.toml"
+EVENTS: Final = "response.sse"
+JSON: Final = "response.json"
+
+FILES: Final = (
+    (META, "What the exchange is. A folder without this file is no exchange."),
+    (
+        f"{CLIENT}/{REQUEST}",
+        "What the client sent first. Its further requests are `request-2.json` and so on.",
+    ),
+    (
+        f"{CLIENT}/{EVENTS}",
+        "What the client got, if it is a stream. `response-2.sse` belongs to `request-2.json`.",
+    ),
+    (f"{CLIENT}/{JSON}", "What the client got, if it is no stream."),
+    (f"{TURN}N/{REQUEST}", "The request to the upstream, `N` = 1, 2, …"),
+    (f"{TURN}N/{RESPONSE}", "The status, the headers and the network pieces of the upstream's response."),
+    (f"{TURN}N/{EVENTS}", "The body for a request that asks for a stream, byte for byte."),
+    (
+        f"{TURN}N/{JSON}",
+        "The body for any other request, byte for byte. A turn has one of the two bodies, or both.",
+    ),
+)
+"""Each file of an exchange, with what it holds.  A replay reads ``meta.toml`` and the turns."""
+
+
+class _Table(BaseModel):
+    # Whoever keeps recordings may note more in them.
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class ExchangeMatch(_Table):
+    """What a request must have in common with a recorded one beside path, model and conversation."""
+
+    fields: tuple[str, ...] = Field(
+        default=(), description='Members of the request that must be equal: `["service_tier"]`.'
+    )
+    results: dict[Annotated[int, Field(ge=1)], tuple[str, ...]] = Field(
+        default={},
+        description="For the number of a turn, texts. Each must stand in a result of a tool, so one "
+        "conversation can go on in several ways: `2 = ['\"left_for\"']`.",
+    )
+
+
+class ExchangeMeta(_Table):
+    """The keys of ``meta.toml``."""
+
+    title: str = Field(default="", description="What the exchange shows, for readers.")
+    recorded: str = Field(
+        default="", description='The date and the upstream: `"2026-11-21, openai"`, or `"hand-written"`.'
+    )
+    wire: str = Field(
+        default="chat",
+        description=f"The dialect of the upstream: {', '.join(f'`{wire}`' for wire in BY_WIRE)}.",
+    )
+    method: str = Field(default="POST", description="The method of the requests.")
+    path: str = Field(
+        default="",
+        description="The path of the requests below the upstream's base URL. Empty: the path of the dialect.",
+    )
+    match: ExchangeMatch = Field(
+        default=ExchangeMatch(), description="A table: what else a request must have in common."
+    )
+
+
+class TurnResponse(_Table):
+    """The keys of ``response.toml``."""
+
+    status: int = Field(default=200, description="The HTTP status.")
+    headers: tuple[tuple[str, str], ...] = Field(
+        default=(), description='Pairs of a name and a value: `[["Content-Type", "application/json"]]`.'
+    )
+    chunks: tuple[tuple[float, int], ...] = Field(
+        default=(),
+        description="The network pieces of a stream: pairs of milliseconds since the request and a number of "
+        "bytes.",
+    )
+    delay_ms: float = Field(
+        default=0.0, description="Milliseconds to wait before each event, if there are no `chunks`."
+    )
+    broken: bool = Field(
+        default=False,
+        description="`true`: the connection ended before the message did. A replay does the same.",
+    )
+
+
+def meta_text(title: str, recorded: str, wire: str) -> str:
+    """The text of ``meta.toml``."""
+    said = ExchangeMeta(title=title, recorded=recorded, wire=wire)
+    return "".join(f"{key} = {_toml(getattr(said, key))}\n" for key in ("title", "recorded", "wire"))
+
+
+def response_text(
+    status: int, headers: Headers, pieces: Iterable[tuple[float, int]] = (), *, broken: bool = False
+) -> str:
+    """The text of ``response.toml``; ``pieces`` are pairs of milliseconds and bytes."""
+    pairs = ", ".join(f"[{_toml(name)}, {_toml(value)}]" for name, value in headers)
+    lines = [f"status = {status}", f"headers = [{pairs}]"]
+    if broken:
+        lines.append("broken = true")
+    if shown := "".join(f"  [{ms:.2f}, {size}],\n" for ms, size in pieces):
+        lines += ["# network pieces: [milliseconds since the request, bytes]", f"chunks = [\n{shown}]"]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: str) -> str:
+    """A TOML basic string: JSON's escapes are TOML's as well, less DEL and lone surrogates."""
+    text = value.encode("utf-8", "replace").decode().replace("\x7f", "?")
+    return orjson.dumps(text).decode()

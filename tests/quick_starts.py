@@ -1,0 +1,80 @@
+"""Keeps what every application of a test would build anew though it comes out the same.
+
+Thousands of tests start a proxy, and most of the time of such a start goes into three things: the schemas of
+the same built-in tools, the same tables in an empty database, and the files of the pages.  Here each is built
+once by the real code and copied afterwards.  Proxies that tests start as processes build all of it
+themselves, and so do the tests of schemas, migrations and files, which call the code directly.
+"""
+
+import copy
+import sqlite3
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import pytest
+
+from proxy.server.ui.static_files import StaticFiles
+from proxy.store.sql.migrate import make_schema
+from proxy.tools.contract.declaration import ToolDeclaration
+from proxy.tools.providers import function
+
+_contract = function._contract
+
+_KEPT_OF_ONE_NAME = 8
+
+
+class _Contracts:
+    """``function._contract``, which makes the contract of equal signatures once.
+
+    Two signatures are equal if they are written alike, since fields of pydantic do not compare themselves.
+    A validator is written with its address.  It is kept with its contract, so nothing else gets that address.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[str, dict[str, tuple[Mapping[str, Any], function._Contract]]] = {}
+
+    def __call__(
+        self,
+        identifier: str,
+        arguments: Mapping[str, tuple[Any, Any]],
+        declaration: ToolDeclaration,
+        where: str,
+    ) -> function._Contract:
+        """The contract; raises what the real function raises, which is not kept."""
+        if declaration.parameters is not None:
+            return _contract(identifier, arguments, declaration, where)
+        signature = f"{declaration.redaction} {list(arguments.items())}"
+        made = self._made.setdefault(identifier, {})
+        if signature not in made:
+            contract = _contract(identifier, arguments, declaration, where)
+            if len(made) == _KEPT_OF_ONE_NAME:
+                made.pop(next(iter(made)))
+            made[signature] = dict(arguments), contract
+        schema, validate, unpack, defaults = made[signature][1]
+        return copy.deepcopy(schema), validate, unpack, copy.deepcopy(defaults)
+
+
+class _Schemas:
+    """``make_schema``, which runs the migrations once and copies their tables."""
+
+    def __init__(self) -> None:
+        self._empty: bytes | None = None
+
+    def __call__(self, connection: sqlite3.Connection) -> None:
+        """Fill an empty database in memory."""
+        if self._empty is None:
+            make_schema(connection)
+            self._empty = connection.serialize()
+        else:
+            connection.deserialize(self._empty)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick_starts() -> Iterator[None]:
+    """Puts these in the place of the real functions."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("proxy.tools.providers.function._contract", _Contracts())
+        patch.setattr("proxy.store.sqlite.memory.make_schema", _Schemas())
+        patch.setattr("proxy.server.compose.ui.StaticFiles", cache(StaticFiles))
+        yield
