@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from docgen.llms import llms_text
+from docgen.modules import folders, shared_modules
 from docgen.tables import (
     admin_paths,
     commands,
@@ -28,6 +29,7 @@ __all__ = ["OPENAPI", "PARTS", "pages"]
 OPENAPI: Final = "reference/admin-api.openapi.json"
 
 PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
+    "packages.md": {"modules": shared_modules, "folders": folders},
     "reference/admin-api.md": {"paths": admin_paths},
     "reference/cli.md": {"commands": commands},
     "reference/errors.md": {"errors": errors, "tool-errors": tool_errors},

@@ -1,4 +1,4 @@
-"""Background responses on record: who runs each one, and who may run it again after that one has ended.
+"""Records of background responses: which process runs each one, and which may run it again.
 
 Times are seconds since the epoch (UTC).  This module does not depend on a database.
 

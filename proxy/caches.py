@@ -1,4 +1,4 @@
-"""What a process keeps for later, and the most that it may keep of each: in bytes, for ``/metrics``.
+"""The caches of a process, with the largest size of each in bytes.  ``/metrics`` shows them.
 
 Memory that a client, a model or an upstream can make grow has a bound in bytes.  Whatever keeps
 something from one request to the next declares it here, by name, with a function that says how much it

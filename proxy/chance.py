@@ -1,4 +1,4 @@
-"""What a run takes from chance and from the clock for its answer, so that a replay can take the same again.
+"""The random ids and times in a run's answer.  A replay uses the recorded ones again.
 
 Ids that the proxy makes, times and durations stand in what clients get.  Each place that makes one asks
 :func:`drawn` for it.  Within :func:`drawing` what is made is noted, or what was noted once comes again;

@@ -1,4 +1,4 @@
-"""A conversation and what is asked of it, in words that belong to no dialect.
+"""A request to a model as a conversation, independent of any dialect.
 
 A client may speak another dialect than the upstream that answers it.  Then the client's request is read
 into a :class:`Conversation`, from which the body of the upstream's dialect is written.  A request that

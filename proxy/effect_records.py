@@ -1,4 +1,4 @@
-"""Side effects on record: what claims one, and what is known of those that were claimed before (rule R5).
+"""Records of side effects: who claimed each one, and how it ended (rule R5).
 
 Times are seconds since the epoch (UTC).  Nothing here knows a database.
 """

@@ -1,4 +1,4 @@
-"""What happens in one model turn, in words that belong to no wire.
+"""The events of one model turn, independent of any dialect.
 
 A :class:`Frame` pairs the events decoded from one wire message with that message's exact bytes,
 so that a writer of the same wire can forward instead of encode.

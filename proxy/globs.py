@@ -1,4 +1,4 @@
-"""Patterns of names, where ``*`` stands for any text: matched without a regular expression.
+"""Patterns of names in which ``*`` stands for any text, matched without regular expressions.
 
 :mod:`fnmatch` compiles one for each pattern, in a quarter of a millisecond, and keeps a few hundred of them.
 Those of a token come new with each token, so that whoever holds one could have 60 made for each request.

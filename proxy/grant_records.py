@@ -1,4 +1,4 @@
-"""Records of grants: each lets later calls of one tool run without asking a person about every one of them.
+"""Records of grants: each lets later calls of one tool run without asking a person again.
 
 A grant comes of a decision about an approval (:mod:`proxy.approval_records`).  Times are seconds since the
 epoch (UTC).  This module does not depend on a database.

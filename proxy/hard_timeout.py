@@ -1,4 +1,4 @@
-"""Waiting for something for so long and no longer, also where it does not end when it is cancelled.
+"""Waiting with a deadline that holds even if the awaited code ignores its cancellation.
 
 ``asyncio.timeout`` cancels and then waits for the end of what it cancelled: for a rollback in a thread that
 hangs on its disk, for the reset of a connection whose server is frozen.  Who must answer a client cannot.

@@ -1,4 +1,4 @@
-"""Long work on large texts, done in a thread so that the event loop serves others meanwhile.
+"""Long work on large texts, done in a thread so that the event loop can serve other requests.
 
 To parse, copy or search megabytes takes tens of milliseconds, in which a loop that did it itself would serve
 nobody.  A thread of Python's does not run beside the loop, but the interpreter changes between them after

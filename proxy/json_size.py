@@ -1,4 +1,4 @@
-"""How many values a JSON text holds, counted before anything is parsed.
+"""The number of values in a JSON text, counted before it is parsed.
 
 A parser makes an object of 50 to 200 bytes for each value, in about 50 ns, without letting anything else run:
 what a text costs hangs on its values, not on its bytes. One long string is cheap; a list of empty objects

@@ -1,4 +1,4 @@
-"""Untrusted text on a terminal: shown, never obeyed.
+"""Untrusted text for a terminal: control characters are escaped.
 
 A model, a tool or a client chooses much of what these commands print: names, messages, error
 texts.  Escape sequences in it could rewrite what the operator has read, set the window's title or

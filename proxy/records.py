@@ -1,4 +1,4 @@
-"""What is remembered of a run, and the ports through which the tools reach outside.
+"""The rows of the record, and the ports through which tools reach the outside.
 
 Times are seconds since the epoch (UTC).  Nothing here knows a database.
 """

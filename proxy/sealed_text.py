@@ -1,4 +1,4 @@
-"""Texts that clients carry for the proxy, encrypted so that only the proxy reads and writes them.
+"""Encrypted texts that clients carry for the proxy.  Only the proxy can read or make them.
 
 AES-256-GCM with a random nonce for each text.  A text is bound to its place: what it is, and for whom.
 """

@@ -1,4 +1,4 @@
-"""State machines as tables: which event leads from which state to which."""
+"""State machines as tables: each event leads from one state to another."""
 
 from enum import StrEnum
 from typing import NoReturn, TypeVar

@@ -1,4 +1,4 @@
-"""How values are declared: made once, read by many, changed by nobody."""
+"""The decorator of immutable value classes."""
 
 from dataclasses import dataclass, field
 from typing import TypeVar, dataclass_transform

@@ -10,6 +10,7 @@ sockets says ``pytestmark = pytest.mark.both_loops`` and is run on asyncio's loo
 """
 
 import asyncio
+import gc
 import signal
 import sys
 import threading
@@ -65,6 +66,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         examples = is_hypothesis_test(getattr(item, "obj", None))
         if seen[name] > MEASURED_CASES or examples or item.get_closest_marker("slow") is not None:
             item.add_marker("no_cover")
+
+
+def pytest_collection_finish() -> None:
+    """Take what lives until the end of all tests out of every later search for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 LOOK_UPS = [

@@ -1,1 +1,1 @@
-"""What every package needs of HTTP: header sections, which headers cross, and bodies as they are decoded."""
+"""HTTP basics for every package: header sections, the rules for passing headers on, decoded bodies."""

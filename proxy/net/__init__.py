@@ -1,1 +1,1 @@
-"""How connections find and keep their peers: look-ups, which addresses may be reached, TCP keepalive."""
+"""Connections: name resolution, the addresses that may be reached, TCP keepalive."""

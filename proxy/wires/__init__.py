@@ -1,1 +1,1 @@
-"""What is said on a wire.  No I/O: bytes and events go in, events and bytes come out."""
+"""The dialects on the wire.  No I/O: bytes and events go in, events and bytes come out."""

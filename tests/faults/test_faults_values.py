@@ -53,6 +53,7 @@ async def test_where_no_tool_is_offered_it_passes(kit: Kit) -> None:
         assert (await ask(proxy, kit)).body == data
 
 
+@pytest.mark.no_cover  # Where each line is measured, this takes a minute.
 @pytest.mark.parametrize("wire", [ChatWire(), ResponsesWire()], ids=lambda wire: str(wire.dialect.name))
 def test_they_are_counted_before_they_take_memory(wire: ChatWire | ResponsesWire, memory: None) -> None:
     """Neither an event nor a reply nor arguments of so many values takes more than a few times its bytes."""

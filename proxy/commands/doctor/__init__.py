@@ -1,1 +1,1 @@
-"""What ``check`` and ``doctor`` find out: faults of a configuration, and what upstreams can do."""
+"""``check`` and ``doctor``: they find faults of a configuration, and what an upstream supports."""

@@ -1,1 +1,1 @@
-"""What ``runs`` and ``usage`` show of the record, and what they change in it."""
+"""``runs`` and ``usage``: they show the record, and change it."""

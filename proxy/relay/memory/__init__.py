@@ -1,1 +1,1 @@
-"""What earlier requests left: hidden turns, effects that a retry repeats, conversations."""
+"""What the proxy keeps of earlier requests: hidden turns, effects that a retry repeats, conversations."""

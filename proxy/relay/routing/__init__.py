@@ -1,1 +1,1 @@
-"""Which upstream answers: routes of a model, fallback, circuit breaker, deadlines, prices."""
+"""The choice of an upstream: routes of a model, fallback, circuit breaker, deadlines, prices."""

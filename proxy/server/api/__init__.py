@@ -1,1 +1,1 @@
-"""The HTTP surface: what each path is answered with."""
+"""The HTTP API: one module for each kind of endpoint."""

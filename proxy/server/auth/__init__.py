@@ -1,1 +1,1 @@
-"""Who a caller is, and what a key may do."""
+"""Authentication: it finds the caller of a request, and the rights of a key."""

@@ -1,1 +1,1 @@
-"""The configuration: its settings, how it is loaded, and how its faults are told."""
+"""The configuration: its settings, its loader, and the messages about its faults."""

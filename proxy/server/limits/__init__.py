@@ -1,1 +1,1 @@
-"""Limits of requests, tokens and cost, and what counts towards them."""
+"""Limits of requests, tokens and cost, and the counters for them."""

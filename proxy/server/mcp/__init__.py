@@ -1,1 +1,1 @@
-"""toolrelay as an MCP server: the path at which clients that run a model themselves reach the tools."""
+"""toolrelay as an MCP server: clients that run a model themselves call the tools here."""

@@ -1,1 +1,1 @@
-"""What every request passes on its way in and out: access log, browsers, admission."""
+"""Every request and answer passes through this: access log, browser rules, admission."""

@@ -1,1 +1,1 @@
-"""The reference that the server itself serves: what its errors mean, and its admin API as OpenAPI."""
+"""The reference that the server itself serves: its error codes, and its admin API as OpenAPI."""

@@ -1,1 +1,1 @@
-"""A recorded run once more: with the model's words and the tools' results of the record."""
+"""Replay of a recorded run, with the recorded words of the model and results of the tools."""

@@ -1,1 +1,1 @@
-"""The bytes of runs on both sides of the wire: noted as they pass, kept with the run or captured if asked."""
+"""The bytes of a run on both sides of the wire, kept with the run or captured on demand."""

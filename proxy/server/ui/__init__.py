@@ -1,1 +1,1 @@
-"""``/ui``: the pages, their files, and the JSON that they read; only below here a cookie counts."""
+"""The server side of the web UI: its files, sign-in, and the JSON below ``/ui/api``."""

@@ -1,1 +1,1 @@
-"""WebSocket towards clients: the connection, the mode of ``/v1/responses``, and answers as messages."""
+"""WebSockets to clients: the connection, the mode of ``/v1/responses``, and answers as messages."""

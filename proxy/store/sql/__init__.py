@@ -1,1 +1,1 @@
-"""What the records in SQLite and PostgreSQL have in common."""
+"""The parts that the records in SQLite and PostgreSQL share."""

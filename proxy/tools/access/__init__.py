@@ -1,1 +1,1 @@
-"""What a tool may be used for and reach: policy, bounds, hosts, credentials."""
+"""The rights of a tool: policy, bounds of arguments, hosts, credentials."""

@@ -1,1 +1,1 @@
-"""What a tool declares: its schema, arguments, results, redaction."""
+"""The declaration of a tool: its schema, arguments, results, redaction."""

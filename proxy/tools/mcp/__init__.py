@@ -1,1 +1,1 @@
-"""Tools of MCP servers: what servers say of them, what an operator has allowed, how they are called."""
+"""Tools of MCP servers: their definitions, which of them an operator has allowed, and calls."""

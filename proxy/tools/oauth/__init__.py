@@ -1,1 +1,1 @@
-"""OAuth 2.1 for connections: what servers say of themselves, what they are asked, and what is kept."""
+"""OAuth 2.1 for connections: metadata of servers, requests to them, and stored tokens."""

@@ -1,1 +1,1 @@
-"""Where tools come from."""
+"""The built-in kinds of tool providers: functions and modules."""

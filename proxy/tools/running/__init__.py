@@ -1,1 +1,1 @@
-"""How a call is planned, run, bounded and recorded."""
+"""Running a call: plan, bounds, the call itself, and its row on record."""

@@ -1,1 +1,1 @@
-"""Upstreams over an HTTP/1.1 client of our own."""
+"""Upstreams over the proxy's own HTTP/1.1 client."""

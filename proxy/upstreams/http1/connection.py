@@ -5,6 +5,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import Context
 from typing import cast
 
 import aiohappyeyeballs
@@ -126,6 +127,9 @@ class Http1Pool:
     """Every connection to one origin; the one used last is used next.
 
     One timer for all of them watches for silence and closes what has been idle for too long.
+
+    Connections and the timer outlive the requests that they are made in.  They run in a context of their own,
+    since that of a request would keep it in memory, and its client's key, for as long as they last.
     """
 
     def __init__(
@@ -147,7 +151,7 @@ class Http1Pool:
         self._port = port
         self._resolver = resolver
         self._tls = tls
-        self._context: ssl.SSLContext | None = None
+        self._tls_context: ssl.SSLContext | None = None
         self._keepalive_s = keepalive_s
         self._tick_s = min(max(tick_s, _FASTEST_TICK_S), _SLOWEST_TICK_S)
         self._all: set[Http1Connection] = set()
@@ -167,8 +171,8 @@ class Http1Pool:
 
     async def connect(self) -> Http1Connection:
         """A new connection.  Raises ``OSError``, ``ssl.SSLError`` among them."""
-        if self._tls is not None and self._context is None:
-            self._context = self._tls()
+        if self._tls is not None and self._tls_context is None:
+            self._tls_context = self._tls()
         infos = await self._resolver.resolve(self._host, self._port)
         try:
             sock = await aiohappyeyeballs.start_connection(
@@ -183,13 +187,14 @@ class Http1Pool:
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             watch_peer(sock)
-            await self.loop.create_connection(
+            opening = self.loop.create_connection(
                 lambda: connection,
                 sock=sock,
-                ssl=self._context,
+                ssl=self._tls_context,
                 # A name's last dot is for the resolver alone; no certificate has it (RFC 6066, section 3).
-                server_hostname=self._host.rstrip(".") if self._context is not None else None,
+                server_hostname=self._host.rstrip(".") if self._tls_context is not None else None,
             )
+            await self.loop.create_task(opening, context=Context())
         except BaseException:  # A failure or a cancellation leaves no socket open.
             # A transport that closes in order would go on to use the socket.
             connection.abort()
@@ -200,7 +205,7 @@ class Http1Pool:
             raise ConnectionLost(received=False)
         self._all.add(connection)
         if self._timer is None:
-            self._timer = self.loop.call_later(self._tick_s, self._tick)
+            self._timer = self.loop.call_later(self._tick_s, self._tick, context=Context())
         return connection
 
     def put(self, connection: Http1Connection) -> None:

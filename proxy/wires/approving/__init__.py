@@ -1,1 +1,1 @@
-"""Approvals within a conversation: how a client is asked in it, and what it answers there."""
+"""Approvals within a conversation: the question to the client, and its answer."""

@@ -1,1 +1,1 @@
-"""What every dialect needs to read requests as conversations and to write conversations as requests."""
+"""Requests as conversations and conversations as requests: the parts that all dialects share."""

@@ -1,1 +1,1 @@
-"""JSON that is edited in place, byte for byte."""
+"""JSON edited in place, byte for byte."""

@@ -1,1 +1,1 @@
-"""The Model Context Protocol as a server says it: JSON-RPC messages that come in, and results that go out."""
+"""The Model Context Protocol, server side: incoming JSON-RPC messages, and outgoing results."""

@@ -1,1 +1,1 @@
-"""How the same conversation may differ from one request to the next."""
+"""The allowed differences between two requests of the same conversation."""

@@ -1,1 +1,1 @@
-"""Tool calls that a model writes into its text: they are found, and models are told how to write them."""
+"""Tool calls that a model writes into its text: the proxy finds them, and tells models how to write them."""

@@ -1,7 +1,10 @@
 """What only the lean client does: bodies that are pushed, and connections that are looked after."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Awaitable, Sequence
+from contextvars import ContextVar
 from itertools import pairwise
 from typing import Any
 
@@ -412,4 +415,33 @@ async def test_few_idle_connections_are_kept(monkeypatch: pytest.MonkeyPatch) ->
         assert len(pool._idle) == 3
         await (await upstream.open(ASK)).read(10)
         assert raw.connections == 8
+        await upstream.aclose()
+
+
+class _Client:
+    """What a request keeps in its context, such as a client's key."""
+
+
+ASKING: ContextVar[_Client] = ContextVar("asking")
+
+
+async def test_a_kept_connection_keeps_nothing_of_the_request_that_opened_it() -> None:
+    """The context of a request is free at its end, though its connection stays open for others."""
+
+    async def ask() -> weakref.ref[_Client]:
+        client = _Client()
+        ASKING.set(client)
+        response = await upstream.open(ASK)
+        assert await response.read(10) == b"{}"
+        await response.aclose()
+        return weakref.ref(client)
+
+    async with RawUpstream(whole(b"{}"), whole(b"{}")) as raw:
+        # asyncio keeps a timer that was cancelled, and its context, until it would have gone off.
+        upstream = lean(raw, keepalive_s=3600, connect_timeout_s=1)
+        left = await asyncio.create_task(ask())
+        gc.collect()
+        await until(lambda: left() is None)
+        await asyncio.create_task(ask())
+        assert raw.connections == 1
         await upstream.aclose()

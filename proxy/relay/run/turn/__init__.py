@@ -1,1 +1,1 @@
-"""One turn of the model: its request upstream, and its answer read to the end."""
+"""One turn of the model: the proxy sends its request, and reads the answer to its end."""

@@ -1,1 +1,1 @@
-"""Heads of requests: parsed ones, known ones, those that are not whole, and what cannot be parsed."""
+"""Heads of requests: complete, incomplete, already known, and malformed ones."""

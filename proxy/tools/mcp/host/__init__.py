@@ -1,1 +1,1 @@
-"""The process that talks to MCP servers, so that hostile answers are read in no process that serves."""
+"""The process that talks to MCP servers.  A hostile answer can only harm this process."""

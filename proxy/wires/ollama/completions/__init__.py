@@ -1,4 +1,4 @@
-"""Ollama's completions (``/api/generate``), asked of upstreams of other dialects as a chat of one message.
+"""Ollama's completions (``/api/generate``): upstreams of other dialects get them as a chat of one message.
 
 Source: Ollama's API reference, "Generate a completion", and its types ``GenerateRequest`` and
 ``GenerateResponse``.  An upstream that speaks Ollama gets such a request as it came.

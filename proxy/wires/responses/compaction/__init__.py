@@ -1,4 +1,4 @@
-"""Compactions (``/responses/compact``): upstreams of other dialects are asked for a summary.
+"""Compactions (``/responses/compact``): the proxy asks upstreams of other dialects for a summary.
 
 An upstream that speaks Responses gets the request unchanged.
 

@@ -1,1 +1,1 @@
-"""Items of our own: calls that clients are shown, and summaries of conversations."""
+"""Items that the proxy makes: calls that it shows to clients, and summaries of conversations."""

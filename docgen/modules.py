@@ -1,0 +1,33 @@
+"""Tables of the modules: what each file directly in ``proxy/`` and each folder below it is for."""
+
+import ast
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+__all__ = ["folders", "shared_modules"]
+
+_PACKAGE: Final = Path(__file__).resolve().parents[1] / "proxy"
+
+
+def shared_modules() -> str:
+    """The modules that every package may import, each with the first paragraph of its docstring."""
+    files = (file for file in sorted(_PACKAGE.glob("*.py")) if not file.name.startswith("__"))
+    return _table("module", ((file.name, file) for file in files))
+
+
+def folders() -> str:
+    """The folders inside of the packages, each with the first paragraph of its docstring."""
+    found = ((file.parent.relative_to(_PACKAGE), file) for file in sorted(_PACKAGE.rglob("__init__.py")))
+    return _table("folder", ((f"{name}/", file) for name, file in found if len(name.parts) > 1))
+
+
+def _table(title: str, rows: Iterable[tuple[str, Path]]) -> str:
+    lines = [f"| `{name}` | {_about(file)} |" for name, file in rows]
+    return "\n".join([f"| {title} | holds |", "|---|---|", *lines, ""])
+
+
+def _about(file: Path) -> str:
+    text = ast.get_docstring(ast.parse(file.read_text("utf-8"))) or ""
+    first = " ".join(text.partition("\n\n")[0].split())
+    return first.replace("``", "`").replace("|", "\\|")
