@@ -1,10 +1,12 @@
 """The README is short, and its two commands and its tool work."""
 
 import json
+import re
 import tomllib
 from datetime import datetime, tzinfo
 from pathlib import Path
 
+import pytest
 from documents import DOCS, ROOT, snippets
 
 from proxy.commands.demo import MODEL, QUESTIONS
@@ -69,6 +71,31 @@ def test_two_commands_are_of_the_promised_form() -> None:
     start = "python3 -m venv .venv && .venv/bin/pip install "
     assert f"{start}'.[mcp]' && .venv/bin/toolrelay demo\n" in commands
     assert f"{start}-e '.[test]' && .venv/bin/python -m pytest -n auto\n" in commands
+
+
+QUESTIONS_ASKED = {
+    "How do I put it in front of Ollama?": "base_url",
+    "Why did my tool not run?": "toolrelay check",
+    "Why does my page get a 403?": "server.cors_origins",
+    "How do I rotate a provider key?": "SIGHUP",
+    "What happens to a payment tool if the process dies?": "interrupted",
+    "How do I see what the model was sent?": "runs show",
+    "How do I upgrade?": "pip install",
+    "How do I tell toolrelay's 429 from the provider's?": "x-upstream-request-id",
+}
+"""What strangers ask, each with a word of its answer."""
+FIRST_SCREEN = 30
+
+
+@pytest.mark.parametrize("question", QUESTIONS_ASKED)
+def test_a_question_leads_to_its_answer(question: str) -> None:
+    """One link of the README leads from the question to the heading that its answer stands below."""
+    found = re.search(rf"\[{re.escape(question)}\]\(([^)#]+)#?([^)]*)\)", README.read_text("utf-8"))
+    assert found is not None
+    lines = (ROOT / found[1]).read_text("utf-8").splitlines()
+    headings = [re.sub(r"[^a-z0-9 -]", "", line.lower()).strip().replace(" ", "-") for line in lines]
+    begin = headings.index(found[2]) if found[2] else 0
+    assert QUESTIONS_ASKED[question] in "\n".join(lines[begin : begin + FIRST_SCREEN])
 
 
 async def test_tool_of_ones_own_works(tmp_path: Path) -> None:

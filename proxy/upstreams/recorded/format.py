@@ -105,7 +105,7 @@ class TurnResponse(_Table):
 
     status: int = Field(default=200, description="The HTTP status.")
     headers: tuple[tuple[str, str], ...] = Field(
-        default=(), description='Pairs of a name and a value: `[["Content-Type", "text/event-stream"]]`.'
+        default=(), description='Pairs of a name and a value: `[["Content-Type", "application/json"]]`.'
     )
     chunks: tuple[tuple[float, int], ...] = Field(
         default=(),
