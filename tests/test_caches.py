@@ -72,6 +72,8 @@ NO_CACHE: dict[str, str] = {
     "proxy.server.detached.event_log.EventLog": "lives as long as its response runs, bounded in bytes",
     "proxy.server.detached.resumable._KeptStream": "8 MiB at most, 64 MiB of all; kept for tools.resume_s",
     "proxy.server.detached.resumable.ResumableRuns": "runs that go on, or ended within tools.resume_s",
+    "proxy.server.detached.shared_resumable.SharedResumableRuns": "what other workers' clients read just now",
+    "proxy.server.detached.shared_resumable._OtherWorker": "the proxy's own headers of one response",
     "proxy.relay.agents._Watch": "lives as long as its run",
     "proxy.relay.run.parents.Parents": "runs that wait for their tools",
     "proxy.chance.Draws": "ids and times of one run, 20,000 at most",

@@ -67,6 +67,16 @@ class Channel:
         self._writer.write(_LENGTHS.pack(len(raw), len(body)) + raw + body)
         return True
 
+    @property
+    def unread(self) -> int:
+        """Bytes that were sent and wait for the other end to read."""
+        return self._writer.transport.get_write_buffer_size()
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._writer.transport.is_closing()
+
     async def flush(self) -> None:
         """Wait until what was sent is with the kernel, or the other end has gone."""
         with contextlib.suppress(ConnectionError):

@@ -109,7 +109,7 @@ async def create_app(
     stages = make_endpoint_handlers(
         services,
         given,
-        Surroundings(router, draining, permissions, Tickets(authentication)),
+        Surroundings(router, draining, permissions, Tickets(authentication), peers),
         item_keys,
         taping,
     )

@@ -32,9 +32,11 @@ from proxy.server.detached.background import BackgroundRuns, BackgroundSettings
 from proxy.server.detached.background_reader import BackgroundReader
 from proxy.server.detached.resumable import ResumableRuns
 from proxy.server.detached.runs import DetachedRuns
+from proxy.server.detached.shared_resumable import SharedResumableRuns
 from proxy.server.detached.take_over import TakeOver
 from proxy.server.mcp.endpoint import McpHandler
 from proxy.server.mcp.sessions import McpSessions
+from proxy.server.peers import Peers
 from proxy.server.serving.body import BodyBounds
 from proxy.server.serving.draining import Draining
 from proxy.wires.dialect import Kind
@@ -49,12 +51,13 @@ __all__ = ["Surroundings", "make_endpoint_handlers"]
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What the rest of the server has that handlers need: upstreams, the end of the process, what callers may
-    use, and who they are."""
+    use, who they are, and the other processes of the port."""
 
     router: Router
     draining: Draining
     permissions: PermissionSets
     tickets: Tickets
+    peers: Peers
 
 
 def make_endpoint_handlers(
@@ -121,7 +124,7 @@ def _detached_runs(
     """Runs that go on without their clients, and what looks for those that have lost their process."""
     config, store, hooks = services.config, services.store, services.instruments.hooks
     background = BackgroundRuns(runs, store, _background_settings(config), hooks.apart)
-    resumable = ResumableRuns(config.tools.resume_s)
+    resumable = SharedResumableRuns(ResumableRuns(config.tools.resume_s), around.peers)
     others = tuple(
         dict.fromkeys(one.dialect.wire for one in built_in_wires().values() if isinstance(one, CrossableWire))
     )

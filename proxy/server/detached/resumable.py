@@ -20,7 +20,7 @@ from proxy.http.secrets import Secrets
 from proxy.relay.base import ClientStream
 from proxy.server.serving.heads.head import Head
 
-__all__ = ["RESUME", "ResumableRuns", "resume_of", "same_request"]
+__all__ = ["RESUME", "ResumableRuns", "not_resumable", "resume_of", "same_request"]
 
 _RESUME: Final = istr(RESUME)
 _MAX_BYTES: Final = 8 << 20
@@ -36,6 +36,11 @@ def resume_of(head: Head) -> str:
 def same_request(path: str, body: bytes) -> bytes:
     """A digest that is equal for equal requests."""
     return hashlib.sha256(path.encode() + b"\0" + body).digest()
+
+
+def not_resumable(status: int, message: str) -> RequestError:
+    """The refusal of a request that names a run to resume."""
+    return RequestError(status, message, param=RESUME, code="run_not_resumable")
 
 
 class _Room:
@@ -250,27 +255,31 @@ class ResumableRuns:
         task.add_done_callback(lambda _: self._expire(run_id, run))
         await self._accompany(run_id, run, client)
 
+    def has(self, run_id: str, caller: str) -> bool:
+        """Whether this process has a run of the caller that can be resumed."""
+        return self._of(run_id, caller) is not None
+
+    def _of(self, run_id: str, caller: str) -> _Run | None:
+        run = self._runs.get(run_id)
+        return None if run is None or run.caller != caller or run.stream.lost else run
+
     async def resume(self, run_id: str, caller: str, request: bytes, client: ClientStream) -> None:
         """Send a client a run from its first byte to its end.
 
         Raises :class:`~proxy.errors.RequestError`: 404 if this process has no such run of the caller, 400 if
         the request is not the one of the run.
         """
-        run = self._runs.get(run_id)
-        if run is None or run.caller != caller or run.stream.lost:
-            raise RequestError(
+        run = self._of(run_id, caller)
+        if run is None:
+            raise not_resumable(
                 404,
-                "No run with this id can be resumed here: it ended too long ago, was too large to keep, or "
-                "another worker has it. Send the request again with x-toolrelay-resume: on.",
-                param=RESUME,
-                code="run_not_resumable",
+                "No run with this id can be resumed here: it ended too long ago, was too large to keep, was "
+                "lost when its process ended, or another host has it. Send the request again with "
+                "x-toolrelay-resume: on.",
             )
         if run.request != request:
-            raise RequestError(
-                400,
-                "The request differs from the one that the run answers. Send the same path and body.",
-                param=RESUME,
-                code="run_not_resumable",
+            raise not_resumable(
+                400, "The request differs from the one that the run answers. Send the same path and body."
             )
         if run.timer is not None and not run.task.done():
             run.timer.cancel()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from proxy.server.auth.tickets import Tickets
 from proxy.server.detached.background import BackgroundRuns
 from proxy.server.detached.background_reader import BackgroundReader
-from proxy.server.detached.resumable import ResumableRuns
+from proxy.server.detached.shared_resumable import SharedResumableRuns
 
 __all__ = ["DetachedRuns"]
 
@@ -16,5 +16,5 @@ class DetachedRuns:
 
     background: BackgroundRuns
     reader: BackgroundReader
-    resumable: ResumableRuns
+    resumable: SharedResumableRuns
     tickets: Tickets

@@ -13,16 +13,14 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import orjson
 import structlog
 
-from proxy.errors import ConfigError
 from proxy.net.channel import Channel, ChannelBroken
+from proxy.net.socket_folder import socket_folder
 
 __all__ = ["INHERITED", "HostProcess", "own_environment"]
 
@@ -36,31 +34,10 @@ _START = (
 )
 _PREFIX: Final = "toolrelay-mcp-"
 _SOCKET: Final = "host.sock"
-_OWN_BYTES: Final = len(f"/{_PREFIX}01234567/{_SOCKET}")
-_MOST_ADDRESS_BYTES: Final = 100
-"""Of the path of a socket: systems take 104 or 108, with a zero at the end."""
 _FIRST_WAIT_S: Final = 0.2
 _LONGEST_WAIT_S: Final = 30.0
 _STEADY_S: Final = 60.0
 _END_S: Final = 10.0
-
-
-def _short_folder() -> Path:
-    """A new folder that only this user can enter, whose path leaves room for the name of a socket.
-
-    An address of a socket has some 100 bytes, and a folder for temporary files may have a longer path.
-    Raises :class:`~proxy.errors.ConfigError` where none can be made.
-    """
-    found = [tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR", ""), "/tmp", "/var/tmp"]
-    for base in found:
-        if base and len(os.fsencode(base)) + _OWN_BYTES <= _MOST_ADDRESS_BYTES:
-            with contextlib.suppress(OSError):
-                return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
-    raise ConfigError(
-        "TMPDIR",
-        "names no folder in which a socket can be made: its path is too long, or it cannot be written",
-        f"Set it to a folder with a path of at most {_MOST_ADDRESS_BYTES - _OWN_BYTES} bytes",
-    )
 
 
 def own_environment() -> dict[str, str]:
@@ -79,7 +56,7 @@ class HostProcess:
         ``tells`` the log says which servers were connected and which were lost."""
         self._settings = settings
         self._tells = tells
-        self._folder = _short_folder()
+        self._folder = socket_folder(_PREFIX, _SOCKET)
         self.path = self._folder / _SOCKET
         self._task: asyncio.Task[None] | None = None
         self._pid = 0

@@ -1,0 +1,32 @@
+"""Folders for sockets of this machine, which nobody but their user can enter."""
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from proxy.errors import ConfigError
+
+__all__ = ["socket_folder"]
+
+_MOST_ADDRESS_BYTES: Final = 100
+"""Of the path of a socket: systems take 104 or 108, with a zero at the end."""
+
+
+def socket_folder(prefix: str, name: str) -> Path:
+    """A new folder that only this user can enter, whose path leaves room for a socket called ``name``.
+
+    The folder's own name begins with ``prefix``.  An address of a socket has some 100 bytes, and a folder for
+    temporary files may have a longer path.  Raises :class:`~proxy.errors.ConfigError` where none can be made.
+    """
+    own = len(f"/{prefix}01234567/{name}")
+    for base in (tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR", ""), "/tmp", "/var/tmp"):
+        if base and len(os.fsencode(base)) + own <= _MOST_ADDRESS_BYTES:
+            with contextlib.suppress(OSError):
+                return Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+    raise ConfigError(
+        "TMPDIR",
+        "names no folder in which a socket can be made: its path is too long, or it cannot be written",
+        f"Set it to a folder with a path of at most {_MOST_ADDRESS_BYTES - own} bytes",
+    )

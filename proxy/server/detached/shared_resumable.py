@@ -1,0 +1,269 @@
+"""Streams to resume whose run another worker of the port has: that worker sends them, over its own socket.
+
+Only the worker with the run decides: who may resume it, who gets it, and when it ends.  The worker that the
+client has reached passes on what the other one sends, as it would send it to a client of its own.  Workers
+are processes of one user on one machine; a socket is in a folder that nobody else can enter.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import structlog
+
+from proxy.errors import ConfigError, RequestError
+from proxy.http.headers import Headers
+from proxy.http.secrets import Secrets
+from proxy.net.channel import MAX_BODY, Channel, ChannelBroken
+from proxy.net.socket_folder import socket_folder
+from proxy.relay.base import ClientStream
+from proxy.server.detached.resumable import ResumableRuns, not_resumable
+from proxy.server.peers import Peers
+
+__all__ = ["SharedResumableRuns"]
+
+_SOCKETS: Final = "resumable_runs"
+"""The name under which workers tell where they send runs; empty while they have had none."""
+_PREFIX: Final = "toolrelay-runs-"
+_SOCKET: Final = "runs.sock"
+_ASK_S: Final = 5.0
+"""Seconds in which another worker says what it is asked for."""
+_MOST_UNREAD: Final = 256 << 10
+"""Bytes on their way to another worker; past it the run waits, as for a client that does not read."""
+_MOST_NAME: Final = 1000
+
+
+class _OtherWorker:
+    """A :class:`~proxy.relay.base.ClientStream` to a client of another worker."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._told: dict[str, str] = {}
+        self._secrets: Secrets | None = None
+        self.started = False
+        self.cut_off = False
+
+    @property
+    def origin(self) -> str:
+        return ""
+
+    def blank_out(self, secrets: Secrets | None) -> None:
+        self._secrets = secrets
+
+    def set_header(self, name: str, value: str) -> None:
+        self._told[name] = value
+
+    def start(self, status: int, headers: Headers) -> None:
+        self.started = True
+        self._send("start", orjson.dumps([status, list(headers), self._told]))
+
+    def flush(self) -> None:
+        self._send("flush")
+
+    def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
+        if self._secrets is not None:
+            data = self._secrets.blanked(data)
+        for at in range(0, len(data), MAX_BODY):
+            if not self._send("data", data[at : at + MAX_BODY]):
+                raise ConnectionResetError("the other worker has gone")
+        return self._read() if self._channel.unread > _MOST_UNREAD else None
+
+    async def _read(self) -> None:
+        await self._channel.flush()
+        if self._channel.is_closing:
+            raise ConnectionResetError("the other worker has gone")
+
+    async def write(self, data: bytes) -> None:
+        if (wait := self.push(data)) is not None:
+            await wait
+
+    def before_finish(self) -> None:
+        """Do nothing: the other worker knows what its client is to wait for."""
+
+    def finish(self) -> None:
+        self._send("finish")
+
+    def abort(self) -> None:
+        self._send("abort")
+
+    def _send(self, kind: str, body: bytes = b"") -> bool:
+        return self._channel.send(kind, body)
+
+
+class SharedResumableRuns:
+    """The resumable runs of all workers of a port.  One per process."""
+
+    def __init__(self, here: ResumableRuns, peers: Peers) -> None:
+        """``here`` are those of this process."""
+        self._here = here
+        self._peers = peers
+        self._folder: Path | None = None
+        self._server: asyncio.Server | None = None
+        self._opening = asyncio.Lock()
+        self._failed = False
+        self._sending: dict[asyncio.Task[None], _OtherWorker] = {}
+        self._answering: set[asyncio.Task[None]] = set()
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.server")
+        self.check = here.check
+        peers.publish(_SOCKETS, self._address)
+
+    def _address(self) -> bytes:
+        return b"" if self._server is None or self._folder is None else os.fsencode(self._folder / _SOCKET)
+
+    async def serve(
+        self,
+        run_id: str,
+        caller: str,
+        request: bytes,
+        client: ClientStream,
+        work: Callable[[ClientStream], Coroutine[Any, Any, None]],
+    ) -> None:
+        """Serve a run of this process; see :meth:`ResumableRuns.serve`."""
+        if self._peers.ask_others is not None:
+            await self._open()
+        await self._here.serve(run_id, caller, request, client, work)
+
+    async def resume(self, run_id: str, caller: str, request: bytes, client: ClientStream) -> None:
+        """Send a client a run of any worker from its first byte to its end.
+
+        Raises what :meth:`ResumableRuns.resume` raises.
+        """
+        if self._peers.ask_others is not None and not self._here.has(run_id, caller):
+            own, answers = self._address(), await self._peers.ask_all(_SOCKETS)
+            for address in answers.bodies:
+                if address not in (b"", own) and await self._fetch(address, run_id, caller, request, client):
+                    return
+        await self._here.resume(run_id, caller, request, client)
+
+    async def _fetch(
+        self, address: bytes, run_id: str, caller: str, request: bytes, client: ClientStream
+    ) -> bool:
+        """Pass a run of another worker on to a client; ``False`` where that worker has no such run.
+
+        Raises what :meth:`ResumableRuns.resume` raises.
+        """
+        if len(run_id) + len(caller) > _MOST_NAME:
+            return False
+        try:
+            channel = Channel(*await asyncio.open_unix_connection(os.fsdecode(address)))
+        except OSError:
+            return False
+        try:
+            channel.send("resume", request, run=run_id, caller=caller)
+            return await _pass_on(channel, client)
+        except ChannelBroken as fault:
+            raise ConnectionResetError(str(fault)) from None
+        finally:
+            channel.close()
+
+    async def _open(self) -> None:
+        """Let the other workers fetch the runs of this one, from its first run on."""
+        async with self._opening:
+            if self._server is not None or self._failed:
+                return
+            try:
+                self._folder = socket_folder(_PREFIX, _SOCKET)
+                self._server = await asyncio.start_unix_server(self._answer, str(self._folder / _SOCKET))
+            except (ConfigError, OSError) as fault:
+                self._failed = True
+                self._log.warning("resumable_runs_not_shared", reason=str(fault))
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Send another worker the run that it asks for."""
+        channel = Channel(reader, writer)
+        if (own := asyncio.current_task()) is not None:
+            self._answering.add(own)
+            own.add_done_callback(self._answering.discard)
+        try:
+            async with asyncio.timeout(_ASK_S):
+                message = await channel.receive()
+            if message is not None:
+                await self._send_run(channel, *message)
+        except (TimeoutError, ChannelBroken) as fault:
+            self._log.warning("resumable_run_not_sent", reason=str(fault) or "the other worker said nothing")
+        finally:
+            channel.close()
+
+    async def _send_run(self, channel: Channel, header: dict[str, Any], request: bytes) -> None:
+        other = _OtherWorker(channel)
+        loop = asyncio.get_running_loop()
+        sending = loop.create_task(
+            self._here.resume(str(header.get("run")), str(header.get("caller")), request, other)
+        )
+        gone = loop.create_task(_until_gone(channel))
+        self._sending[sending] = other
+        try:
+            await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
+            # Whoever asked says nothing more: its client has left.
+            sending.cancel()
+            await asyncio.wait({sending})
+        finally:
+            self._sending.pop(sending)
+            gone.cancel()
+            await asyncio.wait({gone})
+        error = None if sending.cancelled() else sending.exception()
+        if isinstance(error, RequestError):
+            channel.send("refused", status=error.status, message=error.message)
+        elif error is not None and not isinstance(error, ConnectionError):
+            self._log.error("resumable_run_not_sent", exception=type(error).__name__)
+        await channel.flush()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Stop sending runs to other workers, whose clients are told of the end; and end the runs."""
+        if self._server is not None:
+            self._server.close()
+        for sending, other in self._sending.items():
+            other.cut_off = True
+            sending.cancel()
+        if self._answering:
+            _, late = await asyncio.wait(self._answering, timeout=max(timeout_s, 1.0))
+            for answering in late:
+                answering.cancel()
+        await self._here.drain(timeout_s)
+        if self._folder is not None:
+            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+
+async def _until_gone(channel: Channel) -> None:
+    """Wait until the other worker leaves; it has said all that it had to say."""
+    with contextlib.suppress(ChannelBroken):
+        await channel.receive()
+
+
+async def _pass_on(channel: Channel, client: ClientStream) -> bool:
+    """Send a client what another worker sends; ``False`` where that has no such run, or began no answer.
+
+    Raises :class:`~proxy.errors.RequestError` where it refuses the request, and ``ConnectionError``.
+    """
+    while (message := await channel.receive()) is not None:
+        header, body = message
+        match header["kind"]:
+            case "start":
+                status, headers, told = orjson.loads(body)
+                for name, value in told.items():
+                    client.set_header(name, value)
+                client.start(status, [(name, value) for name, value in headers])
+            case "data":
+                await client.write(body)
+            case "flush":
+                client.flush()
+            case "finish":
+                if (wait := client.before_finish()) is not None:
+                    await wait
+                client.finish()
+                return True
+            case "refused" if header["status"] == 404:
+                return False
+            case "refused":
+                raise not_resumable(header["status"], header["message"])
+            case "abort":
+                break
+    if not client.started:
+        return False
+    client.abort()
+    raise ConnectionResetError("the worker with the run no longer sends it")
