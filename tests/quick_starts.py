@@ -9,6 +9,7 @@ themselves, and so do the tests of schemas, migrations and files, which call the
 import copy
 import sqlite3
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from functools import cache
 from typing import Any
 
@@ -59,22 +60,26 @@ class _Schemas:
     """``make_schema``, which runs the migrations once and copies their tables."""
 
     def __init__(self) -> None:
-        self._empty: bytes | None = None
+        self._empty: sqlite3.Connection | None = None
 
     def __call__(self, connection: sqlite3.Connection) -> None:
         """Fill an empty database in memory."""
         if self._empty is None:
-            make_schema(connection)
-            self._empty = connection.serialize()
-        else:
-            connection.deserialize(self._empty)
+            self._empty = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            make_schema(self._empty)
+        self._empty.backup(connection)
+
+    def close(self) -> None:
+        """Let go of the tables."""
+        if self._empty is not None:
+            self._empty.close()
 
 
 @pytest.fixture(autouse=True, scope="session")
 def quick_starts() -> Iterator[None]:
     """Puts these in the place of the real functions."""
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, closing(_Schemas()) as schemas:
         patch.setattr("proxy.tools.providers.function._contract", _Contracts())
-        patch.setattr("proxy.store.sqlite.memory.make_schema", _Schemas())
+        patch.setattr("proxy.store.sqlite.memory.make_schema", schemas)
         patch.setattr("proxy.server.compose.ui.StaticFiles", cache(StaticFiles))
         yield

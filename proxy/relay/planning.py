@@ -1,7 +1,7 @@
-"""What each upstream's part in a request would be: handed on as it is, or a run with a job.
+"""Plans a request for one upstream: pass it through as it is, or make a run with a job.
 
-The same bytes are planned for anew for each upstream that is asked: its tools, names and habits differ.
-Nothing here knows where a request comes from: whoever can fill an :class:`Ask` can have it run.
+The same bytes are planned anew for each upstream that is asked, because tools, names and habits differ.  This
+module does not know HTTP: any code that fills an :class:`Ask` can start a run.
 """
 
 import time
@@ -71,10 +71,8 @@ class Planning:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one upstream is to do with a request: a job, or to be handed it as it is.
-
-    ``answer`` is what the client is told where no upstream need be asked, as JSON.
-    """
+    """The plan for one upstream: a job, or to pass the request through.  ``answer`` is a finished answer as
+    JSON, if no upstream has to be asked."""
 
     route: Route
     job: Job | None

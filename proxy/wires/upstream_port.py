@@ -263,7 +263,7 @@ class TranslatingReader(TurnReader, Protocol):
 
     @property
     def left_out(self) -> Collection[str]:
-        """What the upstream said so far and the client's dialect has no form for, in words for the record."""
+        """The parts of the answer so far that the client's dialect cannot express, by their names."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What a run is given: one client request, planned for one upstream.  Nothing of it changes."""
+"""The input of a run: one client request, planned for one upstream.  It does not change."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import field

@@ -64,10 +64,10 @@ class Parents:
 
     @contextmanager
     def waiting(self, job: Job, state: State, calls: Sequence[ToolCall]) -> Iterator[None]:
-        """In this block the run waits for the agents among ``calls``.
+        """A block in which the run waits for agents.
 
-        Agents that still run at its end are cancelled: whoever called them does not wait any more.  What
-        agents have used counts against the run's budgets from then on.
+        At its end, agents that still run are cancelled, because their caller does not wait any more.  Then
+        the use of the agents counts against the run's budgets.
         """
         run_id, client = job.identity.run_id, job.client
         number, catalog = state.run.turn.number, state.tools.catalog

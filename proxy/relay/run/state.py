@@ -192,11 +192,11 @@ class TurnProgress:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run comes to.
+    """The outcome of a run.
 
     ``reader`` has the turn that was read last, ``None`` before the first.  ``turns_told`` is the last turn
-    that whoever watches was told of.  ``finish_reason`` is what the client was told.  ``to_find`` says that
-    the record is given something that the client's next request is looked up in.
+    that observers know.  ``finish_reason`` is the one that the client got.  ``to_find`` says that the record
+    gets data for the client's next request.
     """
 
     _earlier: set[str] = field(default_factory=set, init=False)
@@ -227,7 +227,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class State:
-    """What changes while a job runs; ``turn`` is made anew for each turn."""
+    """The data of a job that changes while it runs.  Each turn gets a new ``turn``."""
 
     run: Run
     output: Output

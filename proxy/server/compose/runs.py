@@ -1,4 +1,4 @@
-"""What plans and carries out runs, whoever asks for one."""
+"""Makes the component that plans and carries out runs."""
 
 import time
 from collections.abc import Mapping, Sequence

@@ -54,14 +54,14 @@ OnClosed = Callable[[ToolInvocationRecord, float], None]
 
 @dataclass(slots=True)
 class Invocation:
-    """What becomes of one call.  What it is that runs is a :class:`~proxy.tools.running.plan.PlannedCall`.
+    """The progress of one call.  The call itself is a :class:`~proxy.tools.running.plan.PlannedCall`.
 
-    ``deadline`` and ``started`` are monotonic seconds, ``started_at`` the time of day.  ``source`` says
-    where a result came from that was not made for this call alone.  ``claimed`` says that its effect is
-    claimed on record, ``begun`` that it was begun, by this call or another (``caused_by``, else empty),
-    ``untrusted`` that its result has a stranger's text in it.  ``connecting`` says that it waits for
-    credentials, ``connected_s`` for how many seconds it did.  ``catalog`` has the tools of its run.
-    ``approved`` says that somebody approved the call, where policy asks for that, or what exactly.
+    ``deadline`` and ``started`` are monotonic seconds, ``started_at`` the time of day.  ``source`` names the
+    origin of a result that was not made for this call alone.  ``claimed`` says that its effect is claimed on
+    record, ``begun`` that it has begun, by this call or by another (``caused_by``, else empty), ``untrusted``
+    that its result contains a stranger's text.  ``connecting`` says that it waits for credentials,
+    ``connected_s`` for how many seconds it did.  ``catalog`` has the tools of its run.  ``approved`` says
+    whether somebody approved the call, or holds the exact approval.
     """
 
     id: str
@@ -105,7 +105,7 @@ class Invocation:
 
     @property
     def grant(self) -> GrantedCall | None:
-        """What lets the call run though nobody was asked about it."""
+        """The grant by which the call runs without a question, if there is one."""
         return self.approved if isinstance(self.approved, GrantedCall) else None
 
     @property

@@ -1,7 +1,7 @@
-"""From a call that a model wrote to one that may run, or to the reason why it may not.
+"""Planning a call of a model: the result is a call that may run, or the reason why it may not.
 
-Nothing in here acts: no I/O, nothing counted, nothing remembered.  What comes out does not change any
-more, and only the runner runs it (rule T1).
+Planning has no effect: it does no I/O, counts nothing and remembers nothing.  The plan does not change
+afterwards, and only the runner runs it (rule T1).
 """
 
 import hashlib

@@ -1,10 +1,10 @@
-"""The one path by which a tool runs, whoever asks (rule T1).
+"""The runner: every tool call runs through it (rule T1).
 
-known → policy → budget and rate → size → parse → validate → bounds of policy → credentials → row
-opened → kept result, or run within its time (execution.py) → output as text, bounded → redacted → row
-closed → result (outcome.py).  What is decided on the way is decided without acting (plan.py): what
-comes of it is bound together in a ``PlannedCall``, and nothing but this module has one run.  Every step
-that says no ends in a result that the model can read; nothing here raises but a cancellation.
+known → policy → budget and rate → size → parse → validate → bounds of policy → credentials → row opened →
+kept result, or run within its time (execution.py) → output as text, bounded → redacted → row closed → result
+(outcome.py).  The decisions on the way have no effect (plan.py).  Their result is a ``PlannedCall``, which
+only this module runs.  Every refusal is a result that the model can read; the only exception that leaves the
+runner is a cancellation.
 """
 
 import asyncio
