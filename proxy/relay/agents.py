@@ -32,6 +32,7 @@ from proxy.relay.nested import AgentUsed, Nested, RunEnd
 from proxy.relay.offer import Wanted
 from proxy.relay.planning import Planner
 from proxy.relay.routing.router import Route, Router
+from proxy.relay.run.job import Job
 from proxy.relay.run.orchestrator import Orchestrator
 from proxy.relay.run.parents import Parent, Parents
 from proxy.tools.access.catalog import Selection
@@ -210,6 +211,7 @@ class AgentRuns:
             bound = structlog.contextvars.bind_contextvars(run_id=run_id, agent=agent.name)
             try:
                 job = await self._planner.job(self._planner.begin(ask))
+                _check_goes_on(job)
                 await self._orchestrator.run(job, _Unheard())
             except ToolRelayError as error:
                 raise ToolFailure(f"the agent could not be asked: {error}") from error
@@ -340,6 +342,17 @@ def _body_of(turn: AgentTurn) -> Body:
     payload: dict[str, Any] = orjson.loads(turn.body)
     payload["messages"] = [*payload["messages"], {"role": "assistant", "content": turn.said}]
     return Body(orjson.dumps(payload), payload)
+
+
+def _check_goes_on(job: Job) -> None:
+    """Check that an agent that goes on has its held turn, with all of its results.
+
+    Raises :class:`~proxy.errors.ToolFailure`.
+    """
+    nested, conversation = job.client.ask.nested, job.conversation
+    goes_on = nested is not None and nested.asking.goes_on
+    if goes_on and (conversation.approvals.waiting or not conversation.restored):
+        raise ToolFailure("the agent's turn was not found on record, so the agent did not go on")
 
 
 def _seconds_left(agent: Agent, parent: Parent, used: AgentUsed) -> float:

@@ -1,7 +1,9 @@
 """Agents whose own calls need approvals: the client of the outer request is asked, and the agents go on."""
 
 import asyncio
+import contextlib
 import json
+import sqlite3
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -379,6 +381,22 @@ async def test_an_agent_that_had_begun_to_go_on_does_not_do_so_again(watch: Watc
     assert len(models.asked["small"]) == 1
 
 
+async def test_an_agent_without_its_held_turn_does_not_go_on(watch: Watch, tmp_path: Path) -> None:
+    """Its model is not asked without what it had said, and nothing runs."""
+    models = Models({"boss": boss(), "small": buys()})
+    async with served(models, tmp_path) as (proxy,):
+        client = Chat(proxy)
+        notice = await client.text()
+        (approval,) = await approvals_of(proxy)
+        with contextlib.closing(sqlite3.connect(tmp_path / "r.db")) as db:
+            held = ("DELETE FROM suspended_turns WHERE run_id = ? AND wire <> 'agent'", (approval.run_id,))
+            assert db.execute(*held).rowcount == 1
+            db.commit()
+        assert "was not found on record" in await client.go_on(of=notice)
+    assert watch.started == []
+    assert len(models.asked["small"]) == 1
+
+
 async def test_a_deleted_run_takes_its_agents_turns_along(watch: Watch, tmp_path: Path) -> None:
     """Then nothing goes on, whatever the client sends."""
     models = Models({"boss": boss(), "small": buys()})
@@ -420,3 +438,77 @@ async def test_an_agent_with_a_schema_asks_too(watch: Watch, tmp_path: Path) -> 
         await client.say()
         assert await client.go_on() == '{"done":true}'
     assert watch.finished == ["buy"]
+
+
+async def test_a_process_that_dies_as_an_agent_goes_on_leaves_that_nobody_knows(
+    watch: Watch, tmp_path: Path
+) -> None:
+    """Another worker does not let it go on again, and the model reads that the outcome is unknown."""
+    hang = asyncio.Event()
+
+    def small(asked: Asked) -> Turn:
+        return Turn("Report.", before=[hang]) if asked.results else Turn(calls=[(BUY, {"what": "milk"})])
+
+    models = Models({"boss": boss(), "small": small})
+    async with served(models, tmp_path, workers=2) as (dies, lives):
+        client = Chat(dies)
+        notice = await client.text()
+        other = Chat(lives, messages=list(client.messages))
+        dying = asyncio.create_task(client.go_on(of=notice))
+        await until(lambda: len(models.asked["small"]) == 2)
+        with contextlib.closing(sqlite3.connect(tmp_path / "r.db")) as db:
+            db.execute("UPDATE tool_invocations SET status = 'interrupted' WHERE status = 'started'")
+            db.commit()
+        assert "nobody knows how it ended" in await other.go_on(of=notice)
+        hang.set()
+        await dying
+    assert watch.finished == ["buy"]
+    assert len(models.asked["small"]) == 2
+
+
+async def test_an_agent_whose_client_leaves_is_cancelled_for_good(watch: Watch, tmp_path: Path) -> None:
+    """What the client approved has run, and the model reads that nobody knows what the agent has done."""
+    hang = asyncio.Event()
+
+    def small(asked: Asked) -> Turn:
+        return Turn("Report.", before=[hang]) if asked.results else Turn(calls=[(BUY, {"what": "milk"})])
+
+    models = Models({"boss": boss(), "small": small})
+    async with served(models, tmp_path) as (proxy,):
+        client = Chat(proxy)
+        notice = await client.text()
+        body = {"model": "boss", "messages": [*client.messages, {"role": "user", "content": "Go on."}]}
+        header = {"x-toolrelay-approve": ID.findall(notice)[0]}
+        async with proxy.sent(body, header):
+            await until(lambda: len(models.asked["small"]) == 2)
+
+        async def cancelled() -> bool:
+            return [run.status for run in await runs_of(proxy) if run.agent] == ["suspended", "cancelled"]
+
+        await until(cancelled)
+        hang.set()
+        assert "nobody knows how it ended" in await client.go_on(of=notice)
+    assert watch.finished == ["buy"]
+    assert len(models.asked["small"]) == 2
+
+
+async def test_a_grant_for_the_conversation_covers_the_agents_next_calls(
+    watch: Watch, tmp_path: Path
+) -> None:
+    """Those of the run that goes on, and those of a later run of the agent in the same conversation."""
+
+    def shops(asked: Asked) -> Turn:
+        wanted = asked.text.count("Find it out.")
+        if len(asked.results) < wanted:
+            return Turn(calls=[(RESEARCHER, {"task": f"shop {wanted}"})])
+        return Turn(asked.results[-1])
+
+    models = Models({"boss": shops, "small": buys("milk", "eggs")})
+    async with served(models, tmp_path) as (proxy,):
+        client = Chat(proxy)
+        await client.say()
+        assert "eggs" in await client.go_on(";conversation")
+        assert watch.finished == ["buy", "buy"]
+        assert (await client.text(QUESTION)).startswith("Report: ")
+        assert len(await approvals_of(proxy)) == 1
+    assert watch.finished == ["buy"] * 4

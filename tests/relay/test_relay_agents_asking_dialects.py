@@ -1,6 +1,8 @@
 """Agents whose own calls need approvals, and clients of the dialects that are not Chat."""
 
+import contextlib
 import json
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -111,6 +113,29 @@ async def test_responses_asks_by_items_under_the_label_of_the_agent(
         assert watch.finished == ["buy", "buy"]
         assert len(models.asked["small"]) == 3
         assert "appr_" not in "".join(one.text for each in models.asked.values() for one in each)
+
+
+async def test_nothing_is_stored_for_a_client_that_wants_that(watch: Watch, tmp_path: Path) -> None:
+    """The turns are in memory alone, the agent's too; the agent goes on all the same."""
+    async with (
+        served(tmp_path) as (proxy, _),
+        AsyncOpenAI(base_url=f"http://127.0.0.1:{proxy.port}/v1", api_key="x", max_retries=0) as client,
+    ):
+        history: list[Any] = [{"role": "user", "content": "Shop."}]
+        for _ in range(3):
+            answer = await respond(client, False, input=history, tools=[TEAM], store=False)
+            history += [item.model_dump(exclude_none=True) for item in answer.output]
+            history += [
+                {"type": "mcp_approval_response", "approval_request_id": item.id, "approve": True}
+                for item in answer.output
+                if item.type == "mcp_approval_request"
+            ]
+        assert answer.output_text.startswith("Report: ")
+        with contextlib.closing(sqlite3.connect(tmp_path / "r.db")) as db:
+            assert db.execute("SELECT count(*) FROM approvals").fetchone() == (2,)
+            for table in ("suspended_turns", "responses", "messages"):
+                assert db.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,), table
+    assert watch.finished == ["buy", "buy"]
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
