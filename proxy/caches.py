@@ -1,14 +1,13 @@
 """The caches of a process, with the largest size of each in bytes.  ``/metrics`` shows them.
 
-Memory that a client, a model or an upstream can make grow has a bound in bytes.  Whatever keeps
-something from one request to the next declares it here, by name, with a function that says how much it
-holds now and how much it may hold.  Nothing is counted per request: the functions are called when somebody
-asks.
+Memory that a client, a model or an upstream can make grow has a bound in bytes.  Each module that keeps
+something from one request to the next declares it here by name, with a function that returns the present and
+the largest size.  The functions are called only when ``/metrics`` is read, so a request costs nothing.  Sizes
+are estimates that err upward: the lengths of the contents (text at the most that its characters take), and a
+fixed sum for what Python adds to each entry.
 
-Bytes are estimates that err upward: the contents' own lengths (text at what its characters take at most)
-and a fixed sum for what Python adds to each entry.  What is declared is held by a weak reference, so that
-the list belongs to the process, as its memory does, and keeps nothing alive; several caches of one name are
-added up.
+The list belongs to the process.  It holds weak references and keeps nothing alive.  The sizes of several
+caches with one name are added up.
 """
 
 import sys

@@ -155,11 +155,11 @@ class Audio:
 
 @value_class
 class Reasoning:
-    """What the model thought before it went on.
+    """The reasoning of a model before its answer or its calls.
 
-    ``text`` is the reasoning itself, ``summary`` what it was summed up to.  ``signature`` vouches for the
-    text, ``redacted`` stands for one that may not be read, ``encrypted`` holds it for the upstream alone:
-    each has a meaning only where it was made.
+    ``text`` is the reasoning itself, ``summary`` its summary.  ``signature`` is the provider's signature of
+    the text, ``redacted`` replaces a text that nobody may read, and ``encrypted`` is a text that only the
+    upstream can read.  Each is valid only at the provider that made it.
     """
 
     text: str = ""

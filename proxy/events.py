@@ -122,7 +122,8 @@ class ToolResult:
     ``content`` is the text for the model: the tool's full output, or for a failure the JSON
     object ``{"ok": false, "error_code": …, "message": …}``.  ``images`` belong to it; a wire that
     cannot carry them says so in their place.  ``redacted`` is what everyone but the model may see.
-    ``milliseconds`` is the time the call took, 0 where nothing ran.
+    ``milliseconds`` is the time the call took, 0 where nothing ran.  ``waits`` says that the call has not
+    come to its end: it goes on once a person has decided about what it called itself.
     """
 
     call_id: str
@@ -135,6 +136,7 @@ class ToolResult:
     arguments_redacted: Any = None
     milliseconds: float = 0.0
     images: tuple[ResultImage, ...] = ()
+    waits: bool = False
 
     def to_keep(self) -> "ToolResult":
         """The same with words for its images, as it is kept for a repeat of its request."""

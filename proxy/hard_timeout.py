@@ -17,7 +17,8 @@ _GRACE_S: Final = 0.05
 
 
 class HardTimeout:
-    """Waits for work of one owner.  What takes too long is cancelled, and ends where nobody waits for it."""
+    """Waits for work of one owner, with a deadline.  Work past its deadline is cancelled, and the caller does
+    not wait for its end."""
 
     def __init__(self) -> None:
         self._left: set[asyncio.Task[Any]] = set()

@@ -23,10 +23,10 @@ change of thread takes a tenth of a millisecond."""
 
 
 async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What ``work`` returns or raises.
+    """Run ``work`` in a thread, and return or raise what it does.
 
-    A thread cannot be stopped: whoever is cancelled while waiting still leaves only when the work has ended,
-    so that nothing that it uses is used by anybody else before.
+    A thread cannot be stopped.  So a cancelled caller still waits for the end of the work; until then nobody
+    else may use the same data.
     """
     done = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
     try:

@@ -9,8 +9,9 @@ themselves, and so do the tests of schemas, migrations and files, which call the
 import copy
 import sqlite3
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -27,8 +28,10 @@ _KEPT_OF_ONE_NAME = 8
 class _Contracts:
     """``function._contract``, which makes the contract of equal signatures once.
 
-    Two signatures are equal if they are written alike, since fields of pydantic do not compare themselves.
-    A validator is written with its address.  It is kept with its contract, so nothing else gets that address.
+    Two signatures are equal if they are written alike and name the same classes, since fields of pydantic do
+    not compare themselves.  A validator is written with its address, and a class is told by its own: two
+    tests may each have a class of the same name.  Both are kept with the contract, so nothing else gets their
+    addresses.
     """
 
     def __init__(self) -> None:
@@ -44,7 +47,8 @@ class _Contracts:
         """The contract; raises what the real function raises, which is not kept."""
         if declaration.parameters is not None:
             return _contract(identifier, arguments, declaration, where)
-        signature = f"{declaration.redaction} {list(arguments.items())}"
+        classes = [id(one) for annotation, _ in arguments.values() for one in _classes(annotation)]
+        signature = f"{declaration.redaction} {list(arguments.items())} {classes}"
         made = self._made.setdefault(identifier, {})
         if signature not in made:
             contract = _contract(identifier, arguments, declaration, where)
@@ -55,26 +59,38 @@ class _Contracts:
         return copy.deepcopy(schema), validate, unpack, copy.deepcopy(defaults)
 
 
+def _classes(annotation: Any) -> Iterator[type]:
+    """The classes that stand in an annotation."""
+    if isinstance(annotation, type):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _classes(part)
+
+
 class _Schemas:
     """``make_schema``, which runs the migrations once and copies their tables."""
 
     def __init__(self) -> None:
-        self._empty: bytes | None = None
+        self._empty: sqlite3.Connection | None = None
 
     def __call__(self, connection: sqlite3.Connection) -> None:
         """Fill an empty database in memory."""
         if self._empty is None:
-            make_schema(connection)
-            self._empty = connection.serialize()
-        else:
-            connection.deserialize(self._empty)
+            self._empty = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            make_schema(self._empty)
+        self._empty.backup(connection)
+
+    def close(self) -> None:
+        """Let go of the tables."""
+        if self._empty is not None:
+            self._empty.close()
 
 
 @pytest.fixture(autouse=True, scope="session")
 def quick_starts() -> Iterator[None]:
     """Puts these in the place of the real functions."""
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, closing(_Schemas()) as schemas:
         patch.setattr("proxy.tools.providers.function._contract", _Contracts())
-        patch.setattr("proxy.store.sqlite.memory.make_schema", _Schemas())
+        patch.setattr("proxy.store.sqlite.memory.make_schema", schemas)
         patch.setattr("proxy.server.compose.ui.StaticFiles", cache(StaticFiles))
         yield

@@ -5,21 +5,14 @@ from aiohttp's.  The peers are plain sockets and go in step with each other, so 
 read and one write, and the count is the same on every machine.
 """
 
-import asyncio
-import contextlib
 import json
 import threading
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from call_count import CALLS_PER_CALLBACK_OF_A_BURST, Count
-from logged import logged_to
-from running_proxy import Proxy, make_config, running
-
-PROBES = str(Path(__file__).resolve().parent / "probe_tools.py")
+from running_proxy import Proxy
+from stepping import CHAT, END, EVENT, RESPONSES, Steps, Talk, stepping
 
 # What a change may make of it is written here: measured, and a tenth more for other versions of Python
 # and aiohttp.  Whoever lowers a figure lowers its bound; whoever raises one says why in the commit.
@@ -45,30 +38,6 @@ CALLS_PER_TOOL_TURN = 1730  # 1664 to 1680
 # 2001 to 2020: its claim committed before it runs, and what came of it after.
 CALLS_PER_TOOL_TURN_WITH_EFFECT = 2080
 
-EVENT = (
-    b'data: {"id":"c1","object":"chat.completion.chunk","created":7,"model":"m",'
-    b'"choices":[{"index":0,"delta":{"content":"word "},"finish_reason":null}]}\n\n'
-)
-END = (
-    b'data: {"id":"c1","object":"chat.completion.chunk","created":7,"model":"m",'
-    b'"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
-)
-PLACE = b'"item_id":"msg_1","output_index":0,"content_index":0'
-RESPONSES_OPENING = (
-    b'data: {"type":"response.created","sequence_number":0,"response":{"id":"resp_1","status":"in_progress",'
-    b'"model":"m","output":[]}}\n\n'
-    b'data: {"type":"response.output_item.added","sequence_number":1,"output_index":0,"item":{"id":"msg_1",'
-    b'"type":"message","role":"assistant","content":[]}}\n\n'
-)
-RESPONSES_EVENT = (
-    b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":7,'
-    + PLACE
-    + b',"delta":"word ","logprobs":[],"obfuscation":"x7Ki"}\n\n'
-)
-RESPONSES_END = (
-    b'data: {"type":"response.completed","sequence_number":9,"response":{"id":"resp_1","status":"completed",'
-    b'"model":"m","output":[]}}\n\n'
-)
 CALLED = (
     b'data: {"id":"c1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,'
     b'"delta":{"role":"assistant","tool_calls":[{"index":0,"id":"call_1","type":"function","function":'
@@ -76,64 +45,6 @@ CALLED = (
     b'data: {"id":"c1","object":"chat.completion.chunk","created":7,"model":"m",'
     b'"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}\n\ndata: [DONE]\n\n'
 )
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-
-
-@dataclass(frozen=True)
-class Talk:
-    """What a client asks for on a wire, and what it is told."""
-
-    path: str
-    ask: dict[str, Any]
-    opening: bytes
-    event: bytes
-    end: bytes
-
-
-CHAT = Talk("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}, b"", EVENT, END)
-RESPONSES = Talk("/v1/responses", {"input": "hi"}, RESPONSES_OPENING, RESPONSES_EVENT, RESPONSES_END)
-
-
-class Steps:
-    """An upstream that says one chunk whenever it is told to."""
-
-    def __init__(self) -> None:
-        self.queue: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self.port = 0
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                opening = (await reader.readuntil(b"\r\n\r\n")).lower()
-                length = int(opening.partition(b"content-length:")[2].partition(b"\r\n")[0])
-                await reader.readexactly(length)
-                writer.write(HEAD)
-                while (data := await self.queue.get()) is not None:
-                    writer.write(b"%x\r\n%s\r\n" % (len(data), data))
-                    await writer.drain()
-                writer.write(b"0\r\n\r\n")
-        writer.close()
-
-
-@contextlib.asynccontextmanager
-async def stepping(
-    *, tools: bool, path: Path, text_calls: str = "off", content: str = "tools"
-) -> AsyncIterator[tuple[Proxy, Steps]]:
-    """A proxy with all that it does by default, before an upstream that goes in steps."""
-    steps = Steps()
-    server = await asyncio.start_server(steps.serve, "127.0.0.1", 0)
-    steps.port = server.sockets[0].getsockname()[1]
-    config = make_config(
-        {"base_url": f"http://127.0.0.1:{steps.port}/v1", "text_calls": text_calls},
-        allow=("core__*", "probe_tools__echo", "probe_tools__buy") if tools else (),
-        modules=(PROBES,),
-        store={"url": f"sqlite:///{path}/r.db", "content": content},
-        limits={"requests": ("1000000/minute",)},
-    )
-    with (path / "log").open("w") as sink, logged_to(sink):
-        async with running(config) as proxy:
-            yield proxy, steps
-    server.close()
 
 
 async def one_stream(
@@ -162,14 +73,19 @@ async def one_stream(
     return count.calls
 
 
+async def least(proxy: Proxy, steps: Steps, chunks: int, talk: Talk = CHAT, *, at_once: int = 1) -> int:
+    """The calls of the cheapest of three such streams: timers that go off meanwhile only ever add some."""
+    return min([await one_stream(proxy, steps, chunks, talk, at_once=at_once) for _ in range(3)])
+
+
 async def counted(tools: bool, path: Path, content: str = "tools") -> tuple[float, float]:
     """Calls for each chunk, and for a request with its first."""
     async with stepping(tools=tools, path=path, content=content) as (proxy, steps):
         # What happens once: sessions, caches, the first row.  A head is known when it comes again.
         for _ in range(4):
             await one_stream(proxy, steps, 3)
-        short = await one_stream(proxy, steps, 10)
-        long = await one_stream(proxy, steps, 110)
+        short = await least(proxy, steps, 10)
+        long = await least(proxy, steps, 110)
     per_chunk = (long - short) / 100
     return per_chunk, short - 9 * per_chunk
 
@@ -220,8 +136,8 @@ async def test_a_chunk_whose_text_may_hold_calls_stays_within_its_bound(
     talk = Talk(CHAT.path, CHAT.ask, b"", event, END)
     async with stepping(tools=True, path=tmp_path, text_calls="hermes") as (proxy, steps):
         await one_stream(proxy, steps, 3, talk)
-        short = await one_stream(proxy, steps, 10, talk)
-        long = await one_stream(proxy, steps, 110, talk)
+        short = await least(proxy, steps, 10, talk)
+        long = await least(proxy, steps, 110, talk)
     per_chunk = (long - short) / 100
     assert 0.7 * bound < per_chunk <= bound, f"{per_chunk:.1f} calls for each chunk"
 
@@ -234,8 +150,8 @@ async def test_a_chunk_that_crosses_stays_within_its_bound(path: str, tmp_path: 
     talk = Talk(path, ask, b"", EVENT, END)
     async with stepping(tools=True, path=tmp_path) as (proxy, steps):
         await one_stream(proxy, steps, 3, talk)
-        short = await one_stream(proxy, steps, 10, talk)
-        long = await one_stream(proxy, steps, 110, talk)
+        short = await least(proxy, steps, 10, talk)
+        long = await least(proxy, steps, 110, talk)
     per_chunk = (long - short) / 100
     assert 0.7 * bound < per_chunk <= bound, f"{per_chunk:.1f} calls for each chunk"
 
@@ -257,8 +173,8 @@ async def test_a_chunk_of_responses_stays_within_its_bound(tmp_path: Path) -> No
     bound = CALLS_PER_CHUNK_OF_RESPONSES_WITH_TOOLS
     async with stepping(tools=True, path=tmp_path) as (proxy, steps):
         await one_stream(proxy, steps, 3, RESPONSES)
-        short = await one_stream(proxy, steps, 10, RESPONSES)
-        long = await one_stream(proxy, steps, 110, RESPONSES)
+        short = await least(proxy, steps, 10, RESPONSES)
+        long = await least(proxy, steps, 110, RESPONSES)
     per_chunk = (long - short) / 100
     assert 0.7 * bound < per_chunk <= bound, f"{per_chunk:.1f} calls for each chunk"
 
@@ -270,8 +186,8 @@ async def test_events_that_come_at_once_stay_within_their_bound(text_calls: str,
     bound = CALLS_PER_EVENT_AT_ONCE_WITH_TOOLS
     async with stepping(tools=True, path=tmp_path, text_calls=text_calls) as (proxy, steps):
         await one_stream(proxy, steps, 3)
-        short = await one_stream(proxy, steps, 11, at_once=10)
-        long = await one_stream(proxy, steps, 11, at_once=60)
+        short = await least(proxy, steps, 11, at_once=10)
+        long = await least(proxy, steps, 11, at_once=60)
     per_event = (long - short) / 500
     assert 0.7 * bound < per_event <= bound, f"{per_event:.1f} calls for each event"
 

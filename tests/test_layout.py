@@ -423,8 +423,10 @@ MADE_OF_DATA: dict[str, str] = {
     "proxy.relay.base.RunSettings": "one field for each setting of runs",
     "proxy.relay.offer.Offer": "one decision about names, as data",
     "proxy.relay.routing.router.ServedUpstream": "one field for each setting of an upstream",
+    "proxy.relay.memory.agent_turns.AgentTurn": "what is kept of one turn of an agent",
     "proxy.relay.memory.turns.LastTurn": "what is kept of one turn",
     "proxy.relay.memory.turns.Restored": "what was put back into one request",
+    "proxy.relay.nested.RunEnd": "what one run came to",
     "proxy.relay.run.run._Turn": "what is counted of one turn",
     "proxy.relay.run.state.TurnProgress": "how far one turn is, as data",
 }

@@ -73,10 +73,10 @@ def load(given: Path | None, options: Options | None = None, *, need_secrets: bo
 
 
 def start_logging(config: Config, *, worker: int = 0, serves: bool = False) -> None:
-    """Set the log up as configured: console on a terminal unless the format was chosen.
+    """Configure the log; on a terminal it is for people, unless a format was chosen.
 
-    What a process that ``serves`` prints from here on waits in a queue for whoever reads it, and is
-    dropped if nobody does; any other command waits for its reader.
+    If the process ``serves``, its output goes through a bounded queue, and is dropped if nobody reads it.
+    Any other command waits for its reader.
     """
     if serves:
         queue_output()
@@ -101,12 +101,11 @@ def log_format(config: Config) -> LogFormat | None:
 
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, on uvloop where there is one.
+    """Run a coroutine to its end, on uvloop if it is installed.
 
-    asyncio lets SystemExit and KeyboardInterrupt out of the event loop, whichever task raised them.
-    What a tool runs in a task of its own must not end the process: the loop is then taken up where it
-    was left, and the log says what happened.  What ``main`` raises comes out as ever, and so does a
-    real Ctrl-C.
+    asyncio lets SystemExit and KeyboardInterrupt leave the event loop, whichever task raised them.  An exit
+    in a task of a tool must not end the process.  So the loop continues where it stopped, and the log says
+    what happened.  Exceptions of ``main`` itself, and a real Ctrl-C, leave this function as usual.
     """
     begun: list[asyncio.Task[Any] | None] = []
     exits = ForeignExits()

@@ -108,7 +108,7 @@ class HeaderSection(Sequence[tuple[str, str]]):
         return HeaderSection(columns.names, columns.take(self.values))
 
     def lines(self) -> str:
-        """What stands in a message's head: a line for each, with its end.  Nothing is checked."""
+        """The header lines of a message, each with its line end.  The values are not checked."""
         parts = [*_around_values(self.names)]
         parts[1::2] = self.values
         return "".join(parts)

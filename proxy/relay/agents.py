@@ -3,9 +3,14 @@
 An agent's run has its own model, instructions, tools and turns.  It sees the task alone and gives back its
 report alone.  What it may use comes from the run that called it: the caller's rights, and of that run's
 budgets what is left.
+
+If a call of an agent needs an approval, its run suspends as that of a client does.  The call of the agent
+then ends, and names the approvals.  The run that called it asks its client.  Once somebody has decided, the
+tool of the agent is called again, and the agent's model is asked the same with the held turn.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -19,13 +24,15 @@ from proxy.errors import RequestError, ToolErrorCode, ToolFailure, ToolRelayErro
 from proxy.events import InnerCall, ToolCall, ToolProgress, ToolResult
 from proxy.http.headers import Headers
 from proxy.http.secrets import Secrets
-from proxy.relay.ask import Access, Ask, Identity, RequestHead, RequestOptions, UpstreamPermissions
+from proxy.relay.ask import Access, Ask, RequestHead, RequestOptions, UpstreamPermissions
 from proxy.relay.base import RunSettings
 from proxy.relay.body import Body
-from proxy.relay.nested import Nested, RunEnd
+from proxy.relay.memory.agent_turns import AgentCall, AgentTurn
+from proxy.relay.nested import AgentUsed, Nested, RunEnd
 from proxy.relay.offer import Wanted
 from proxy.relay.planning import Planner
 from proxy.relay.routing.router import Route, Router
+from proxy.relay.run.job import Job
 from proxy.relay.run.orchestrator import Orchestrator
 from proxy.relay.run.parents import Parent, Parents
 from proxy.tools.access.catalog import Selection
@@ -106,7 +113,7 @@ class AgentRuns:
         self._settings = settings
         self._run_ids = run_ids
         self._apart = apart
-        self._narrowed: Derived[tuple[Policy, str], tuple[Policy, Selection]] = Derived(
+        self._narrowed: Derived[tuple[Policy, str, bool], tuple[Policy, Selection]] = Derived(
             "agent_permissions", _NARROWED_BYTES, lambda _, made: 8000 + 500 * len(made[1].withheld)
         )
 
@@ -119,24 +126,67 @@ class AgentRuns:
             raise ToolFailure(
                 "the request has no turns left, so the agent was not asked", code="budget_exhausted"
             )
-        watch = _Watch(context)
+        watch, began = _Watch(context), time.monotonic()
         try:
-            end = await self._run(agent, task, context, parent, watch)
+            call = parent.calls.get(context.call_id)
+            used = await self._begin(call)
+            ask = self._ask(agent, task, context, parent, watch, used)
+            end = await self._run(agent, ask, parent, watch, used)
         finally:
             if watch.end is None or not watch.end.last:
                 parent.purse.give_turn_back()
         if end.untrusted:
             context.signals.untrusted = True
+        if end.asked and call is not None:
+            used += end.used + AgentUsed(seconds=time.monotonic() - began)
+            raise self._waits(ask, end, call, used)
         return _report(agent, end, stopped=watch.stopped)
 
-    async def _run(
-        self, agent: Agent, task: str, context: CallContext, parent: Parent, watch: "_Watch"
-    ) -> RunEnd:
+    async def _begin(self, call: AgentCall | None) -> AgentUsed:
+        """What the agent has used before; note that it goes on, if it does.
+
+        Claims of effects are forgotten after a time.  What is noted is not, so that an agent whose process
+        died as it went on does not go on again.  Raises :class:`~proxy.errors.ToolFailure`.
+        """
+        if call is None or call.goes_on is None or self._parents.turns is None:
+            return AgentUsed()
+        if call.goes_on.begun:
+            raise ToolFailure(
+                "the agent went on after the approval and nobody knows how it ended; what it was to do may "
+                "have been done: find out, or ask the user"
+            )
+        if not await self._parents.turns.begin(call.goes_on):
+            raise ToolFailure("this could not be put on record, so the agent did not go on")
+        return call.goes_on.used
+
+    def _waits(self, ask: Ask, end: RunEnd, call: AgentCall, used: AgentUsed) -> ToolFailure:
+        """Keep how an agent goes on that waits for approvals; the failure names them."""
+        ids = tuple(approval.id for approval in end.asked)
+        earlier = call.goes_on
+        if self._parents.turns is not None:
+            turn = AgentTurn(
+                run_id=ask.identity.run_id,
+                caller=ask.identity.caller,
+                approval_ids=ids,
+                body=ask.body.raw,
+                parent_run=call.run_id,
+                parent_turn=call.turn,
+                call=call.call if earlier is None else earlier.call,
+                spec_digest=call.spec_digest,
+                invocation_id="" if ask.nested is None else ask.nested.parent_call,
+                used=used,
+                continued=0 if earlier is None else earlier.continued + 1,
+                ephemeral=ask.nested is not None and not ask.nested.asking.keeps,
+            )
+            self._parents.turns.put(turn)
+        words = f"calls of the agent wait for an approval: {', '.join(ids)}"
+        return ToolFailure(words, code="approval_required")
+
+    async def _run(self, agent: Agent, ask: Ask, parent: Parent, watch: "_Watch", used: AgentUsed) -> RunEnd:
         """The end of the agent's run; it ends with the call, and with the run that called it."""
-        ask = self._ask(agent, task, context, parent, watch)
         running = asyncio.get_running_loop().create_task(self._serve(agent, ask))
         parent.running.add(running)
-        left_s = min(agent.timeout_s, parent.purse.seconds_left())
+        left_s = _seconds_left(agent, parent, used)
         try:
             await asyncio.wait({running}, timeout=max(left_s - _MARGIN_S, left_s / 2))
             if not running.done():
@@ -148,8 +198,10 @@ class AgentRuns:
                 await asyncio.wait({running})
         if not running.cancelled() and (error := running.exception()) is not None:
             raise error
-        if watch.end is None or (running.cancelled() and not watch.stopped):
+        if running.cancelled() and not watch.stopped:
             raise ToolFailure("the request was cancelled", code="cancelled")
+        if watch.end is None:
+            raise ToolFailure(f"the agent gave no report{_because(watch.stopped)}", code="timeout")
         return watch.end
 
     async def _serve(self, agent: Agent, ask: Ask) -> None:
@@ -159,15 +211,26 @@ class AgentRuns:
             bound = structlog.contextvars.bind_contextvars(run_id=run_id, agent=agent.name)
             try:
                 job = await self._planner.job(self._planner.begin(ask))
+                _check_goes_on(job)
                 await self._orchestrator.run(job, _Unheard())
             except ToolRelayError as error:
                 raise ToolFailure(f"the agent could not be asked: {error}") from error
             finally:
                 structlog.contextvars.reset_contextvars(**bound)
 
-    def _ask(self, agent: Agent, task: str, context: CallContext, parent: Parent, watch: "_Watch") -> Ask:
-        """The request that an agent's run is."""
+    def _ask(
+        self,
+        agent: Agent,
+        task: str,
+        context: CallContext,
+        parent: Parent,
+        watch: "_Watch",
+        used: AgentUsed,
+    ) -> Ask:
+        """The request that an agent's run is; where it goes on, the one that it was, and the held turn."""
         outer, purse = parent.ask, parent.purse
+        call = parent.calls.get(context.call_id)
+        goes_on = None if call is None else call.goes_on
         model = agent.model or parent.model
         try:
             routes = outer.access.permissions.router.routes(model, self._wire.dialect.wire, self._others)
@@ -177,13 +240,16 @@ class AgentRuns:
         if untrusted := parent.ledger.untrusted_before(parent.turn):
             # Nobody can tell whether a task quotes what the model has read.
             ledger.mark_untrusted(untrusted)
-        left_s = min(agent.timeout_s, purse.seconds_left())
+        left_s = _seconds_left(agent, parent, used)
         identity = outer.identity
-        permissions = self._permissions(agent, outer.access.permissions, routes)
+        can_ask = parent.asking.can_ask and self._parents.turns is not None and call is not None
+        permissions = self._permissions(agent, outer.access.permissions, routes, can_ask=can_ask)
+        asking = () if can_ask else permissions.asking
+        body = _body(agent, model, task, outer.body.payload, asking) if goes_on is None else _body_of(goes_on)
         return Ask(
-            Identity(self._run_ids(), identity.request_id, identity.caller, identity.key, is_person=False),
+            replace(identity, run_id=self._run_ids()),
             self._wire,
-            _body(agent, model, task, outer.body.payload, permissions.asking),
+            body,
             RequestHead(_authorization(outer.head.headers)),
             RequestOptions(wanted=Wanted(every=True), history=False),
             Access(permissions, routes, outer.access.meter),
@@ -193,10 +259,10 @@ class AgentRuns:
                 parent_call=context.invocation_id,
                 settings=replace(
                     self._settings,
-                    max_turns=agent.max_turns,
-                    max_calls=agent.max_calls,
-                    max_tokens=agent.max_tokens,
-                    max_cost=agent.max_cost,
+                    max_turns=max(agent.max_turns - used.turns, 1),
+                    max_calls=max(agent.max_calls - used.calls, 0),
+                    max_tokens=agent.max_tokens and max(agent.max_tokens - used.tokens, 1),
+                    max_cost=agent.max_cost and max(agent.max_cost - used.cost, 1),
                     request_timeout_s=left_s * (1 - _REPORT_SHARE),
                     budgets=f"agents.{agent.name}",
                     calls_setting=f"agents.{agent.name}.max_calls",
@@ -204,17 +270,21 @@ class AgentRuns:
                 purse=purse,
                 ledger=ledger,
                 watch=watch,
+                asking=replace(parent.asking, can_ask=can_ask, goes_on=goes_on is not None),
             ),
         )
 
     def _permissions(
-        self, agent: Agent, outer: UpstreamPermissions, routes: Sequence[Route]
+        self, agent: Agent, outer: UpstreamPermissions, routes: Sequence[Route], *, can_ask: bool
     ) -> _AgentPermissions:
-        """What of the caller's permissions is left for an agent, at the upstreams that may be asked."""
+        """What of the caller's permissions is left for an agent, at the upstreams that may be asked.
+
+        With ``can_ask`` it gets tools that need an approval, too.
+        """
         policies, selections = {}, {}
         for name in {route.served.upstream.name for route in routes}:
             policies[name], selections[name] = self._narrow(
-                agent, outer.policies[name], outer.selections[name]
+                agent, outer.policies[name], outer.selections[name], can_ask=can_ask
             )
         acts = any(
             spec.effect is not ToolEffect.READ_ONLY
@@ -223,11 +293,13 @@ class AgentRuns:
         )
         return _AgentPermissions(outer.router, policies, selections, acts)
 
-    def _narrow(self, agent: Agent, policy: Policy, selection: Selection) -> tuple[Policy, Selection]:
+    def _narrow(
+        self, agent: Agent, policy: Policy, selection: Selection, *, can_ask: bool
+    ) -> tuple[Policy, Selection]:
         """A policy, and of what it allows only the agent's tools, which no agent is among."""
         catalog = selection.catalog
         narrowed = self._narrowed.of(catalog)
-        key = (policy, agent.name)
+        key = (policy, agent.name, can_ask)
         if (known := narrowed.get(key)) is not None:
             return known
         setting = f"agents.{agent.name}.tools"
@@ -239,7 +311,7 @@ class AgentRuns:
             settings=(setting, setting, setting),
         )
         both = policy.intersect(own)
-        return narrowed.put(key, (both, catalog.select(both)))
+        return narrowed.put(key, (both, catalog.select(both, asks=can_ask)))
 
 
 def _body(agent: Agent, model: str, task: str, outer: Mapping[str, Any], asking: Sequence[str]) -> Body:
@@ -263,6 +335,30 @@ def _body(agent: Agent, model: str, task: str, outer: Mapping[str, Any], asking:
         "stream_options": {"include_usage": True},
     }
     return Body(orjson.dumps(payload), payload)
+
+
+def _body_of(turn: AgentTurn) -> Body:
+    """The request to an agent's model once more, with the message by which its held turn is found."""
+    payload: dict[str, Any] = orjson.loads(turn.body)
+    payload["messages"] = [*payload["messages"], {"role": "assistant", "content": turn.said}]
+    return Body(orjson.dumps(payload), payload)
+
+
+def _check_goes_on(job: Job) -> None:
+    """Check that an agent that goes on has its held turn, with all of its results.
+
+    Raises :class:`~proxy.errors.ToolFailure`.
+    """
+    nested, conversation = job.client.ask.nested, job.conversation
+    goes_on = nested is not None and nested.asking.goes_on
+    if goes_on and (conversation.approvals.waiting or not conversation.restored):
+        raise ToolFailure("the agent's turn was not found on record, so the agent did not go on")
+
+
+def _seconds_left(agent: Agent, parent: Parent, used: AgentUsed) -> float:
+    """The time that an agent has; what people take to decide does not count."""
+    least_s = min(_MARGIN_S, agent.timeout_s)
+    return min(max(agent.timeout_s - used.seconds, least_s), parent.purse.seconds_left())
 
 
 def _authorization(headers: Headers) -> Headers:

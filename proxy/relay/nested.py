@@ -1,16 +1,17 @@
 """Runs inside of runs: what an agent's run gets from the run that called it, and tells that run."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from proxy.approval_records import Approval
 from proxy.events import ToolCall, ToolResult
 from proxy.records import RunStatus
 from proxy.relay.base import RunSettings
 from proxy.tools.running.ledger import RunLedger
 from proxy.values import value_class
 
-__all__ = ["Nested", "Purse", "RunEnd", "RunWatch"]
+__all__ = ["AgentAsking", "AgentUsed", "Nested", "Purse", "RunEnd", "RunWatch"]
 
 
 class Purse:
@@ -95,13 +96,34 @@ class Purse:
 
 
 @value_class
+class AgentUsed:
+    """What an agent has used of its own budgets; ``cost`` is in billionths."""
+
+    turns: int = 0
+    calls: int = 0
+    tokens: int = 0
+    cost: int = 0
+    seconds: float = 0.0
+
+    def __add__(self, other: "AgentUsed") -> "AgentUsed":
+        return AgentUsed(
+            self.turns + other.turns,
+            self.calls + other.calls,
+            self.tokens + other.tokens,
+            self.cost + other.cost,
+            self.seconds + other.seconds,
+        )
+
+
+@value_class
 class RunEnd:
     """What a run came to.
 
     ``text`` is what the model wrote in its last turn, whole or not; ``finish_reason`` the upstream's word on
     it.  ``spent`` is the setting whose budget was used up, empty for none.  ``untrusted`` is a tool whose
     untrusted result the model has read, empty for none.  ``last`` says that the last turn was one without
-    tools, because no other was left.
+    tools, because no other was left.  ``used`` is what the run has used of its budgets.  ``asked`` are the
+    approvals that its last turn waits for.
     """
 
     status: RunStatus
@@ -111,6 +133,8 @@ class RunEnd:
     spent: str
     untrusted: str
     last: bool
+    used: AgentUsed = AgentUsed()
+    asked: Sequence[Approval] = ()
 
 
 class RunWatch(Protocol):
@@ -129,6 +153,21 @@ class RunWatch(Protocol):
         ...
 
 
+@value_class
+class AgentAsking:
+    """What an agent's run has to do with approvals.
+
+    ``can_ask`` says that the client of the run that called it can be asked about its calls, and ``asked_in``
+    are the runs of that conversation that have asked.  With ``goes_on`` it goes on from a held turn.  Without
+    ``keeps`` that client asked that nothing be stored.
+    """
+
+    can_ask: bool = False
+    goes_on: bool = False
+    keeps: bool = True
+    asked_in: Sequence[str] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Nested:
     """What makes a run an agent's: the call that it is inside of, and what it has from there.
@@ -136,6 +175,7 @@ class Nested:
     ``agent`` is the agent's name, ``parent_run`` the id of the run that called it, and ``parent_call`` the
     id of the execution of its tool.  ``settings`` are its own budgets.  It takes what it uses from
     ``purse``, and its effects are in ``ledger`` with those of the run that called it.
+    ``asking`` says what it has to do with approvals.
     """
 
     agent: str
@@ -145,3 +185,4 @@ class Nested:
     purse: Purse
     ledger: RunLedger
     watch: RunWatch
+    asking: AgentAsking = field(default_factory=AgentAsking)

@@ -1,7 +1,7 @@
-"""What each upstream's part in a request would be: handed on as it is, or a run with a job.
+"""Plans a request for one upstream: pass it through as it is, or make a run with a job.
 
-The same bytes are planned for anew for each upstream that is asked: its tools, names and habits differ.
-Nothing here knows where a request comes from: whoever can fill an :class:`Ask` can have it run.
+The same bytes are planned anew for each upstream that is asked, because tools, names and habits differ.  This
+module does not know HTTP: any code that fills an :class:`Ask` can start a run.
 """
 
 import time
@@ -24,7 +24,7 @@ from proxy.relay.memory.outcomes import MemoryOutcome
 from proxy.relay.memory.references import item_not_found
 from proxy.relay.memory.run_memory import RunMemory
 from proxy.relay.metering import price_of
-from proxy.relay.nested import Purse
+from proxy.relay.nested import AgentAsking, Purse
 from proxy.relay.offer import Offer, OfferRules, Offers, Wanted, asking_too, guard, is_reserved
 from proxy.relay.ports import port_of, text_call_rules
 from proxy.relay.routing.fallback import Candidates
@@ -41,7 +41,7 @@ from proxy.relay.run.job import (
     ToolAccess,
     UpstreamSide,
 )
-from proxy.relay.run.parents import Parent, Parents
+from proxy.relay.run.parents import Parent, Parents, can_wait
 from proxy.tools.running.ledger import RunLedger
 from proxy.values import value_class
 from proxy.wires.client_port import ClientRequest, LoadsModels, RefersToItems
@@ -71,10 +71,8 @@ class Planning:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one upstream is to do with a request: a job, or to be handed it as it is.
-
-    ``answer`` is what the client is told where no upstream need be asked, as JSON.
-    """
+    """The plan for one upstream: a job, or to pass the request through.  ``answer`` is a finished answer as
+    JSON, if no upstream has to be asked."""
 
     route: Route
     job: Job | None
@@ -235,7 +233,7 @@ class Planner:
             draft.offer_fingerprint,
             is_person=draft.is_person,
             local=ask.local,
-            settle=self._settle(planning, request, route),
+            settle=self._settle(planning, draft),
             why_not=_why_not(draft),
         )
         if read_before and not restored.untrusted:
@@ -249,12 +247,13 @@ class Planner:
             return Plan(route, None)
         return Plan(route, await self._job(planning, draft, restored))
 
-    def _settle(self, planning: Planning, request: ClientRequest, route: Route) -> Settle | None:
+    def _settle(self, planning: Planning, draft: _Draft) -> Settle | None:
         """What finds out about approvals of the one who asks; ``None`` where there are none."""
         if not self._approvals.enabled:
             return None
-        ask, upstream = planning.ask, route.served.upstream.name
+        ask, request, upstream = planning.ask, draft.request, draft.route.served.upstream.name
         permissions = ask.access.permissions
+        selection = permissions.selections[upstream]
 
         async def settle(ids: Sequence[str], untrusted: str) -> Answers:
             ledger = RunLedger()
@@ -263,13 +262,22 @@ class Planner:
             planning.purse = planning.purse or Purse.of(
                 self._budgets.within(request.max_calls), time.monotonic
             )
-            parent = Parent(ask, request.model, ledger, 1, planning.purse)
+            parent = Parent(
+                ask,
+                request.model,
+                ledger,
+                1,
+                planning.purse,
+                asking=AgentAsking(
+                    selection.asks and draft.is_person and can_wait(request), keeps=request.keeps
+                ),
+            )
             resuming = Resuming(
                 ask.identity,
                 permissions.policies[upstream],
-                permissions.selections[upstream].catalog,
+                selection.catalog,
                 ask.access.meter,
-                lambda approval: self._parents.continuing(approval, parent),
+                lambda agent: self._parents.continuing(agent, parent),
             )
             return await self._approvals.settle(ids, resuming)
 
@@ -304,6 +312,9 @@ class Planner:
         if offer:
             request.check_history(lambda name: is_reserved(name, offer, request))
         is_person = ask.identity.is_person or bool(request.people and self._settings.people_in_bodies)
+        is_person = is_person or (
+            ask.nested is not None and (ask.nested.asking.can_ask or ask.nested.asking.goes_on)
+        )
         fingerprint = offer.fingerprint if offer and is_person and ask.options.history else None
         must_run = bool(route.wire or rules or offer or request.chosen or request.brings_ours)
         return _Draft(route, request, port, editor, offer, fingerprint, is_person, must_run)
@@ -341,7 +352,14 @@ class Planner:
                 offer_fingerprint=draft.offer_fingerprint,
                 repeat_key=planning.repeat_key,
                 local=ask.local,
-                approvals=Continued(restored.waiting, restored.ran, planning.purse, restored.asked_in),
+                approvals=Continued(
+                    restored.waiting,
+                    restored.ran,
+                    planning.purse,
+                    restored.asked_in,
+                    restored.waits,
+                    restored.asked,
+                ),
                 recall=restored.recall,
             ),
             Accounting(meter, price_of(meter, self._prices, route, payload)),

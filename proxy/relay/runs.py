@@ -12,7 +12,7 @@ __all__ = ["Runs"]
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """What plans and runs an :class:`~proxy.relay.planning.Ask`, whoever asks, and what it is made of."""
+    """Plans and runs an :class:`~proxy.relay.planning.Ask`, for any part of the server."""
 
     planner: Planner
     orchestrator: Orchestrator

@@ -1,4 +1,4 @@
-"""What a client is told of a response that ends before it is whole."""
+"""Errors for clients whose response ends early."""
 
 import asyncio
 from collections.abc import Mapping

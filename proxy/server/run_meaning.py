@@ -32,6 +32,8 @@ def meaning_of_run(detail: RunDetail) -> str:
 def _suspended(detail: RunDetail) -> str:
     if detail.continued_by:
         return f"The run ended with calls that waited, and {detail.continued_by[0].id} goes on from it."
+    if parent := detail.run.parent_run:
+        return f"The agent waits until a person has decided about its calls and {parent} is continued."
     if detail.run.finish_reason == "tool_calls":
         return "The run waits for the next request of its client, which has calls to run or to decide about."
     return "The run waits until a person has decided about its calls and its client sends the next request."

@@ -1,7 +1,7 @@
-"""How records become rows of the SQL schema, and rows records again.
+"""Conversion of records to rows of the SQL schema, and back.  No I/O.
 
-Nothing here does I/O.  What comes from a client, a model or a tool is made to fit first: text
-that is no Unicode and numbers past 64 bits would otherwise make a database refuse the row.
+Data from clients, models and tools is adapted first: a database would refuse a row with invalid Unicode or
+with numbers past 64 bits.
 """
 
 import json

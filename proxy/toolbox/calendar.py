@@ -1,8 +1,8 @@
 """``calendar__list_events``: the events of a Google calendar.
 
-``events.list`` of https://developers.google.com/workspace/calendar/api/v3/reference/events/list,
-page by page.  What stands in an event was written by whoever sent the invitation, so the output is
-not to be trusted, and the record shows ids and times only.
+Source: ``events.list`` of https://developers.google.com/workspace/calendar/api/v3/reference/events/list, page
+by page.  The sender of an invitation writes its text, so the output is untrusted, and the record shows ids
+and times only.
 """
 
 from collections.abc import Callable

@@ -185,7 +185,7 @@ class TestedCall:
         """Fail if any of these is in the record, the log, or the redacted views of the call."""
         for text in texts:
             if text in self.seen or repr(text)[1:-1] in self.seen:
-                raise AssertionError(f"{text!r} can be seen in what is logged and recorded: {self.seen}")
+                raise AssertionError(f"{text!r} appears in the log and the record: {self.seen}")
 
 
 class _Rows:

@@ -133,7 +133,7 @@ class ClientRequest(Protocol):
 
     @property
     def people(self) -> str:
-        """Whom the body names (``user``, ``safety_identifier``), in one form; empty for nobody."""
+        """The people whom the body names (``user``, ``safety_identifier``), in one form; empty for none."""
         ...
 
     @property
@@ -332,10 +332,9 @@ class CarryingWriter(Protocol):
 
 
 class TurnEncoder(Protocol):
-    """One turn of an upstream of another dialect, as a server of the client's dialect would have sent it.
+    """Encodes one turn of an upstream of another dialect, as a server of the client's dialect would send it.
 
-    What it makes of a turn is read by a :class:`StreamWriter` of the same dialect as if it had come from an
-    upstream of that dialect.
+    A :class:`StreamWriter` of the client's dialect reads the encoded turn like one of its own upstreams.
     """
 
     @property
@@ -344,9 +343,9 @@ class TurnEncoder(Protocol):
         ...
 
     def encode(self, frame: Frame) -> list[Frame]:
-        """What a frame of a stream says, by its events alone, as frames of the client's dialect.
+        """Encode the events of a frame as frames of the client's dialect.
 
-        Nothing is said of the stream's end here, not even for a frame that is an end mark.
+        It writes no end of the stream, not even for a frame that is an end mark.
         """
         ...
 
@@ -374,10 +373,10 @@ class ContinuingEncoder(TurnEncoder, Protocol):
 
 @runtime_checkable
 class TextEncoder(TurnEncoder, Protocol):
-    """One that can write pieces of a text without frames, as long as nothing else is said.
+    """An encoder that can also write pieces of text without frames, while the turn has nothing but text.
 
-    What :meth:`write_text` wrote is told by :meth:`tell_text` before anything else is encoded.  The bytes are
-    those that :meth:`TurnEncoder.encode` would have made of the same pieces.
+    Before anything else is encoded, :meth:`tell_text` must report the text that :meth:`write_text` wrote.
+    The bytes are the same that :meth:`TurnEncoder.encode` would make of these pieces.
     """
 
     def text_is_open(self, kind: type[TurnEvent]) -> bool:

@@ -1,9 +1,9 @@
-"""A client of one dialect on an upstream of another: both ports of its upstream, seen from the client's side.
+"""A client of one dialect with an upstream of another: both ports of the upstream, from the client's side.
 
-The request is read into a :class:`~proxy.conversation.Conversation`, from which the upstream's dialect
-writes a body of its own; from there on that dialect's editor works on it, turn after turn.  What the upstream
-says is read by its own reader, and the client's encoder makes frames of the client's dialect from its events.
-Neither dialect knows the other, and neither the run nor the writer knows that there are two.
+The request is read into a :class:`~proxy.conversation.Conversation`.  The upstream's dialect writes a body
+from it, and its editor changes that body turn after turn.  The upstream's reader reads the answer, and the
+client's encoder makes frames of the client's dialect from the events.  Neither dialect knows the other.  The
+run and the writer do not know that there are two.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -6,7 +6,7 @@ An :class:`UpstreamPort` makes a :class:`BodyEditor` (the request as it goes ups
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol, runtime_checkable
 
 from proxy.errors import WireError
 from proxy.events import Frame, ResultImage, ToolCall, ToolDefinition
@@ -15,6 +15,7 @@ from proxy.wires.client_port import ClientRequest
 from proxy.wires.dialect import Dialect
 
 __all__ = [
+    "NO_TURN",
     "BodyEditor",
     "CachingEditor",
     "ChainedEditor",
@@ -28,6 +29,9 @@ __all__ = [
     "TurnReader",
     "UpstreamPort",
 ]
+
+NO_TURN: Final = b'{"messages":[],"calls":[],"items":[]}'
+"""What a :class:`BodyEditor` of any dialect restores as nothing: the client's message is taken away."""
 
 
 Mask = Callable[[str, str], str]
@@ -259,7 +263,7 @@ class TranslatingReader(TurnReader, Protocol):
 
     @property
     def left_out(self) -> Collection[str]:
-        """What the upstream said so far and the client's dialect has no form for, in words for the record."""
+        """The parts of the answer so far that the client's dialect cannot express, by their names."""
         ...
 
 

@@ -114,7 +114,7 @@ async def test_a_refused_call_of_an_agent_never_runs(watch: Watch, tmp_path: Pat
 
 
 async def test_an_approved_agent_knows_what_was_read_before(watch: Watch, tmp_path: Path) -> None:
-    """Where the model had read an untrusted result, the agent begins in that state, and may not act."""
+    """Where the model had read an untrusted result, the agent begins in that state, and has to ask."""
 
     def stranger(asked: Asked) -> Turn:
         if not asked.results:
@@ -127,8 +127,9 @@ async def test_an_approved_agent_knows_what_was_read_before(watch: Watch, tmp_pa
         return Turn(asked.results[0]) if asked.results else Turn(calls=[(BUY, {"what": "milk"})])
 
     async with served(Models({"boss": stranger, "small": buys}), tmp_path, RESEARCHER) as proxy:
-        assert "approval_required" in await decided(proxy, "")
-    assert "buy" not in watch.started
+        notice = await decided(proxy, "")
+        assert f"{BUY} with" in notice
+        assert "buy" not in watch.started
     async with served(Models({"boss": boss, "small": buys}), tmp_path, RESEARCHER) as proxy:
         assert "milk" in await decided(proxy, "")
     assert watch.started[-1] == "buy"
@@ -138,7 +139,7 @@ async def test_an_approved_agent_knows_what_was_read_before(watch: Watch, tmp_pa
 async def test_an_agent_is_told_which_tools_it_cannot_ask_for(
     watch: Watch, tmp_path: Path, calls: bool
 ) -> None:
-    """It does not get them, and a call that its model makes all the same does not run."""
+    """Where its client cannot be asked, it does not get them, and a call of one does not run."""
 
     def small(asked: Asked) -> Turn:
         if calls and not asked.results:
@@ -147,7 +148,8 @@ async def test_an_agent_is_told_which_tools_it_cannot_ask_for(
 
     models = Models({"boss": boss, "small": small})
     async with served(models, tmp_path, BUY) as proxy:
-        said = await say(proxy, QUESTION)
+        body = {"model": "boss", "messages": [QUESTION], "response_format": {"type": "json_object"}}
+        said = (await proxy.ask(body)).json["choices"][0]["message"]["content"]
         log: Any = proxy.services.store
         assert not await log.list_approvals(ApprovalFilter())
     assert ("approval_required" in said) is calls

@@ -31,6 +31,11 @@ from proxy.store.base import RunDetail
             "The run waits until a person has decided about its calls and its client sends the next request.",
         ),
         (
+            {"status": "suspended", "parent_run": "run_0"},
+            {},
+            "The agent waits until a person has decided about its calls and run_0 is continued.",
+        ),
+        (
             {"status": "suspended", "finish_reason": "stop"},
             {"continued_by": [run("run_2")]},
             "The run ended with calls that waited, and run_2 goes on from it.",

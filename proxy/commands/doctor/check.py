@@ -71,10 +71,10 @@ class CheckedServices(Protocol):
 
 
 async def check_composed(config: Config, *, probing: bool, known: Sequence[ConfigError] = ()) -> int:
-    """:func:`check` over the services as the server would make them, with no record opened or made.
+    """Check the services as the server would compose them, without opening or making a record.
 
-    ``known`` are the faults that the configuration was found to have; ``config`` is what they leave of it.
-    What one part of the start lacks does not hide what another one lacks: all of it is told.
+    ``known`` are the faults of the configuration; ``config`` is its usable rest.  One fault does not hide
+    another: all are reported.
     """
     faults = Faults(known)
     config = _less_unreadable(config, known)

@@ -17,9 +17,10 @@ _MEMORY: Final = "memory:"
 
 
 async def keep_diagnosis(config: Config, name: str, model: str, findings: Sequence[KeptFinding]) -> None:
-    """Keep findings of the upstream ``name``, whose words hold no secret, in place of earlier ones.
+    """Store the findings of the upstream ``name`` in place of earlier ones.  They contain no secret.
 
-    Makes no record where there is none.  What goes wrong is told and is no failure: the findings were shown.
+    If there is no record, none is made.  A failure is printed, but does not fail the command, because the
+    findings were shown.
     """
     if config.store.url.startswith(_MEMORY):
         say_error("the web UI will not show these results: store.url is memory:, which keeps nothing")

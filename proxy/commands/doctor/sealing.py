@@ -1,4 +1,4 @@
-"""What an operator is told about the encryption of the record."""
+"""Lines for an operator about the encryption of the record."""
 
 from proxy.server.config.load import Config
 from proxy.store.factory import sqlite_path

@@ -1,7 +1,7 @@
-"""What one worker asks all others, handed around by the supervisor.
+"""Questions of one worker to all others, which the supervisor passes on.
 
-What workers tell under some names is remembered: what one told last stands for it where it says nothing
-in time, and after its end.  So a sum over all of them does not fall when one goes.
+For some names the supervisor remembers each worker's last answer.  It stands in if the worker does not answer
+in time, and after the worker has ended.  So a sum over all workers does not fall when one of them ends.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""What a supervisor knows of a configuration, and what it is handed when it begins.
+"""The part of a configuration that a supervisor knows, and the data with which it starts.
 
-A supervisor holds no configuration, since the library that checks one would more than double its memory.
-Whoever reads the configuration makes a :class:`Plan` of it.
+A supervisor does not load the configuration, because the library that checks it would more than double its
+memory.  The process that reads the configuration makes a :class:`Plan` of it.
 """
 
 import os

@@ -61,7 +61,7 @@ def _listening(table: str, port: int) -> list[str]:
 
 
 def explain_holders(holders: list[Holder]) -> tuple[str, str]:
-    """Who has the port, and what to do about it; empty where nobody knows."""
+    """Which process has the port, and what to do about it; empty if that is unknown."""
     ours = [holder for holder in holders if holder.name in (SUPERVISOR, WORKER)]
     supervisors = [holder for holder in ours if holder.name == SUPERVISOR]
     if supervisors:

@@ -48,7 +48,7 @@ async def serve(config: Config, overrides: Overrides | None = None) -> None:
 def banner(
     config: Config, services: CheckedServices, address: str, authentication: Authentication
 ) -> list[str]:
-    """What was started: the address, who comes in, the upstreams, the tools and what keeps others back."""
+    """The lines that a start prints: address, authentication, upstreams, tools, and obstacles."""
     lines = [f"toolrelay listens on {address}/v1", *entrance_lines(config, authentication)]
     lines += bounds_of_keys(authentication, services.catalog)[1]
     for name, upstream in config.upstreams.items():

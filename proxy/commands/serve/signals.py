@@ -14,9 +14,9 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 class Signals:
-    """What a serving process is told: ``stop``, after that ``hurry``; or ``retire``, where others go on.
+    """The requests to a serving process: ``stop``, then ``hurry``; or ``retire`` if other processes continue.
 
-    ``abandoned`` says that its supervisor has gone, and that another server may need the port now.
+    ``abandoned`` says that its supervisor has ended, and that another server may need the port now.
     """
 
     def __init__(self) -> None:

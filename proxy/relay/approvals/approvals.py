@@ -4,14 +4,18 @@ For each call that needs an approval, a row (:class:`~proxy.approval_records.App
 the client is told.  The turn is held, with marks in place of the results.  The client's next request replaces
 each mark by a result: an approved call runs now, once, with the arguments of the row; a refused one gives an
 error.
+
+A turn can also wait for an agent, whose own calls need approvals.  Once these are decided, the agent goes on:
+its tool is called again, in a place of its own, so that this happens once.
 """
 
+import asyncio
 import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import orjson
@@ -24,6 +28,7 @@ from proxy.approval_records import (
     ApprovalLog,
     ApprovalStatus,
     Decided,
+    approval_ids_in,
 )
 from proxy.chance import drawn
 from proxy.errors import RequestError, StoreError, ToolErrorCode, ToolFailure
@@ -33,13 +38,16 @@ from proxy.records import Meter
 from proxy.relay.approvals.decisions import Decisions, Verdict
 from proxy.relay.approvals.grants import OnApproval, nobody_told
 from proxy.relay.approvals.notice import notice, verdict_of
-from proxy.relay.approvals.rules import MOST_ASKED, MOST_WAITING, ApprovalRules
+from proxy.relay.approvals.rules import MOST_ASKED, MOST_WAITING, ApprovalRules, rule_of_agent
 from proxy.relay.ask import Identity
+from proxy.relay.memory.agent_turns import AgentCall, AgentTurn, AgentTurns, is_wait, wait_of
+from proxy.relay.memory.marks import mark_of
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
+from proxy.tools.agents.agent import is_agent
 from proxy.tools.running.granted import GrantedCall
 from proxy.tools.running.ledger import RunContext, RunLedger
-from proxy.tools.running.plan import ApprovedCall, PlannedCall, Refusal, digest_of
+from proxy.tools.running.plan import ApprovedCall, ContinuedCall, PlannedCall, Refusal, digest_of
 from proxy.tools.running.runner import Runner
 from proxy.values import value_class
 
@@ -47,6 +55,9 @@ __all__ = ["Approvals", "Asked", "Resuming", "Settled"]
 
 _MOST_TRIES: Final = 8
 """How often a turn looks for room while other requests of its caller take it."""
+
+_MOST_STEPS: Final = 64
+"""How often one request lets an agent go on that asks again for what somebody has decided already."""
 
 _LOG: Final[structlog.typing.FilteringBoundLogger] = structlog.get_logger("proxy.approvals")
 
@@ -65,7 +76,7 @@ class Asked:
     granted: Mapping[int, GrantedCall] = field(default_factory=dict)
 
 
-def _anywhere(approval: Approval) -> AbstractContextManager[None]:
+def _anywhere(agent: AgentCall) -> AbstractContextManager[None]:
     return nullcontext()
 
 
@@ -73,29 +84,26 @@ def _anywhere(approval: Approval) -> AbstractContextManager[None]:
 class Resuming:
     """Who and what approved calls run for: the request that continues the turn, with its limits.
 
-    Each call runs in a block of ``within``.
+    Each call of an agent runs in a block of ``within``.
     """
 
     identity: Identity
     policy: Policy
     catalog: Catalog
     meter: Meter | None = None
-    within: Callable[[Approval], AbstractContextManager[None]] = _anywhere
+    within: Callable[[AgentCall], AbstractContextManager[None]] = _anywhere
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Settled:
-    """What approvals came to: ``results`` are texts for the model by approval id, ``waiting`` are still
-    undecided.
+    """What turns that waited came to; see :class:`~proxy.relay.memory.turns.Answers`."""
 
-    ``untrusted`` names a tool with an untrusted result, if there is one.  ``ran`` are the approvals whose
-    calls have run, with their results.
-    """
-
-    results: Mapping[str, str] = field(default_factory=dict)
-    waiting: Sequence[Approval] = ()
+    results: dict[str, str] = field(default_factory=dict)
+    waiting: list[Approval] = field(default_factory=list)
     untrusted: str = ""
-    ran: Sequence[tuple[Approval, ToolResult]] = ()
+    ran: list[tuple[Approval, ToolResult]] = field(default_factory=list)
+    renewed: dict[str, str] = field(default_factory=dict)
+    asked: list[Approval] = field(default_factory=list)
 
 
 class Approvals(Decisions):
@@ -109,10 +117,13 @@ class Approvals(Decisions):
         *,
         told: OnApproval = nobody_told,
         now: Callable[[], float] = time.time,
+        agents: AgentTurns | None = None,
     ) -> None:
-        """``log`` is ``None`` if the record keeps no approvals; then nobody is asked."""
+        """``log`` is ``None`` if the record keeps no approvals; then nobody is asked.  ``agents`` has the
+        turns of agents that wait; with ``None`` no agent can."""
         super().__init__(log, rules, told=told, now=now)
         self._runner = runner
+        self.agents = agents
 
     # Asking.
 
@@ -125,11 +136,13 @@ class Approvals(Decisions):
         *,
         asked_in: Sequence[str] = (),
         can_wait: bool = True,
+        agent: str = "",
     ) -> Asked:
         """Ask for approval of the calls of a turn that would run if approved, and that no grant covers.
 
         ``asked_in`` are the runs earlier in this conversation that asked.  Without ``can_wait`` nobody is
-        asked.  The rows are committed on return.  If they cannot be, nobody is asked.
+        asked.  ``agent`` is the name of the agent whose calls these are, empty for no agent.  The rows are
+        committed on return.  If they cannot be, nobody is asked.
         """
         if self._log is None or not self.rules.enabled:
             return Asked()
@@ -149,7 +162,7 @@ class Approvals(Decisions):
             return Asked(granted=granted)
         planned = [(call, checked) for call, checked in planned if call.index not in granted]
         try:
-            waiting = await self._put(planned, context, identity)
+            waiting = await self._put(planned, context, identity, agent)
         except StoreError as error:
             _LOG.error("approval_unrecorded", reason=str(error), correlation_id=context.run_id)
             return Asked(refused=refused, granted=granted)
@@ -166,7 +179,11 @@ class Approvals(Decisions):
             return ()
 
     async def _put(
-        self, planned: Sequence[tuple[ToolCall, PlannedCall]], context: RunContext, identity: Identity
+        self,
+        planned: Sequence[tuple[ToolCall, PlannedCall]],
+        context: RunContext,
+        identity: Identity,
+        agent: str,
     ) -> Mapping[int, Approval]:
         """Record an approval for each of the calls, as far as there is room; equal calls share one.
 
@@ -182,7 +199,9 @@ class Approvals(Decisions):
             for call, checked in planned:
                 approval = made.get(checked.equality)
                 if approval is None and len(made) < room:
-                    approval = made[checked.equality] = self._approval(call, checked, context, identity, now)
+                    approval = self._approval(call, checked, context, identity, now)
+                    rule = rule_of_agent(agent, approval.rule)
+                    approval = made[checked.equality] = replace(approval, rule=rule)
                 if approval is not None:
                     waiting[call.index] = approval
             # Other requests of the caller may have asked since the count; the record counts again.
@@ -241,46 +260,105 @@ class Approvals(Decisions):
     # Continuing.
 
     async def settle(self, ids: Sequence[str], resuming: Resuming) -> Settled:
-        """Run the approved calls, each once, and say what each approval of the caller came to.
+        """Run the approved calls, each once, let agents go on, and say what each of ``ids`` came to.
 
-        Raises :class:`~proxy.errors.StoreError` if the approvals cannot be read.
+        Each is the id of an approval of the caller, or the name under which a turn waits for an agent (see
+        :func:`~proxy.relay.memory.agent_turns.wait_of`).  Raises :class:`~proxy.errors.StoreError` if the
+        approvals cannot be read.
         """
+        settled = Settled()
         if self._log is None:
-            return Settled()
+            return settled
         now = self._now()
-        found = {one.id: one.at(now) for one in await self._log.find_approvals(ids)}
-        results: dict[str, str] = {}
-        waiting: list[Approval] = []
-        ran: list[tuple[Approval, ToolResult]] = []
-        ledger = RunLedger()
-        for approval_id in ids:
+        own = [one for one in ids if not is_wait(one)]
+        found = {one.id: one.at(now) for one in await self._log.find_approvals(own)}
+        agents = {one: one for one in ids if is_wait(one)}
+        for approval_id in own:
             approval = found.get(approval_id)
             if approval is None or approval.caller != resuming.identity.caller:
                 words = "The approval of this call is no longer on record, so the call did not run."
-                results[approval_id] = _failure_text("approval_denied", words)
+                settled.results[approval_id] = _failure_text("approval_denied", words)
             elif approval.status is ApprovalStatus.PENDING:
-                waiting.append(approval)
+                settled.waiting.append(approval)
             elif approval.status in (ApprovalStatus.APPROVED, ApprovalStatus.USED):
-                result = await self._run(approval, resuming, ledger)
-                results[approval_id] = _content(approval, result)
-                ran.append((approval, result))
+                result = await self._run(approval, resuming, settled)
+                if asked := _asked_by(approval.tool, result):
+                    agents[approval_id] = wait_of(asked)
+                    continue
+                settled.results[approval_id] = _content(approval, result)
+                settled.ran.append((approval, result))
             else:
-                results[approval_id] = _failure_text("approval_denied", verdict_of(approval))
-        return Settled(results, waiting, ledger.untrusted_before(sys.maxsize), ran)
+                settled.results[approval_id] = _failure_text("approval_denied", verdict_of(approval))
+        going_on = (self._go_on(one, name, resuming, settled) for one, name in agents.items())
+        for failure in await asyncio.gather(*going_on, return_exceptions=True):
+            if failure is not None:
+                raise failure
+        return settled
 
-    async def _run(self, approval: Approval, resuming: Resuming, ledger: RunLedger) -> ToolResult:
+    @staticmethod
+    def marked(tool: str, result: ToolResult) -> ToolResult:
+        """The result of a call, with a mark if the agent waits for approvals."""
+        return replace(result, waits=True) if _asked_by(tool, result) else result
+
+    async def asked_by_agent(self, tool: str, result: ToolResult, caller: str) -> Sequence[Approval]:
+        """The approvals that a call of an agent waits for, as its result says; none for any other call."""
+        ids = _asked_by(tool, result)
+        if self._log is None or not ids:
+            return ()
+        try:
+            found = {one.id: one for one in await self._log.find_approvals(ids) if one.caller == caller}
+        except StoreError as error:
+            _LOG.error("approvals_unread", reason=str(error))
+            return ()
+        return [found[one] for one in ids if one in found]
+
+    async def _go_on(self, waits: str, name: str, resuming: Resuming, settled: Settled) -> None:
+        """Let an agent go on, if all is decided that it asked about.
+
+        ``waits`` is what the held turn calls it, ``name`` the turn of the agent.  An agent that asks again is
+        waited for under another name.  Raises :class:`~proxy.errors.StoreError`.
+        """
+        for _ in range(_MOST_STEPS):
+            turn = await self._agent_turn(name, resuming.identity.caller)
+            if turn is None or self._log is None:
+                break
+            now = self._now()
+            asked = [one.at(now) for one in await self._log.find_approvals(turn.approval_ids)]
+            if pending := [one for one in asked if one.status is ApprovalStatus.PENDING]:
+                pending.sort(key=lambda one: turn.approval_ids.index(one.id))
+                settled.waiting += pending
+                if name != waits:
+                    settled.results[waits], settled.renewed[waits] = mark_of(name), name
+                    settled.asked += pending
+                return
+            result = await self._continue(turn, resuming, settled)
+            if again := _asked_by(turn.call.name, result):
+                name = wait_of(again)
+                continue
+            settled.results[waits] = result.to_keep().content
+            if asked:
+                call = turn.call
+                # To the client what ran is the agent.
+                shown = replace(
+                    asked[0], tool=call.name, call_id=call.call_id, seq=call.index, arguments_shown=None
+                )
+                settled.ran.append((shown, result))
+            return
+        words = "The turn of the agent is no longer on record, so the agent did not go on."
+        settled.results[waits] = _failure_text("approval_denied", words)
+
+    async def _agent_turn(self, name: str, caller: str) -> AgentTurn | None:
+        return None if self.agents is None else (await self.agents.find([name], caller)).get(name)
+
+    async def _continue(self, turn: AgentTurn, resuming: Resuming, settled: Settled) -> ToolResult:
+        """Let an agent go on from a turn, or return the result that this already has."""
+        call = turn.next_call()
+        agent = AgentCall(turn.parent_run, turn.parent_turn, call, turn.spec_digest, turn)
+        approved = ContinuedCall(turn.invocation_id, turn.spec_digest)
+        return await self._run_once(agent, approved, resuming, settled)
+
+    async def _run(self, approval: Approval, resuming: Resuming, settled: Settled) -> ToolResult:
         """Run an approved call as part of the run that asked, or return the result that it already has."""
-        identity = resuming.identity
-        context = RunContext(
-            approval.run_id,
-            approval.turn,
-            approval.caller,
-            identity.request_id,
-            ledger,
-            resuming.meter,
-            identity.key,
-            resuming.catalog,
-        )
         arguments = approval.runs
         approved = ApprovedCall(
             approval.id,
@@ -289,10 +367,30 @@ class Approvals(Decisions):
             digest_of(arguments.encode("ascii")) if approval.edited else approval.arguments_digest,
         )
         call = ToolCall(approval.call_id, approval.tool, arguments, approval.seq)
-        with resuming.within(approval):
-            result = await self._runner.run(call, context, policy=resuming.policy, approved=approved)
+        place = AgentCall(approval.run_id, approval.turn, call, approval.spec_digest)
+        result = await self._run_once(place, approved, resuming, settled)
         if approval.status is ApprovalStatus.APPROVED:
             await self._used(approval, result)
+        return result
+
+    async def _run_once(
+        self, place: AgentCall, approved: ApprovedCall | ContinuedCall, resuming: Resuming, settled: Settled
+    ) -> ToolResult:
+        """Run a call in its place of the run that made it."""
+        identity, ledger = resuming.identity, RunLedger()
+        context = RunContext(
+            place.run_id,
+            place.turn,
+            identity.caller,
+            identity.request_id,
+            ledger,
+            resuming.meter,
+            identity.key,
+            resuming.catalog,
+        )
+        with resuming.within(place) if is_agent(place.call.name) else nullcontext():
+            result = await self._runner.run(place.call, context, policy=resuming.policy, approved=approved)
+        settled.untrusted = settled.untrusted or ledger.untrusted_before(sys.maxsize)
         return result
 
     async def _used(self, approval: Approval, result: ToolResult) -> None:
@@ -310,6 +408,12 @@ class Approvals(Decisions):
             found = [await self._log.decide_approval(found[0], gone, self._now())]
         if found:
             self._tell("approval_used", found[0])
+
+
+def _asked_by(tool: str, result: ToolResult) -> Sequence[str]:
+    """The approvals that an agent waits for, as the proxy has written them into the result of its call."""
+    is_asking = is_agent(tool) and result.error_code == "approval_required"
+    return approval_ids_in(result.safe_message) if is_asking else ()
 
 
 def _content(approval: Approval, result: ToolResult) -> str:

@@ -1,10 +1,10 @@
-"""Grants: what lets later calls of a tool run without asking a person about each of them.
+"""Grants: each lets later calls of a tool run without a question to a person.
 
-Whoever may decide about an approval can give a grant with it.  It covers calls of the same caller and the
-same definition of the tool, with arguments within its limits, for reasons that the person was told, until it
-expires or somebody revokes it.  One for a conversation covers only requests that continue the turn which
-asked.  What a request continues is known by the hidden turns that were put back into it: the turn that asked
-is found by an id that only its caller was given, and all later ones by digests of what lies before them.
+A person who may decide about an approval can give a grant with it.  A grant covers calls of the same caller
+and the same definition of the tool, with arguments within its limits, for reasons that the person read.  It
+ends when it expires or somebody revokes it.  A grant for a conversation covers only requests that continue
+the turn which asked.  The hidden turns that were restored tell what a request continues: an id that only its
+caller got finds the turn that asked, and digests of the earlier messages find all later ones.
 """
 
 import time
@@ -21,7 +21,7 @@ from proxy.approval_records import Approval
 from proxy.errors import RequestError
 from proxy.events import ToolCall
 from proxy.grant_records import MOST_GRANTS, Grant, GrantFilter, GrantLog
-from proxy.relay.approvals.rules import ApprovalRules, Decider
+from proxy.relay.approvals.rules import ApprovalRules, Decider, own_rule
 from proxy.relay.ask import Identity
 from proxy.tools.access.policy import reasons_of
 from proxy.tools.running.granted import ArgumentLimits, GrantedCall
@@ -100,7 +100,7 @@ class Grants:
             caller=approval.caller,
             tool=approval.tool,
             spec_digest=approval.spec_digest,
-            rule=approval.rule,
+            rule=own_rule(approval),
             bounds=terms.limits.to_json(),
             scope="conversation" if terms.in_conversation else "caller",
             created_at=now,

@@ -8,6 +8,7 @@ import orjson
 
 from proxy.approval_records import Approval, ApprovalStatus
 from proxy.chance import drawn
+from proxy.relay.approvals.rules import agent_of
 from proxy.tools.contract.redaction import brief
 
 __all__ = ["meaning_of", "notice", "question", "verdict_of"]
@@ -54,8 +55,9 @@ def question(approval: Approval) -> dict[str, Any]:
 
 
 def _line(approval: Approval) -> str:
-    until = _moment(_expires_at(approval))
-    return f"- {approval.tool} with {_short(approval)} ({approval.id}, until {until})"
+    until, agent = _moment(_expires_at(approval)), agent_of(approval)
+    whose = f" for the agent {agent}" if agent else ""
+    return f"- {approval.tool} with {_short(approval)}{whose} ({approval.id}, until {until})"
 
 
 def _moment(seconds: float) -> str:

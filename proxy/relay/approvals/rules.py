@@ -1,5 +1,6 @@
-"""The operator's settings of approvals, and who may decide."""
+"""The operator's settings of approvals, who may decide, and what people are told of who asks."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -8,13 +9,40 @@ from proxy.approval_records import Approval
 from proxy.errors import RequestError
 from proxy.globs import fits
 
-__all__ = ["MOST_ASKED", "MOST_WAITING", "ApprovalRules", "Decider", "unknown_approval"]
+__all__ = [
+    "MOST_ASKED",
+    "MOST_WAITING",
+    "ApprovalRules",
+    "Decider",
+    "agent_of",
+    "own_rule",
+    "rule_of_agent",
+    "unknown_approval",
+]
 
 MOST_WAITING: Final = 100
 """The most approvals of one caller that can wait at the same time."""
 
 MOST_ASKED: Final = 8
 """The most calls of one turn that can wait for approval."""
+
+_BY_AGENT: Final = re.compile(r"agent ([^\s:]+): ")
+
+
+def rule_of_agent(agent: str, rule: str) -> str:
+    """The rule of an approval that the agent of that name asked for; empty for no agent."""
+    return f"agent {agent}: {rule}" if agent else rule
+
+
+def agent_of(approval: Approval) -> str:
+    """The name of the agent whose call waits; empty for a call of the client's own run."""
+    found = _BY_AGENT.match(approval.rule)
+    return found[1] if found else ""
+
+
+def own_rule(approval: Approval) -> str:
+    """The policy settings that require an approval, without who asked."""
+    return _BY_AGENT.sub("", approval.rule, count=1)
 
 
 @dataclass(frozen=True, slots=True)

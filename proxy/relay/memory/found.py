@@ -4,16 +4,17 @@ from collections.abc import Sequence
 
 import orjson
 
+from proxy.approval_records import approval_ids_in
 from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
 from proxy.relay.memory.marks import waiting_of
 from proxy.relay.memory.outcomes import PutBack, PutBackKind, Recall
 from proxy.relay.memory.shown import AMBIGUOUS, asked_in_of, is_shown, marks_of
 from proxy.relay.memory.turns import Restored
 from proxy.values import value_class
-from proxy.wires.client_port import ClientRequest
+from proxy.wires.client_port import Answer, ClientRequest
 from proxy.wires.upstream_port import BodyEditor, ChainedEditor
 
-__all__ = ["Found", "payloads_of", "put_back", "waited_for"]
+__all__ = ["Found", "asked_about", "payloads_of", "put_back", "waited_for"]
 
 
 @value_class
@@ -29,6 +30,11 @@ class Found:
     hidden: Sequence[tuple[int, HiddenTurns]]
     loosely: frozenset[int]
     carried: frozenset[int] = frozenset()
+
+
+def asked_about(request: ClientRequest, most: int) -> Sequence[Answer]:
+    """The last answers that name approvals: notices that calls wait are among them."""
+    return [answer for answer in request.answers() if approval_ids_in(answer.text)][-most:]
 
 
 def waited_for(found: Found) -> Sequence[str]:

@@ -21,11 +21,10 @@ from typing import Any, Final
 import orjson
 import structlog
 
-from proxy.approval_records import approval_ids_in
 from proxy.errors import StoreError
 from proxy.events import ToolCall
 from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
-from proxy.relay.memory.found import Found, payloads_of, put_back, waited_for
+from proxy.relay.memory.found import Found, asked_about, payloads_of, put_back, waited_for
 from proxy.relay.memory.local import LocalResponses
 from proxy.relay.memory.loose import (
     PLAIN,
@@ -37,7 +36,7 @@ from proxy.relay.memory.loose import (
     stand_here,
     why_not_found,
 )
-from proxy.relay.memory.marks import WAITING, fill, waiting_of
+from proxy.relay.memory.marks import fill, waiting_of
 from proxy.relay.memory.outcomes import MemoryOutcome, Recall
 from proxy.relay.memory.sealed_turns import NOTHING_CARRIED, SealedTurns
 from proxy.relay.memory.shown import (
@@ -53,7 +52,7 @@ from proxy.relay.memory.variants import variant_of
 from proxy.store.base import LOOK_UP_S, Store
 from proxy.wires.client_port import Answer, ClientRequest, ReturnedCalls
 from proxy.wires.past.clock import ToldRule
-from proxy.wires.upstream_port import BodyEditor, ChainedEditor
+from proxy.wires.upstream_port import NO_TURN, BodyEditor, ChainedEditor
 
 __all__ = ["Answers", "History", "LastTurn", "Restored", "Settle"]
 
@@ -108,7 +107,7 @@ class History:
             recall.miss(why_not, len(request.answers()) + calls)
         returned = request.returned_calls() if is_person else ()
         answers = request.answers() if offer_fingerprint is not None else ()
-        asked = _asked(request) if is_person and settle is not None else ()
+        asked = asked_about(request, _MOST_LOOKUPS) if is_person and settle is not None else ()
         if not (returned or answers or asked or request.continues is not None):
             return Restored(recall=recall)
         try:
@@ -126,24 +125,30 @@ class History:
         said: Answers | None = None
         if settle is not None and (ids := waited_for(found)):
             said = await settle(ids, untrusted_in(payloads_of(found)))
-            found = self._filled(found, said.results)
+            found = self._filled(found, said)
         restored = put_back(request, editor, found, recall)
         if said is not None and restored:
             untrusted = restored.untrusted or said.untrusted
             restored = replace(
-                restored, waiting=tuple(said.waiting), ran=tuple(said.ran), untrusted=untrusted
+                restored,
+                waiting=tuple(said.waiting),
+                asked=tuple(said.asked),
+                waits=tuple(waited_for(found)),
+                ran=tuple(said.ran),
+                untrusted=untrusted,
             )
         return restored
 
-    def _filled(self, found: Found, results: Mapping[str, str]) -> Found:
+    def _filled(self, found: Found, said: Answers) -> Found:
         """What was found, with the results of approvals filled in; the filled turns are stored, too."""
+        results, renewed = said.results, said.renewed
         response, held = found.response, list(found.held)
         if response is not None and any(one in results for one in waiting_of(response.continuation)):
-            response = replace(response, continuation=fill(response.continuation, results))
+            response = replace(response, continuation=fill(response.continuation, results, renewed))
             self._store.put_response(response)
         for place, (position, turn) in enumerate(held):
             if any(one in results for one in waiting_of(turn.payload)):
-                turn = replace(turn, payload=fill(turn.payload, results))
+                turn = replace(turn, payload=fill(turn.payload, results, renewed))
                 self._store.put_suspended(turn)
                 held[place] = (position, turn)
         return replace(found, response=response, held=held)
@@ -359,7 +364,7 @@ class History:
                 editor.continuation(turn.message, turn.calls, turn.mask),
                 untrusted=turn.untrusted,
                 upstream=turn.upstream,
-                **_waits(turn),
+                **turn.waits,
             ),
             created_at=self._now(),
         )
@@ -452,28 +457,38 @@ class History:
             "variant": variant_of(made.payload, seen),
             "untrusted": turn.untrusted,
             "upstream": turn.upstream,
-            **_waits(turn),
+            **turn.waits,
         }
         return made, marks
 
-    def hold_asked(self, request: ClientRequest, editor: BodyEditor, turn: LastTurn, *, visible: str) -> bool:
+    def hold_asked(
+        self,
+        request: ClientRequest,
+        editor: BodyEditor | None,
+        turn: LastTurn,
+        *,
+        visible: str,
+        keeps: bool = True,
+    ) -> bool:
         """Hold a turn that waits for approvals until the client sends back the notice ``visible``.
 
-        Returns whether something was put on record.
+        Without an ``editor`` no model spoke: an earlier turn waits, and the notice is to be taken out again.
+        Without ``keeps`` it is held in memory.  Returns whether something was put on record.
         """
-        payload = editor.suspend(turn.message, turn.calls, turn.mask)
+        payload = NO_TURN if editor is None else editor.suspend(turn.message, turn.calls, turn.mask)
+        keeps = keeps and request.keeps
         self._store.put_suspended(
             SuspendedTurn(
                 key=request.answer_key(turn.caller, _ASKED, visible, told=self._told),
                 run_id=turn.run_id,
                 caller=turn.caller,
                 wire=turn.wire,
-                payload=with_marks(payload, untrusted=turn.untrusted, upstream=turn.upstream, **_waits(turn)),
+                payload=with_marks(payload, untrusted=turn.untrusted, upstream=turn.upstream, **turn.waits),
                 created_at=self._now(),
-                ephemeral=not request.keeps,
+                ephemeral=not keeps,
             )
         )
-        return request.keeps
+        return keeps
 
     async def _is_only(self, key: str, asked: str, variant: str) -> bool:
         """Whether no other turn with these calls is held under a key."""
@@ -482,12 +497,3 @@ class History:
             return True
         kept = orjson.loads(earlier.payload)
         return bool(kept.get("variant") == variant or kept.get("asked", "") != asked)
-
-
-def _asked(request: ClientRequest) -> Sequence[Answer]:
-    """The answers that name approvals: notices that calls wait are among them."""
-    return [answer for answer in request.answers() if approval_ids_in(answer.text)][-_MOST_LOOKUPS:]
-
-
-def _waits(turn: LastTurn) -> dict[str, str]:
-    return {WAITING: " ".join(turn.waiting), "asked_in": said_asked_in(turn.asked_in)}

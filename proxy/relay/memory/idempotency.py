@@ -1,19 +1,20 @@
-"""A request that is sent again: its side effects are not caused again (rule R5).
+"""Repeated requests, whose side effects must not happen again (rule R5).
 
-SDKs repeat a request whose answer they did not get, after a time-out of theirs too, when the effect it
-asked for has long happened.  The repeat is a run of its own, with one thing in common with the first:
-a call of a tool with side effects that the first has made, or is making, is answered with what came of
-it.  This process finds that in its memory; for what other processes did, or this one before it was
-started again, there is the record, by the same key.  Source of the header: openai-python and
-openai-node send ``x-stainless-retry-count`` with every attempt, and no idempotency key by default.
+SDKs repeat a request if they did not get its answer, for example after a time-out of theirs, although its
+side effect has happened.  The repeat is a run of its own.  If it calls a tool with side effects that the
+first run has called, it gets the result of the first call.  This process finds the call in its memory.  For
+other processes, and for this one before a restart, the record has it under the same key.
 
-Some clients repeat a request and do not say so: after a faulty stream Claude Code sends the same body
-once more, less its ``stream``, with a retry count of 0.  So what is asked again within ten minutes after a
-run that did not bring its client an answer is a repeat, too.  Of a run of another process the record says
-how it ended; it is asked when a tool is about to have an effect, and not before.
+Source of the header: openai-python and openai-node send ``x-stainless-retry-count`` with every attempt, and
+no idempotency key by default.
 
-What may be repeated is what its client has no answer to.  Where the very same is asked anew after that,
-a repeat is one of the new request: what was done for the old one is not done for this one.
+Some clients repeat a request without saying so.  After a faulty stream, Claude Code sends the same body
+without its ``stream``, with a retry count of 0.  So the same body within ten minutes after a run without a
+complete answer is a repeat, too.  For a run of another process the record says how it ended.  It is read only
+when a tool is about to have an effect.
+
+A request can be repeated as long as its client has no answer to it.  If the client sends the same body anew
+after an answer, later repeats belong to the new request, and the effects of the old one do not count for it.
 """
 
 import hashlib
@@ -158,10 +159,10 @@ class Idempotency:
         declare("repeats", self._cache_size)
 
     def begin(self, key: str, *, is_repeat: bool) -> RunLedger:
-        """The ledger of a run that begins; a repeat's knows the effects of the first.
+        """The ledger of a run that begins.  The ledger of a repeat knows the effects of the first run.
 
-        Without ``is_repeat`` it is one all the same if the first has ended without an answer.  Who asks anew
-        for what has been answered wants it once more, and so do the repeats of that.
+        A request without ``is_repeat`` is a repeat, too, if the first one ended without an answer.  A client
+        that sends an answered request anew wants new effects, and so do the repeats of the new one.
         """
         known = self._known(key)
         now = self._clock()

@@ -17,10 +17,10 @@ _MAX_BYTES: Final = 8 * 2**20
 
 
 class LocalResponses:
-    """The newest responses of a connection: so many, and so many bytes of them, at most.
+    """The newest responses of a connection, bounded in number and bytes.
 
-    What is larger than all of that is not kept; its client is told that it is not known, and sends the
-    whole conversation.
+    A response larger than the whole bound is not kept.  If its client continues it, the client learns that it
+    is unknown, and sends the whole conversation.
     """
 
     def __init__(self, most: int = _MOST, max_bytes: int = _MAX_BYTES) -> None:

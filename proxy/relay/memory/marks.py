@@ -31,11 +31,15 @@ def waiting_of(payload: bytes) -> tuple[str, ...]:
     return tuple(said.split()) if isinstance(said, str) else ()
 
 
-def fill(payload: bytes, results: Mapping[str, str]) -> bytes:
-    """A held turn with the results of these approvals filled in; it still waits for the others."""
+def fill(payload: bytes, results: Mapping[str, str], renewed: Mapping[str, str] | None = None) -> bytes:
+    """A held turn with the results of these approvals filled in; it still waits for the others.
+
+    ``renewed`` has what it waits for from now on in place of some, whose results are marks.
+    """
     held = orjson.loads(payload)
     waiting = waiting_of(payload)
-    left = [one for one in waiting if one not in results]
+    again = renewed or {}
+    left = list(dict.fromkeys(again.get(one, one) for one in waiting if one in again or one not in results))
     marks = {mark_of(one): results[one] for one in waiting if one in results}
     filled = _filled(held, marks, 0)
     filled.pop(WAITING, None)

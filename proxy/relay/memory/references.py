@@ -56,7 +56,7 @@ class ItemReferences:
 
 
 def item_not_found(item_id: str) -> RequestError:
-    """What a client is told of an item that nobody here knows."""
+    """The error for an item that the proxy does not know."""
     return RequestError(
         404,
         f"Item with id {item_id[:100]!r} not found. Send the item itself. The proxy finds an item by its id "

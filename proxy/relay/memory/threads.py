@@ -1,8 +1,8 @@
-"""Whether a stranger's text is in what the upstream keeps and a request goes on from.
+"""Untrusted results in conversations that only the upstream keeps.
 
-A Responses request may name a conversation, an earlier response or items that only the upstream has.
-Nobody here sees them again, so what the model has read in them is noted when it reads it.  What was
-never noted counts as untrusted: it may come from another program, or from before the record began.
+A Responses request may name a conversation, an earlier response or items that only the upstream has.  The
+proxy does not see them again, so it notes untrusted results when the model reads them.  A conversation
+without a note counts as untrusted: another program may have made it, or it is older than the record.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -7,7 +7,9 @@ from typing import Protocol
 from proxy.approval_records import Approval
 from proxy.errors import RequestError, StoreError
 from proxy.events import ToolResult
+from proxy.relay.memory.marks import WAITING
 from proxy.relay.memory.outcomes import Recall
+from proxy.relay.memory.shown import said_asked_in
 from proxy.values import value_class
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.upstream_port import Mask, SuspendedCall
@@ -22,8 +24,8 @@ class LastTurn:
     ``wire`` is the client's dialect and ``upstream`` the upstream that answered.  ``message`` is the model's
     message and ``calls`` the calls in it.  ``mask`` hides private arguments from what is written unencrypted.
     ``untrusted`` names a tool whose untrusted result the model has read, if any.  ``waiting`` are the ids of
-    the approvals that the turn waits for, and ``asked_in`` the runs of this conversation, this one among
-    them, that asked for approvals.
+    the approvals that the turn waits for, and the names of the turns of agents; ``asked_in`` are the runs of
+    this conversation, this one and its agents' among them, that asked for approvals.
     """
 
     run_id: str
@@ -37,13 +39,19 @@ class LastTurn:
     waiting: Sequence[str] = ()
     asked_in: Sequence[str] = ()
 
+    @property
+    def waits(self) -> dict[str, str]:
+        """The notes on what the turn waits for, and who has asked."""
+        return {WAITING: " ".join(self.waiting), "asked_in": said_asked_in(self.asked_in)}
+
 
 class Answers(Protocol):
     """What approvals came to.
 
     ``results`` are texts for the model by approval id, ``waiting`` are still undecided, and ``untrusted``
     names a tool with an untrusted result, if there is one.  ``ran`` are those whose calls have run, with
-    their results.
+    their results.  ``renewed`` has what turns wait for now in place of what they waited for: agents that
+    went on, and ask again.  Their new approvals are ``asked``.
     """
 
     @property
@@ -57,6 +65,12 @@ class Answers(Protocol):
 
     @property
     def ran(self) -> Sequence[tuple[Approval, ToolResult]]: ...
+
+    @property
+    def renewed(self) -> Mapping[str, str]: ...
+
+    @property
+    def asked(self) -> Sequence[Approval]: ...
 
 
 Settle = Callable[[Sequence[str], str], Awaitable[Answers]]
@@ -73,7 +87,8 @@ class Restored:
     ``untrusted`` names a tool whose untrusted result is among them, if any.  ``upstream`` made the newest of
     them; no other upstream accepts its signatures or has its caches.  ``bound`` says that the request
     continues a response by its id, which no other upstream knows.  ``unavailable`` says that the record did
-    not answer.  ``waiting`` are the undecided approvals of calls in these turns, and ``ran`` those whose
+    not answer.  ``waiting`` are the undecided approvals of calls in these turns, ``asked`` those of them that
+    the client does not know, ``waits`` the names under which the turns wait, and ``ran`` the approvals whose
     calls ran just now, with their results.  ``asked_in`` are the runs that asked for approvals in this very
     conversation.  ``recall`` says what each look-up found.
     """
@@ -84,6 +99,8 @@ class Restored:
     bound: bool = False
     unavailable: bool = False
     waiting: tuple[Approval, ...] = ()
+    asked: tuple[Approval, ...] = ()
+    waits: tuple[str, ...] = ()
     ran: tuple[tuple[Approval, ToolResult], ...] = ()
     asked_in: tuple[str, ...] = ()
     recall: Recall = field(default_factory=Recall, compare=False)

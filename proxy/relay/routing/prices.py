@@ -65,10 +65,11 @@ class Price:
 
 
 def estimated_usage(request: bytes, events: int) -> Usage:
-    """What a turn took at least whose upstream never said so: it was broken off, or reports no usage.
+    """An estimate of the least use of a turn whose upstream reported none: it was broken off, or does not
+    report.
 
-    ``request`` is the body that went upstream, ``events`` are those of the stream that came back: each
-    brings a token, as upstreams that send their text token by token do.
+    ``request`` is the body that went upstream, ``events`` the number of events in the answer.  Each event
+    counts as one token, because upstreams that stream token by token send one in each.
     """
     received = len(_BLOB.sub(b"", request)) // _TOKEN_BYTES
     return Usage(received, events, received + events)

@@ -19,12 +19,15 @@ from proxy.events import (
 from proxy.http.own_headers import APPROVALS
 from proxy.relay.approvals.approvals import Approvals
 from proxy.relay.approvals.notice import question
+from proxy.relay.approvals.rules import agent_of
 from proxy.relay.run.job import Job
+from proxy.relay.run.stand_in import stand_in
 from proxy.relay.run.state import State
+from proxy.tools.agents.agent import tool_of
 from proxy.wires.approving.shown import APPROVE, AsksByItems, call_id_of, item_id_of, visible_with
 from proxy.wires.wire import CrossableWire
 
-__all__ = ["tell_waiting"]
+__all__ = ["tell_asked", "tell_waiting"]
 
 Form = Literal["items", "function", "text"]
 _FIRST_PLACE: Final = 1_000_000
@@ -35,11 +38,33 @@ async def tell_waiting(job: Job, state: State, approvals: Approvals) -> None:
     """Show the approvals of the turn to the client, and note how.
 
     Items go to a client that chose the tools by their servers, calls to one that declared the function.  Any
-    other client, and one that may not decide, gets a text.
+    other client, and one that may not decide, gets a text.  Nobody is told of what an agent's run waits for:
+    the run that called it tells its own client.
     """
-    output, waiting = state.output, state.turn.approvals
-    output.client.set_header(APPROVALS, ",".join(approval.id for approval in waiting))
-    form = _form(job, state, approvals)
+    waiting = state.turn.approvals
+    if job.client.ask.nested is not None:
+        state.turn.seen = visible_with(job.client.port.dialect.name, "", [one.id for one in waiting])
+        return
+    state.output.client.set_header(APPROVALS, ",".join(approval.id for approval in waiting))
+    await _tell(job, state, approvals, waiting)
+
+
+async def tell_asked(job: Job, state: State, approvals: Approvals) -> None:
+    """Show the approvals that agents have asked for as they went on; no model answers."""
+    waiting = job.conversation.approvals.asked
+    state.output.client.set_header(APPROVALS, ",".join(approval.id for approval in waiting))
+    if _form(job, state, approvals, waiting) == "text":
+        # This is the whole answer, and some calls may have waited before.
+        await stand_in(job, state, approvals.notice(job.conversation.approvals.waiting))
+        return
+    await stand_in(job, state, "")
+    await state.output.send(state.output.writer.turn_ended("hidden"))
+    await _tell(job, state, approvals, waiting)
+
+
+async def _tell(job: Job, state: State, approvals: Approvals, waiting: Sequence[Approval]) -> None:
+    output = state.output
+    form = _form(job, state, approvals, waiting)
     if form == "text":
         data = output.writer.turn_ended("suspended" if state.run.client_calls else "final")
         await output.send(data + output.writer.note(approvals.notice(waiting)))
@@ -53,11 +78,10 @@ async def tell_waiting(job: Job, state: State, approvals: Approvals) -> None:
     state.turn.seen = seen
 
 
-def _form(job: Job, state: State, approvals: Approvals) -> Form:
-    waiting = state.turn.approvals
+def _form(job: Job, state: State, approvals: Approvals, waiting: Sequence[Approval]) -> Form:
     if not all(approvals.rules.by_caller(one.tool) for one in waiting):
         return "text"
-    served = _served(state)
+    served = _served(state, waiting)
     if isinstance(state.output.writer, AsksByItems) and all(one.id in served for one in waiting):
         return "items"
     declared = job.client.ask.options.asks_by_call
@@ -66,18 +90,29 @@ def _form(job: Job, state: State, approvals: Approvals) -> Form:
     return "function" if asks else "text"
 
 
-def _served(state: State) -> Mapping[str, tuple[str, str]]:
-    """The label and the name that the client knows the tools by, by approval, of those that it chose so."""
+def _served(state: State, waiting: Sequence[Approval]) -> Mapping[str, tuple[str, str]]:
+    """The label and the name that the client knows the tools by, by approval, of those that it chose so.
+
+    An agent's call is shown under the label of the agent.
+    """
     shown = state.tools.offer.shown
+    names = {tool: name for name, tool in state.tools.offer.names.items()}
+    called = {
+        state.turn.waiting[call.index].id: call.name
+        for call in state.run.turn.waiting
+        if call.index in state.turn.waiting
+    }
     found = {}
-    for call in state.run.turn.waiting:
-        if (served := shown.called(call.name)) is not None:
-            found[state.turn.waiting[call.index].id] = served
+    for approval in waiting:
+        agent = agent_of(approval)
+        name = names.get(tool_of(agent), "") if agent else called.get(approval.id, "")
+        if (served := shown.called(name)) is not None:
+            found[approval.id] = (served[0], approval.tool) if agent else served
     return found
 
 
 async def _show_items(state: State, waiting: Sequence[Approval]) -> None:
-    output, served = state.output, _served(state)
+    output, served = state.output, _served(state, waiting)
     if not isinstance(output.writer, AsksByItems):
         raise TypeError("this dialect has no items that ask for approvals")
     data = output.writer.turn_ended("suspended" if state.run.client_calls else "final")

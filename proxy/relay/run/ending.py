@@ -92,11 +92,14 @@ class RunEnding:
     async def _hold_asked(self, job: Job, state: State) -> bool:
         """Keep a turn that waits for approvals until its client sends back what it was told."""
         if not job.client.request.continues or not isinstance(job.upstream.editor, ChainedEditor):
+            # Of a model that was not asked nothing is held but the place of the question.
+            is_model = not job.conversation.approvals.asked
             state.outcome.to_find |= self._history.hold_asked(
                 job.client.request,
-                job.upstream.editor,
+                job.upstream.editor if is_model else None,
                 _last_turn(job, state),
                 visible=state.turn.seen or state.output.writer.visible,
+                keeps=job.keeps,
             )
         return state.outcome.to_find
 
@@ -200,14 +203,15 @@ def _last_turn(job: Job, state: State) -> LastTurn:
     ]
     return replace(
         _turn_of(job, state),
-        message=state.outcome.message(),
+        message=b"" if state.outcome.reader is None else state.outcome.message(),
         calls=calls,
         untrusted=state.tools.untrusted_read(),
         upstream=job.upstream.route.served.upstream.name,
-        waiting=[one.id for one in (*job.conversation.approvals.waiting, *state.turn.approvals)],
+        waiting=[*job.conversation.approvals.waits, *state.turn.waits],
         asked_in=[
             *job.conversation.approvals.asked_in,
-            *([job.identity.run_id] if state.turn.approvals else []),
+            # An agent asks in a run of its own.
+            *(one.run_id for one in (*job.conversation.approvals.asked, *state.turn.approvals)),
         ],
     )
 

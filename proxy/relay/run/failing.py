@@ -1,4 +1,4 @@
-"""What a client is told of a run that failed."""
+"""The answer to the client if a run fails."""
 
 import orjson
 import structlog

@@ -1,4 +1,4 @@
-"""What a run is given: one client request, planned for one upstream.  Nothing of it changes."""
+"""The input of a run: one client request, planned for one upstream.  It does not change."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import field
@@ -83,13 +83,16 @@ class Continued:
     ``waiting`` are those that nobody has decided about: no model is asked before somebody has.  ``ran`` are
     those whose calls ran as this request was planned, ``asked_in`` the runs that asked for approvals in this
     very conversation, and ``purse`` is what agents used among them, ``None``
-    where nothing was to decide.
+    where nothing was to decide.  ``waits`` are the names under which turns wait still.  ``asked`` are those
+    of ``waiting`` that agents asked for as this request was planned; the client does not know them.
     """
 
     waiting: tuple[Approval, ...] = ()
     ran: tuple[tuple[Approval, ToolResult], ...] = ()
     purse: Purse | None = None
     asked_in: tuple[str, ...] = ()
+    waits: tuple[str, ...] = ()
+    asked: tuple[Approval, ...] = ()
 
 
 @value_class
@@ -159,3 +162,17 @@ class Job:
     accounting: Accounting
     recording: Recording
     fallback: Fallback
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether a person can be asked about calls of the run, if its request can wait."""
+        nested = self.client.ask.nested
+        if nested is not None and not nested.asking.can_ask:
+            return False
+        return self.tools.selection.asks and self.conversation.is_person
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the record may have content of the run: what its client, or that of an agent, asked for."""
+        nested = self.client.ask.nested
+        return self.client.request.keeps and (nested is None or nested.asking.keeps)

@@ -41,7 +41,7 @@ class Journal:
         """Put a run on record that begins, and its request where that is kept."""
         run_id, request, kept = job.identity.run_id, job.client.request, job.recording.request
         self._store.put_run(self._run(job, state, "running", None))
-        if kept and len(kept) <= _MAX_REQUEST_BYTES and request.keeps:
+        if kept and len(kept) <= _MAX_REQUEST_BYTES and job.keeps:
             row = MessageRecord(run_id, 0, 0, "request", content_json=kept.decode())
             self._store.put_messages([row])
         facts = {
@@ -113,7 +113,7 @@ class Journal:
             self.turn_ended(job, state, error)
         record = self._run(job, state, status, error)
         is_kept = run.turns_hidden or run.hidden_calls or job.recording.request
-        if is_kept and job.client.request.keeps:
+        if is_kept and job.keeps:
             self._store.put_messages(_messages(job, state, status))
         self._store.put_run(record)
         memory = {} if record.memory is None else {"memory": record.memory["counts"]}

@@ -17,10 +17,10 @@ from proxy.records import RunStatus
 from proxy.relay.base import ClientStream, OnBroken, RunSettings, ignore_broken
 from proxy.relay.headers import restored_header
 from proxy.relay.memory.run_memory import RunMemory
-from proxy.relay.nested import RunEnd
+from proxy.relay.nested import AgentUsed, RunEnd
 from proxy.relay.routing.fallback import NextUpstream
 from proxy.relay.run.approver import Approver
-from proxy.relay.run.asking import tell_waiting
+from proxy.relay.run.asking import tell_asked, tell_waiting
 from proxy.relay.run.ending import RunEnding
 from proxy.relay.run.failing import tell_failure
 from proxy.relay.run.job import Job
@@ -186,6 +186,7 @@ class Orchestrator:
             # A client of another dialect does not know that a turn can pause.
             continues_pauses=bool(job.upstream.route.wire),
             purse=None if nested is None else nested.purse,
+            goes_on=nested is not None and nested.asking.goes_on,
         )
         if job.conversation.approvals.purse is not None:
             run.settle(job.conversation.approvals.purse)
@@ -193,6 +194,11 @@ class Orchestrator:
 
     async def _loop(self, job: Job, state: State) -> tuple[RunStatus, str | None]:
         """Turn until the run has an end; its status and error code."""
+        if job.conversation.approvals.asked:
+            await _before_end(job)
+            await tell_asked(job, state, self._approvals)
+            await self._ending.ask(job, state)
+            return "suspended", None
         if job.conversation.approvals.waiting:
             await _before_end(job)
             await self._ending.ask_again(
@@ -270,6 +276,8 @@ def _end_of(state: State, status: RunStatus, error: str | None) -> RunEnd:
         spent=run.spent,
         untrusted=state.tools.untrusted_read(),
         last=run.turn.last,
+        used=AgentUsed(run.turn.number, run.calls_run, run.total_tokens, run.cost or 0),
+        asked=state.turn.approvals if status == "suspended" else (),
     )
 
 

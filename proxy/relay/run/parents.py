@@ -7,24 +7,31 @@ continues the turn of the call.
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from proxy.approval_records import Approval
 from proxy.events import ToolCall
 from proxy.relay.ask import Ask
-from proxy.relay.nested import Purse
+from proxy.relay.memory.agent_turns import AgentCall, AgentTurns
+from proxy.relay.nested import AgentAsking, Purse
 from proxy.relay.run.job import Job
 from proxy.relay.run.state import State
-from proxy.tools.agents.agent import AGENT_PREFIX
+from proxy.tools.agents.agent import is_agent
 from proxy.tools.running.ledger import RunLedger
+from proxy.wires.client_port import ClientRequest
 
-__all__ = ["Parent", "Parents", "calls_agent"]
+__all__ = ["Parent", "Parents", "calls_agent", "can_wait"]
 
 
 def calls_agent(calls: Sequence[ToolCall]) -> bool:
     """Whether one of the calls, by the ids of their tools, is of an agent."""
-    return any(call.name.startswith(AGENT_PREFIX) for call in calls)
+    return any(is_agent(call.name) for call in calls)
+
+
+def can_wait(request: ClientRequest) -> bool:
+    """Whether a turn of this request can be held for a person, and its client told so in text."""
+    # An upstream's own conversation has no place for what is known later; JSON has none for a notice.
+    return not (request.conversation or request.wants_json or request.choices > 1)
 
 
 @dataclass(eq=False, slots=True)
@@ -32,7 +39,8 @@ class Parent:
     """What calls agents, and what they may use together.
 
     ``ask`` is the client's request and ``model`` the one that it names.  ``ledger`` has the effects of the
-    run, and ``turn`` is the turn of its calls.  ``running`` are the tasks of its agents.
+    run, and ``turn`` is the turn of its calls.  ``calls`` are the calls of agents by their ids.  ``asking``
+    says what these have to do with approvals.  ``running`` are the tasks of its agents.
     """
 
     ask: Ask
@@ -40,26 +48,43 @@ class Parent:
     ledger: RunLedger
     turn: int
     purse: Purse
+    calls: dict[str, AgentCall] = field(default_factory=dict)
+    asking: AgentAsking = field(default_factory=AgentAsking)
     running: set[asyncio.Task[Any]] = field(default_factory=set)
 
 
 class Parents:
     """What calls agents in this process.  One for the process."""
 
-    def __init__(self) -> None:
+    def __init__(self, turns: AgentTurns | None = None) -> None:
+        """``turns`` keeps turns of agents that wait for approvals; with ``None`` no agent can ask for one."""
+        self.turns = turns
         self._waiting: dict[str, Parent] = {}
         self._continuing: dict[tuple[str, str], list[Parent]] = {}
 
     @contextmanager
-    def waiting(self, job: Job, state: State) -> Iterator[None]:
-        """In this block the run waits for agents.
+    def waiting(self, job: Job, state: State, calls: Sequence[ToolCall]) -> Iterator[None]:
+        """A block in which the run waits for agents.
 
-        Agents that still run at its end are cancelled: whoever called them does not wait any more.  What
-        agents have used counts against the run's budgets from then on.
+        At its end, agents that still run are cancelled, because their caller does not wait any more.  Then
+        the use of the agents counts against the run's budgets.
         """
         run_id, client = job.identity.run_id, job.client
+        number, catalog = state.run.turn.number, state.tools.catalog
+        agents = {call.call_id: call for call in calls if is_agent(call.name)}
+        specs = {id_: spec for id_, call in agents.items() if (spec := catalog.get(call.name)) is not None}
         parent = self._waiting[run_id] = Parent(
-            client.ask, client.request.model, job.tools.ledger, state.run.turn.number, state.run.purse()
+            client.ask,
+            client.request.model,
+            job.tools.ledger,
+            number,
+            state.run.purse(),
+            {id_: AgentCall(run_id, number, agents[id_], spec.digest) for id_, spec in specs.items()},
+            AgentAsking(
+                job.can_ask and can_wait(client.request),
+                keeps=job.keeps,
+                asked_in=job.conversation.approvals.asked_in,
+            ),
         )
         try:
             yield
@@ -70,24 +95,26 @@ class Parents:
             state.run.settle(parent.purse)
 
     @contextmanager
-    def continuing(self, approval: Approval, parent: Parent) -> Iterator[None]:
-        """In this block the approved call of an agent runs for the request that continues its turn.
+    def continuing(self, agent: AgentCall, parent: Parent) -> Iterator[None]:
+        """In this block a call of an agent runs for the request that continues its turn.
 
         Only one of several such requests runs it, and which one is not known here: the first stands for all.
+        If its client leaves, the agent runs for the next one.
         """
-        if not approval.tool.startswith(AGENT_PREFIX):
-            yield
-            return
-        key = approval.run_id, approval.call_id
-        self._continuing.setdefault(key, []).append(parent)
+        own = replace(parent, calls={agent.call.call_id: agent}, running=set())
+        key = agent.run_id, agent.call.call_id
+        self._continuing.setdefault(key, []).append(own)
         try:
             yield
         finally:
-            self._continuing[key].remove(parent)
-            if not self._continuing[key]:
+            others = self._continuing[key]
+            others.remove(own)
+            if others:
+                others[0].running |= own.running
+            else:
                 del self._continuing[key]
-            for task in parent.running:
-                task.cancel()
+                for task in own.running:
+                    task.cancel()
 
     def of(self, run_id: str, call_id: str) -> Parent | None:
         """What made that call in that run."""

@@ -166,8 +166,8 @@ class Run:
     turn that pauses is gone on with, also where nothing of ours ran.
 
     An agent's run has a ``purse``, from which it takes what it uses of the budgets of the run that called
-    it; one turn was taken before it begins, for its report.  What agents used of this run's budgets is in
-    ``agents``, by :meth:`settle`.
+    it; one turn was taken before it begins, for its report.  With ``goes_on`` it has had turns before.  What
+    agents used of this run's budgets is in ``agents``, by :meth:`settle`.
     """
 
     def __init__(
@@ -180,8 +180,10 @@ class Run:
         price: Price | None = None,
         continues_pauses: bool = False,
         purse: Purse | None = None,
+        goes_on: bool = False,
     ) -> None:
         self._settings = settings
+        self._goes_on = goes_on
         self._purse = purse
         self.agents = AgentUse()
         self._continues_pauses = continues_pauses
@@ -225,7 +227,7 @@ class Run:
 
     def start(self) -> Command:
         due = self._report_is_due()
-        if due == "tools.max_turns":
+        if due == "tools.max_turns" or self._goes_on:
             self.spent = due  # An agent that has one turn by its own settings has all of them.
         self.turn.number, self.turn.last = 1, bool(due)
         return CallModel(1, self.turn.last)
@@ -355,6 +357,10 @@ class Run:
         over = {result.call_id for result in refused}
         calls = [call for call in command.calls if call.index not in waiting and call.call_id not in over]
         return RunTools(tuple(calls), (*command.refused, *refused), approved, self.turn.waiting)
+
+    def hold(self, calls: Sequence[ToolCall]) -> None:
+        """These calls wait, too: somebody has to decide about what they called themselves."""
+        self.turn.waiting += tuple(calls)
 
     def budget_failure(self, call: ToolCall) -> ToolResult:
         """Why a call of the last turn is not run."""

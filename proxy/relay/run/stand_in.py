@@ -4,7 +4,16 @@ from typing import Protocol, runtime_checkable
 
 from proxy.conversation import Message, Text
 from proxy.errors import WireError
-from proxy.events import Frame, TextDelta, ToolCall, TurnFinished, TurnStarted, Usage, UsageReported
+from proxy.events import (
+    Frame,
+    TextDelta,
+    ToolCall,
+    TurnEvent,
+    TurnFinished,
+    TurnStarted,
+    Usage,
+    UsageReported,
+)
 from proxy.relay.run.job import Job
 from proxy.relay.run.state import State
 from proxy.wires.upstream_port import Mask, TurnReader
@@ -57,6 +66,8 @@ class _StandIn:
 async def stand_in(job: Job, state: State, text: str) -> None:
     """Write ``text`` as the model's whole turn, as what an upstream of another dialect says is written.
 
+    An empty text is a turn that says nothing, and whose stream another turn follows.
+
     Raises TypeError for a dialect of clients that no other dialect is translated to.
     """
     wire = job.client.port
@@ -66,19 +77,22 @@ async def stand_in(job: Job, state: State, text: str) -> None:
     encoder = wire.encoder(job.client.request)
     started, ended = TurnStarted("", job.client.request.model), TurnFinished(_ENDED_BY)
     used = UsageReported(Usage(0, 0, 0))
+    said: tuple[TurnEvent, ...] = (started, TextDelta(text), used, ended) if text else (started, used, ended)
     run.turn.number = max(run.turn.number, 1)
     port = job.upstream.port
     if isinstance(port, _WritesTurns):
-        reader: TurnReader = _StandIn(text, port.write_turn(Message("assistant", (Text(text),))))
+        reader: TurnReader = _StandIn(
+            text, port.write_turn(Message("assistant", (Text(text),) if text else ()))
+        )
         state.outcome.reader = reader
     if job.client.request.stream:
         content_type = wire.dialect.framing.content_type
         output.head = [("Content-Type", content_type), ("Cache-Control", "no-cache")]
-        frames = encoder.encode(Frame(b"", None, (started, TextDelta(text), used, ended)))
-        frames += encoder.close()
+        frames = encoder.encode(Frame(b"", None, said if text else (started, used)))
+        frames += encoder.close() if text else []
     else:
         output.head = [("Content-Type", "application/json")]
-        frames = [encoder.encode_reply(Frame(b"", None, (started, TextDelta(text), used, ended)))]
+        frames = [encoder.encode_reply(Frame(b"", None, said))]
     for frame in frames:
         run.observe(frame.events)
         await output.send(output.writer.write(frame))

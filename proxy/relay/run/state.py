@@ -9,6 +9,7 @@ from proxy.approval_records import Approval
 from proxy.events import ToolCall
 from proxy.http.headers import Headers
 from proxy.relay.base import ClientStream
+from proxy.relay.memory.agent_turns import wait_of
 from proxy.relay.offer import Offer
 from proxy.relay.run.job import ToolAccess
 from proxy.relay.run.parallel_tool_use import is_wrapper, mask_parts
@@ -154,7 +155,8 @@ class TurnProgress:
     ``first_chunk_at`` is when its stream began, 0 before.  ``events`` counts those of its stream where use is
     limited.  ``results`` are its result messages by call id.  ``fields_recovered`` says that what was changed
     last, for an upstream that had refused it, were fields.  ``waiting`` are the approvals that its calls wait
-    for, by the places of these in it, and ``granted`` is what lets others run.
+    for, by the places of these in it, ``of_agents`` those that calls of agents wait for, and ``granted`` is
+    what lets others run.
     ``asks_by_call`` says that the client is asked about them by calls, and ``seen`` is the text of the answer
     as the client sends it back where it is not asked in text.
     """
@@ -165,6 +167,7 @@ class TurnProgress:
     results: dict[str, bytes] = field(default_factory=dict)
     fields_recovered: bool = False
     waiting: dict[int, Approval] = field(default_factory=dict)
+    of_agents: dict[int, Sequence[Approval]] = field(default_factory=dict)
     granted: dict[int, GrantedCall] = field(default_factory=dict)
     asks_by_call: bool = False
     seen: str = ""
@@ -172,16 +175,28 @@ class TurnProgress:
     @property
     def approvals(self) -> list[Approval]:
         """What it waits for, each once: equal calls share one."""
-        return list({approval.id: approval for approval in self.waiting.values()}.values())
+        asked = (one for approvals in self.of_agents.values() for one in approvals)
+        return list({approval.id: approval for approval in (*self.waiting.values(), *asked)}.values())
+
+    def wait_of(self, index: int) -> str:
+        """The name under which the call at a place waits."""
+        if (approval := self.waiting.get(index)) is not None:
+            return approval.id
+        return wait_of([approval.id for approval in self.of_agents[index]])
+
+    @property
+    def waits(self) -> list[str]:
+        """The names under which its calls wait, each once."""
+        return list(dict.fromkeys(map(self.wait_of, (*self.waiting, *self.of_agents))))
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run comes to.
+    """The outcome of a run.
 
     ``reader`` has the turn that was read last, ``None`` before the first.  ``turns_told`` is the last turn
-    that whoever watches was told of.  ``finish_reason`` is what the client was told.  ``to_find`` says that
-    the record is given something that the client's next request is looked up in.
+    that observers know.  ``finish_reason`` is the one that the client got.  ``to_find`` says that the record
+    gets data for the client's next request.
     """
 
     _earlier: set[str] = field(default_factory=set, init=False)
@@ -212,7 +227,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class State:
-    """What changes while a job runs; ``turn`` is made anew for each turn."""
+    """The data of a job that changes while it runs.  Each turn gets a new ``turn``."""
 
     run: Run
     output: Output

@@ -16,7 +16,7 @@ from proxy.relay.offer import Offer, guarded_names, offered_only
 from proxy.relay.run.approver import Approver
 from proxy.relay.run.job import Job
 from proxy.relay.run.keepalive import Notifier, with_keepalive
-from proxy.relay.run.parents import Parents, calls_agent
+from proxy.relay.run.parents import Parents, calls_agent, can_wait
 from proxy.relay.run.run import AskApproval, CallModel, Command, RunTools
 from proxy.relay.run.state import State
 from proxy.tools.access.policy import Policy
@@ -61,25 +61,24 @@ class ToolCalls:
         deciding = self._approver.decide(job, calls)
         approved = await with_keepalive(deciding, self._settings.keepalive_s, state.output.keep_alive)
         left = [call for call in calls if call.index not in approved]
-        if not (left and job.tools.selection.asks and job.conversation.is_person):
+        if not (left and job.can_ask):
             return state.run.decided(approved)
+        nested = job.client.ask.nested
         asking = self._approvals.ask(
             left,
             state.tools.context.at_turn(state.run.turn.number),
             self._offered_only(job, state, left),
             job.identity,
-            asked_in=job.conversation.approvals.asked_in,
-            can_wait=self._can_wait(job),
+            asked_in=(
+                *job.conversation.approvals.asked_in,
+                *(() if nested is None else nested.asking.asked_in),
+            ),
+            can_wait=nested is not None or can_wait(job.client.request),
+            agent="" if nested is None else nested.agent,
         )
         asked = await with_keepalive(asking, self._settings.keepalive_s, state.output.keep_alive)
         state.turn.waiting, state.turn.granted = dict(asked.waiting), dict(asked.granted)
         return state.run.decided(approved, frozenset(asked.waiting), asked.refused)
-
-    def _can_wait(self, job: Job) -> bool:
-        """Whether a turn of this request can be held for a person, and its client told so in text."""
-        request = job.client.request
-        # An upstream's own conversation has no place for what is known later; JSON has none for a notice.
-        return not (request.conversation or request.wants_json or request.choices > 1)
 
     async def run(self, job: Job, state: State, command: RunTools) -> Command:
         """Run the turn's calls, show them as far as the client asked, keep the stream alive.
@@ -107,23 +106,38 @@ class ToolCalls:
             if job.client.ask.nested is None
             else job.client.ask.nested.watch.call_started,
             on_progress=shown.progressed if job.client.trace == "events" else None,
-            on_done=shown.finished,
+            on_done=lambda call, result: shown.finished(call, self._approvals.marked(call.name, result)),
             approved=command.approved,
             granted=state.turn.granted,
         )
         running = with_keepalive(work, self._settings.keepalive_s, shown.show, shown.notifier)
         if calls_agent(calls):
-            with self._parents.waiting(job, state):
+            with self._parents.waiting(job, state, calls):
                 results = await running
+            await self._hold_agents(job, state, calls, results)
         else:
             results = await running
         shown.all_finished()
         await shown.show(False)
+        held = {call.call_id for call in run.turn.waiting}
         waiting = [
-            ToolResult(call.call_id, False, mark_of(state.turn.waiting[call.index].id))
-            for call in command.waiting
+            ToolResult(call.call_id, False, mark_of(state.turn.wait_of(call.index)))
+            for call in run.turn.waiting
         ]
-        return self._take_results(job, state, [*results, *command.refused, *waiting])
+        there = [result for result in (*results, *command.refused) if result.call_id not in held]
+        return self._take_results(job, state, [*there, *waiting])
+
+    async def _hold_agents(
+        self, job: Job, state: State, calls: Sequence[ToolCall], results: Sequence[ToolResult]
+    ) -> None:
+        """Have the turn wait for the agents among its calls whose own calls need approvals."""
+        if not job.can_ask:
+            return
+        for call, result in zip(calls, results, strict=True):
+            asked = await self._approvals.asked_by_agent(call.name, result, job.identity.caller)
+            if asked:
+                state.turn.of_agents[call.index] = asked
+                state.run.hold([call])
 
     async def refuse_hidden(self, job: Job, state: State) -> None:
         """Put the hidden calls of the last turn on record, none of which is made."""
@@ -255,7 +269,7 @@ def _native(job: Job, state: State, call: ToolCall) -> str:
     nothing be kept.
     """
     reader = state.outcome.reader
-    if not job.client.request.keeps or reader is None:
+    if not job.keeps or reader is None:
         return ""
     if call.call_id not in [hidden.call_id for hidden in state.run.hidden_calls]:
         return ""

@@ -1,4 +1,4 @@
-"""What a run uses, as the caller's meter is told of it."""
+"""Reports the use of a run to the caller's meter."""
 
 from collections.abc import Callable
 

@@ -79,7 +79,7 @@ def tokens_text(count: int, counts: RunRecord | UsageRow) -> str:
 
 
 def reported_cost(counts: RunRecord | UsageRow) -> int | None:
-    """What was used came to; ``None`` where no model had a price, and where nobody knows what was used."""
+    """The cost of the reported use; ``None`` if no model had a price or the use is unknown."""
     return counts.cost if reported(counts) else None
 
 

@@ -1,4 +1,4 @@
-"""What may change an upstream for everybody who uses it: for keys that name it, and for nobody else."""
+"""Requests that may change an upstream for all its users.  Only keys that name the path may send them."""
 
 from aiohttp import web
 

@@ -50,7 +50,7 @@ def request_options_of(context: Context, *, history: bool) -> RequestOptions:
 
 
 def attempt_of(head: Head) -> Attempt:
-    """What a request is called by its client, and what it says of its attempts."""
+    """The headers by which a client marks repeats of a request."""
     return Attempt(head.sole(IDEMPOTENCY_KEY) or "", head.listed(_RETRY_COUNT), head.sole(_SESSION) or "")
 
 

@@ -21,7 +21,7 @@ def withheld(detail: RunDetail) -> Iterator[tuple[str, str]]:
     run = detail.run
     # A run without a model is a call that the client made itself: it has the result.
     if detail.invocations and run.upstream:
-        shown = _SHOWN.get(run.trace, "the store does not say what the trace showed of them")
+        shown = _SHOWN.get(run.trace, "the record does not have its trace level")
         calls = counted(len(detail.invocations), "tool call")
         yield f"{calls}, arguments and results", f"the proxy ran these tools; {shown}"
     if len(detail.turns) > 1:

@@ -116,5 +116,5 @@ async def check_references(
 
 
 def not_found(response_id: str) -> RequestError:
-    """What everybody is told of a response that is not theirs, whether or not there is one."""
+    """The error for a response of another caller.  It is the same whether the response exists or not."""
     return RequestError(404, f"Response with id {response_id[:100]!r} not found.")

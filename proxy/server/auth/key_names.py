@@ -16,11 +16,11 @@ _PERSON: Final = re.compile(r"[0-9a-f]{24}\Z")
 
 
 async def recorded_caller(store: Store, declared: Container[str], wanted: str) -> str:
-    """What the record calls a key, or one of its end users, that is meant by ``NAME`` or ``NAME/USER``.
+    """The caller in the record for ``NAME`` or ``NAME/USER``: a key, or one of its end users.
 
-    ``declared`` are the names of the configuration's keys.  Of several keys that had a name it is the
-    last.  What is no name is taken for what the record has: an id, ``open``, an end user's digest.
-    Raises :class:`~proxy.errors.StoreError` where the keys cannot be read.
+    ``declared`` are the names of the configuration's keys.  If several keys had the name, the newest counts.
+    Any other text is taken as it stands in the record: an id, ``open``, an end user's digest.  Raises
+    :class:`~proxy.errors.StoreError` if the keys cannot be read.
     """
     name, slash, user = wanted.partition("/")
     if name in declared:

@@ -52,10 +52,8 @@ def new_secret() -> str:
 
 
 def signer(secret: str) -> "Ed25519PrivateKey":
-    """What a key signs its tokens with: made from its secret, so that nobody without it can.
-
-    The record holds the public half alone; who reads the record can forge no token.
-    """
+    """The signer of a key's tokens, made from the key's secret.  The record has only the public half, so its
+    readers cannot forge tokens."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     seed = hashlib.blake2b(secret.encode(), digest_size=32, person=b"toolrelay-mint").digest()

@@ -1,4 +1,4 @@
-"""Who asks with a key: whoever holds it, or one of the people behind it."""
+"""The principal behind a key: its holder, or one of the people who share it."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -23,11 +23,11 @@ class Principals:
         self._place, _, self._name = end_user.partition(":")
 
     def of(self, request: EdgeRequest, caller: Caller, payload: Mapping[str, Any]) -> Principal:
-        """Who asks: a key that several people share needs the end user's name.
+        """The principal of a request: the key, or one person of a key that several people share.
 
-        Who came with a minted token is the person that it was made for, whatever the request says.
-        Where the operator says nothing of end users, a body's own fields name people of a shared key; those
-        are in the keys of what is put back, and the caller stays the key.
+        A minted token names the person, whatever the request says.  If the operator configures no end users,
+        the body's own fields name people of a shared key.  Hidden turns then belong to that person, and the
+        caller remains the key.
         """
         user: object = caller.end_user
         if not user and not self._place:

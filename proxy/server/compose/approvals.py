@@ -8,6 +8,7 @@ from proxy.net.aiohttp_resolver import AiohttpResolver
 from proxy.net.resolver import Resolver
 from proxy.relay.approvals.approvals import Approvals
 from proxy.relay.approvals.rules import ApprovalRules
+from proxy.relay.memory.agent_turns import AgentTurns
 from proxy.server.approval_figures import ApprovalFigures
 from proxy.server.approval_webhook import ApprovalWebhook
 from proxy.server.config.load import Config
@@ -21,7 +22,7 @@ __all__ = ["make_approvals", "make_figures", "make_webhook"]
 
 
 def make_webhook(config: Config) -> ApprovalWebhook | None:
-    """What tells a service about calls that wait; ``None`` where nobody is to be told."""
+    """The webhook for calls that wait for an approval; ``None`` if none is configured."""
     settings = config.approvals
     if not (settings.enabled and settings.webhook and settings.webhook_secret):
         return None
@@ -43,7 +44,7 @@ def make_webhook(config: Config) -> ApprovalWebhook | None:
 
 
 def make_figures(config: Config, store: Store, metrics: Metrics | None) -> ApprovalFigures | None:
-    """What counts approvals; ``None`` where nobody asks for figures, or there are no approvals."""
+    """The counters of approvals; ``None`` if there are no metrics or no approvals."""
     log = _log_of(config, store)
     if metrics is None or log is None or not config.approvals.enabled:
         return None
@@ -81,4 +82,5 @@ def make_approvals(
             max_grant_s=settings.max_grant_s,
         ),
         told=told,
+        agents=AgentTurns(store),
     )

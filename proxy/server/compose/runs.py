@@ -1,4 +1,4 @@
-"""What plans and carries out runs, whoever asks for one."""
+"""Makes the component that plans and carries out runs."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -53,7 +53,7 @@ def create_runs(
         commits=_commits(services),
         approvals=services.approvals,
     )
-    parents = Parents()
+    parents = Parents(services.approvals.agents)
     planner = Planner(
         memory=memory,
         prices=prices,

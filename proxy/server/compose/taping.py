@@ -12,8 +12,8 @@ _NOT_SEALED = "content is not encrypted here; set store.seal_key"
 
 
 def make_taping(services: Services, given: Overrides, peers: Peers, *, asked: bool) -> Taping:
-    """What notes runs; with ``asked`` administrators may ask for captures, of which other processes of the
-    port are told."""
+    """The component that notes the bytes of runs.  With ``asked``, administrators may start captures; the
+    other processes of the port learn of them."""
     captures = Captures(services.store, _refused(services) if asked else "the web UI is not served")
     if captures.refused is None:
         peers.publish(CAPTURES, captures.told)

@@ -1,7 +1,4 @@
-"""What faults leave of a configuration, for a check that looks on for others.
-
-Nothing is ever served with it.
-"""
+"""The part of a faulty configuration that ``check`` can still examine.  It is never served."""
 
 import copy
 from collections.abc import Mapping, Sequence

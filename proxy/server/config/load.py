@@ -101,10 +101,10 @@ def find_faults(
     need_secrets: bool = True,
     go_on: bool = False,
 ) -> tuple[Config | None, list[ConfigError]]:
-    """What :func:`load_config` does, with every fault instead of the first.
+    """Load the configuration like :func:`load_config`, but return all faults instead of raising the first.
 
-    The configuration is ``None`` where there are faults.  With ``go_on`` it is what they leave of it, for
-    whoever looks on for others and serves nothing; ``None`` then means that they leave nothing.
+    With faults the configuration is ``None``.  With ``go_on`` it is the usable rest, for commands that look
+    for more faults and serve nothing; ``None`` then means that nothing is usable.
     """
     said = options or Options()
     try:

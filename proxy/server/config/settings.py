@@ -487,8 +487,8 @@ class ApprovalsConfig(Section):
     )
     max_grant_s: Annotated[float, Field(ge=0, le=30 * 86400, allow_inf_nan=False)] = Field(
         default=86400,
-        description="The longest that a grant lasts, in seconds: it lets later calls of a tool run without "
-        "a question. 0: nobody can give one.",
+        description="The longest time that a grant lasts, in seconds. A grant lets later calls of a tool run "
+        "without a question. 0: no grants.",
     )
     public_url: Annotated[str, AfterValidator(check_collector_url)] = Field(
         default="",
@@ -499,7 +499,7 @@ class ApprovalsConfig(Section):
         description="URL that gets a signed POST for each call that starts to wait. Empty: none.",
     )
     webhook_secret: OptionalSecret = Field(
-        default=None, description="What signs these messages, as env:NAME or file:/path."
+        default=None, description="The secret that signs these messages, as env:NAME or file:/path."
     )
     webhook_arguments: bool = Field(
         default=False, description="Send the call's arguments, without the tool's private fields, too."
@@ -786,7 +786,7 @@ class Config(Section):
 
     @property
     def start_token(self) -> str:
-        """What clients show before there is a key; empty where nobody has made one."""
+        """The token that clients send before there is a key; empty if this start made none."""
         return self._start_token
 
     @property

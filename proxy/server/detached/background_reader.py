@@ -1,7 +1,7 @@
-"""Reading and cancelling background responses, whichever process runs them.
+"""Reading and cancelling background responses, in any process.
 
-What a client is given is always one attempt's.  A client that has seen nothing of an answer yet goes on with
-the next attempt.  One that has seen some of an earlier attempt's answer is told to start over.
+A client never gets a mixture of two attempts.  A client that has seen nothing of an answer continues with the
+next attempt.  A client that has seen a part of an earlier attempt is told to start over.
 """
 
 import asyncio

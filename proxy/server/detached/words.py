@@ -1,4 +1,4 @@
-"""What clients are told of background responses that did not come to an answer, and of new ones."""
+"""Messages to clients about background responses that failed, and about refused ones."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

@@ -228,7 +228,7 @@ class ConcurrentStreams:
 
     @staticmethod
     def refusal() -> RequestError:
-        """What a client is told for which there is no place."""
+        """The error for a client that exceeds a limit of places."""
         return RequestError(
             429,
             "Too many requests are open at the same time. Try again when one has ended.",

@@ -1,4 +1,4 @@
-"""What every request passes before it is served, and what is said of it at its end."""
+"""The outermost layer around each request: its id, its access line, and an answer for each failure."""
 
 import asyncio
 import re

@@ -56,7 +56,7 @@ class Cors:
         return origin in self._origins
 
     def preflight(self, request: EdgeRequest) -> web.Response:
-        """What a browser is told that asks for an allowed page whether it may send a request.
+        """The answer to a preflight request of an allowed page.
 
         Raises :class:`~proxy.errors.RequestError` (400) for header names that no page could use.
         """

@@ -43,7 +43,7 @@ def admin_openapi() -> dict[str, Any]:
         "info": {
             "title": "toolrelay admin API",
             "version": __version__,
-            "description": "The record, the tools and what waits for a person, for administrators. Times are "
+            "description": "The record, the tools and pending approvals, for administrators. Times are "
             "seconds since the epoch (UTC).",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
@@ -266,7 +266,7 @@ def _schemas_of_grants() -> dict[str, Any]:
                 "tool": _TEXT,
                 "caller": _TEXT,
                 "scope": {"enum": sorted(get_args(GrantScope))},
-                "arguments": {"type": "object", "description": "What arguments may be, by their paths."},
+                "arguments": {"type": "object", "description": "Limits of arguments, by their paths."},
                 "why": {"type": "string", "description": "The reasons for asking that the grant covers."},
                 "approval_id": _TEXT,
                 "run_id": _TEXT,
@@ -325,7 +325,7 @@ def _schemas_of_approvals() -> dict[str, Any]:
                     "grant": {
                         "type": ["object", "null"],
                         "description": "Lets later calls run, too: for how long (`for`), only in this "
-                        "`conversation`, and what `arguments` may be.",
+                        "`conversation`, and within which limits of `arguments`.",
                         "properties": {
                             "for": {"type": "string", "pattern": "^[0-9]{1,6}[smhdw]$"},
                             "conversation": {"type": "boolean"},

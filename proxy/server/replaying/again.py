@@ -186,11 +186,11 @@ def _not_exact(detail: RunDetail, taped: Taped | None) -> str:
     if taped is None:
         return 'the bytes of this run were not kept; store.content = "all" keeps those of later runs'
     if taped.cut:
-        return f"this run had more bytes than are kept of one ({MAX_BYTES >> 20} MiB)"
+        return f"this run had more bytes than the {MAX_BYTES >> 20} MiB that are kept of a run"
     if taped.drawn is None:
-        return "this run made more ids than are kept of one"
+        return "this run made more ids than are kept of a run"
     if detail.run.parent_run:
-        return "this is the run of an agent, whose request is made by the run that called it"
+        return "this is the run of an agent; replay the run that called it"
     if detail.run.status in ("cancelled", "interrupted"):
         return "the run was cut off before its end"
     asked = orjson.loads(taped.body("client.request"))

@@ -85,10 +85,8 @@ class Draining:
             task.cancel()
 
     def excuse(self, request: EdgeRequest) -> RequestError | None:
-        """What a client is told whose request was cut before its response began.
-
-        ``None`` where the request was cancelled because its client has left.
-        """
+        """The error for a client whose request was cut before its response began.  ``None`` if the request
+        was cancelled because its client left."""
         if not request.cut_off or request.transport is None:
             return None
         request.task.uncancel()

@@ -95,7 +95,7 @@ def of_upstream_error(error: UpstreamError, dialect: Dialect = OPENAI) -> web.Re
 
 
 def store_unavailable(dialect: Dialect = OPENAI) -> web.Response:
-    """What the client is told where only the record knows, and it does not answer."""
+    """The error if only the record knows the answer, and the record does not respond."""
     return error_response(
         503,
         "The proxy's store does not answer, and this request needs it. Try again in a moment.",

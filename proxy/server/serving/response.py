@@ -394,7 +394,7 @@ def _sent(status: int, keep_alive: bool) -> _SentResponse:
 
 
 def sent_response(status: int, *, keep_alive: bool) -> web.StreamResponse:
-    """What the server is told of a response that has gone out in another way than over HTTP."""
+    """A response for the server's log that was sent in another way than over HTTP."""
     return _sent(status, keep_alive)
 
 

@@ -1,8 +1,9 @@
-"""What is seen of requests while they are served: one place that is told, and tells whoever counts.
+"""Hooks that are called while a request is served.  They pass each event on to the observers: metrics,
+traces, the log.
 
-Each request has its :class:`RequestFacts`, found by a context variable from wherever its tasks are.
-The relay, the runner and the upstreams know nothing of this: they call hooks that they are given.
-With nobody who counts, only the access line reads the facts.
+Each request has its :class:`RequestFacts`.  A context variable finds them from each of the request's tasks.
+The relay, the runner and the upstreams do not know this module: they call the hooks that they are given.
+Without observers, only the access line reads the facts.
 """
 
 import time
@@ -109,9 +110,9 @@ class RequestFacts:
 
 
 class Observer:
-    """Somebody who counts or draws.  Nothing here may wait, or raise.
+    """The base class of metrics, traces and other observers.
 
-    What an observer does not override it is not told.
+    No method may wait or raise.  An observer overrides the methods of the events that it needs.
     """
 
     def request_began(self, facts: RequestFacts, headers: Mapping[str, str]) -> None: ...

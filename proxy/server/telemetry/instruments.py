@@ -34,7 +34,7 @@ class Instruments:
         return self.metrics.snapshot if self.metrics is not None else None
 
     def run_events(self, also: RunEvents | None) -> RunEvents:
-        """What a run's events are told to: the hooks, and another who watches."""
+        """A receiver of a run's events that passes them to the hooks and to another receiver."""
         own = self.hooks.run_event
         if also is None:
             return own

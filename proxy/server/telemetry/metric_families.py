@@ -70,7 +70,7 @@ FAMILIES = (
     Family(
         "toolrelay_background_orphans_total",
         "counter",
-        "Background responses whose process had died or was stopped, by what another one did: taken_over, "
+        "Background responses whose process died or was stopped, by what another process did: taken_over, "
         "failed or cancelled.",
         ("outcome",),
     ),
@@ -83,8 +83,8 @@ FAMILIES = (
     Family(
         "toolrelay_memory_total",
         "counter",
-        "Earlier answers, and calls of the client's own, that requests of runs sent back, by what became of "
-        "the hidden turns behind them.",
+        "Earlier answers and client calls that requests of runs sent back, by the outcome of the search for "
+        "their hidden turns.",
         ("outcome",),
     ),
     Family(

@@ -1,8 +1,8 @@
-"""Standard error and standard output behind a bounded queue, so that no reader can stop the loop.
+"""Standard error and standard output behind a bounded queue, so that no reader can stop the event loop.
 
-A pipe that nobody reads blocks whoever writes to it.  Here a thread of its own writes; everybody else
-only appends to a queue that is bounded in lines and in bytes.  What does not fit is dropped and counted,
-and when the reader reads again, one line says how many were dropped.
+A pipe that nobody reads blocks its writer.  So one thread writes, and all other code appends to a queue with
+a bound in lines and in bytes.  Lines beyond the bound are dropped and counted.  When the reader reads again,
+one line says how many were dropped.
 """
 
 import atexit

@@ -103,7 +103,7 @@ class Capturing:
             hint = ". Capture the next run on its Wire page" if self._taping.not_kept else ""
             raise _no_fixture(self._missing() + hint)
         if taped.cut:
-            raise _no_fixture(f"it is larger than what is kept of a run ({MAX_BYTES >> 20} MiB)")
+            raise _no_fixture(f"it is larger than the {MAX_BYTES >> 20} MiB that are kept of a run")
         spoken = self._wires.get(run.upstream or "", ())
         wire = run.wire if run.wire in spoken or not spoken else min(spoken)
         return await asyncio.to_thread(lambda: fixture_of(run, wire, taped.json(), self._shapes))

@@ -127,7 +127,7 @@ class WebSockets:
 
 
 def no_websocket_here() -> RequestError:
-    """What a client is told that offers to speak WebSocket where HTTP alone is served."""
+    """The answer to a WebSocket handshake on a path that serves HTTP only."""
     return RequestError(
         426,
         "The proxy does not serve WebSockets. Use HTTP with server-sent events.",

@@ -14,10 +14,11 @@ _CHANNEL: Final = "toolrelay_keys"
 
 
 class KeyListener:
-    """Listens from the first :meth:`version` on; a connection that broke is made anew by the next.
+    """Listens for changed keys, from the first :meth:`version` on.  After a broken connection the next call
+    connects again.
 
-    ``told`` grows with every word from the server.  While there is no connection nothing is heard,
-    so that whoever relies on it asks for the version now and then.
+    Each notification of the server increases ``told``.  Without a connection no notification arrives, so
+    callers ask for the version from time to time.
     """
 
     def __init__(self, url: str) -> None:

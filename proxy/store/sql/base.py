@@ -276,6 +276,6 @@ def _keys_missing(missing: dict[str, list[str]], ring: SealRing, file: KeyFile |
     if file is not None and not file.path.exists():
         way = f"If {file.path} was lost, put it back from a backup. Else: {way[0].lower()}{way[1:]}"
     return StoreError(
-        f"the record has content that cannot be read: {lost}; {have}. Nothing was deleted. {way}; where one "
-        "is lost for good, delete what it sealed with: toolrelay migrate --forget-sealed KEY"
+        f"the record has content that cannot be read: {lost}; {have}. Nothing was deleted. {way}. If a key "
+        "is lost for good, delete its content: toolrelay migrate --forget-sealed KEY"
     )

@@ -105,7 +105,7 @@ class SqlKeys(SqlBase):
                 return PEPPER, pepper
             # Another process may be first; then this changes nothing, and its pepper is read.
             await self._writer.commit(_SET_PEPPER, [(secrets.token_bytes(32),)])
-        raise StoreError("the record does not keep what client keys are hashed with (key_state)")
+        raise StoreError("the record lacks the key that hashes client keys (key_state)")
 
     async def put_key(self, key: ClientKey) -> None:
         """Keep a new key; raises :class:`~proxy.errors.StoreUnavailable`, also for a name that is taken."""

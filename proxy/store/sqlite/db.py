@@ -100,7 +100,7 @@ def commit(db: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T
 
 
 def prepare(db: sqlite3.Connection) -> None:
-    """What every connection of a record is told first."""
+    """Set up a new connection to a record."""
     db.execute("PRAGMA foreign_keys = ON")
     db.execute("PRAGMA trusted_schema = OFF")
 

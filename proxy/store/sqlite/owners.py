@@ -59,8 +59,8 @@ class OwnerLock:
                 raise
         except OSError as error:
             _log.warning(
-                "no lock beside the record (%s): what this process leaves open can not be "
-                "recognised as interrupted later",
+                "no lock beside the record (%s): if this process dies, its open runs cannot be marked as "
+                "interrupted",
                 error.strerror,
             )
             return

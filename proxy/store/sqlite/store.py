@@ -169,8 +169,8 @@ class SqliteStore(SqlStore):
                 break
             await asyncio.sleep(_SCRUB_PAUSE_S)
         return (
-            f"{self.path}-wal could not be emptied, since another process reads the record; what was deleted "
-            "can be in it until that process ends or the log is written over"
+            f"{self.path}-wal could not be emptied, because another process reads the record; the file "
+            "may hold deleted content until that process ends or the log is overwritten"
         )
 
     async def _introduce(self) -> Sequence[tuple[str, rows.Row]]:

@@ -307,7 +307,7 @@ class EgressClient:
         media_type, _, parameters = answer.content_type.partition(";")
         media_type = media_type.strip().lower()
         if not _is_text(media_type):
-            raise HttpFailure("what is there is not a page of text")
+            raise HttpFailure("the answer is not a page of text")
         text = decode_text(answer.body, parameters, is_html=media_type.endswith("html"))
         return TextPage(str(answer.url), media_type, text)
 

@@ -24,7 +24,7 @@ def reasons_of(rule: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a policy says of one tool.  ``rule`` is the line of configuration that decided, or that
+    """A policy's decision about one tool.  ``rule`` is the line of configuration that decided, or that you
     would have to change."""
 
     outcome: Outcome
@@ -100,7 +100,7 @@ class Policy:
             if said.outcome == "needs_approval" and said.rule not in reasons:
                 reasons.append(said.rule)
         if untrusted and self.guards_after_untrusted and _can_do_harm(spec):
-            reasons.append(f'policy.after_untrusted = "approve": the run has read what {untrusted} gave')
+            reasons.append(f'policy.after_untrusted = "approve": the run has read a result of {untrusted}')
         return Decision("needs_approval", _AND.join(reasons)) if reasons else own
 
     def refuse_arguments(

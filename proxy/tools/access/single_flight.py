@@ -33,11 +33,11 @@ class SingleFlight(Generic[T]):
         return key in self._flights
 
     async def run(self, key: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What ``work`` returns or raises, begun now or by somebody who asked before.
+        """Return or raise what ``work`` does; equal calls at the same time share one execution.
 
-        The work is in a task of its own: whoever is cancelled, the others get their result.  It is
-        cancelled when nobody waits any more.  Raises :class:`WorkCancelled` where the work itself
-        was cancelled, so that no waiter takes that for a cancellation of its own.
+        The work has a task of its own, so a cancelled caller does not cancel it for the others.  It is
+        cancelled when no caller waits any more.  Raises :class:`WorkCancelled` if the work itself was
+        cancelled, so that no caller takes that for a cancellation of its own.
         """
         flight = self._flights.get(key)
         if flight is None:

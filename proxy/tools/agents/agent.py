@@ -10,7 +10,7 @@ from proxy.tools.contract.schema import spec_digest
 from proxy.tools.contract.spec import Redaction, ToolEffect, ToolSpec
 from proxy.tools.contract.validation import SchemaValidator
 
-__all__ = ["AGENT_PREFIX", "PROVIDER", "TASK", "Agent", "agent_takes", "is_agent"]
+__all__ = ["AGENT_PREFIX", "PROVIDER", "TASK", "Agent", "agent_takes", "is_agent", "tool_of"]
 
 PROVIDER: Final = "agent"
 AGENT_PREFIX: Final = f"{PROVIDER}__"
@@ -36,6 +36,11 @@ _PARAMETERS: Final[Mapping[str, Any]] = {
 def is_agent(tool: str) -> bool:
     """Whether a tool id belongs to an agent."""
     return tool.startswith(AGENT_PREFIX)
+
+
+def tool_of(agent: str) -> str:
+    """The id of the tool that calls the agent of that name."""
+    return AGENT_PREFIX + agent
 
 
 def agent_takes(tool: str, patterns: Iterable[str]) -> bool:

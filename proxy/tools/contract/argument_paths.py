@@ -1,6 +1,6 @@
-"""What stands at a dotted path of a call's arguments: written there, or left to the tool's default.
+"""The value at a dotted path of a call's arguments: the written one, or the tool's default.
 
-A default is known where the schema says it; one that is made anew for each call stands in no schema.
+A default is known if the schema contains it.  A default that is made anew for each call is in no schema.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,9 +1,8 @@
-"""What an operator lets the arguments of a tool be, where the tool itself takes more.
+"""Bounds of a tool's arguments that the operator sets, stricter than the tool's own schema.
 
-A bound says of what kind a value must be, too: ``max = 7`` is not met by ``"1000"``, by a list or by
-``null``.  Whatever a bound cannot judge, it refuses.  Patterns are matched by an engine that takes
-time in proportion to the text, whatever the pattern (that of ``jsonschema-rs``), and always whole:
-one that fits somewhere inside of an address bounds nothing.
+A bound also demands the type of the value: ``max = 7`` refuses ``"1000"``, a list and ``null``.  A bound
+refuses every value that it cannot judge.  Patterns must match the whole value.  Their engine, that of
+``jsonschema-rs``, takes time in proportion to the text, whatever the pattern.
 """
 
 import json
@@ -136,10 +135,10 @@ class FetchBounds:
 def find_excess(
     bounds: Mapping[str, ArgumentBound], arguments: Mapping[str, Any], schema: Schema
 ) -> tuple[str, str] | None:
-    """The path of the first bound that the arguments do not meet, and what is wrong, in words.
+    """The path of the first argument that breaks a bound, and the reason in words.
 
-    Paths are dotted; ``*`` stands for every element of a list or every value of an object.  What is
-    left out is the default that ``schema`` has for it.
+    Paths are dotted; ``*`` stands for every element of a list or every value of an object.  An absent
+    argument has the default of ``schema``.
     """
     for path, bound in bounds.items():
         if bound.required and not _all_given(arguments, path):

@@ -22,7 +22,8 @@ TOOL_ERRORS: Final[Mapping[ToolErrorCode, str]] = MappingProxyType(
         "approval_required": (
             "`policy.approve`, `policy.approve_effects`, `policy.approve_safety` or "
             "`policy.after_untrusted` demands an approval, and this call [cannot wait for "
-            "one](approvals.md#limits)."
+            "one](approvals.md#limits). On the call of an agent: calls of its own [wait for "
+            "one](agents.md#approvals)."
         ),
         "approval_denied": (
             "A person refused the call, or its approval expired or no longer counts. The message has the "

@@ -41,13 +41,13 @@ class CallSignals:
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """Who is calling, for a tool that needs to know.  Carries no key and no token.
+    """The context of a call, for tools that need it.  It contains no key and no token.
 
-    ``max_result_bytes`` is how much of a result the model will be shown, ``max_image_bytes`` how much
-    of its images, all together.  ``idempotency_key`` is the same for every try of this one call, and
-    for no other call; only a tool with effects has one, or a tool that takes it.  ``fetches`` bounds what
-    it fetches.  ``on_progress`` is told how far the call has come, ``None`` where nobody wants to know.
-    Calls that share one execution (see ``cache_ttl_s``) have the context of the first.
+    ``max_result_bytes`` is the size of a result that the model gets, ``max_image_bytes`` that of its images
+    together.  ``idempotency_key`` is the same for every try of this call, and differs from all other calls;
+    only a tool with effects, or one that takes the key, has one.  ``fetches`` bounds its HTTP requests.
+    ``on_progress`` receives its progress, ``None`` if nobody listens.  Calls that share one execution (see
+    ``cache_ttl_s``) have the context of the first.
     """
 
     run_id: str

@@ -1,7 +1,7 @@
-"""What traces, logs and rows may see of a call (rule T4).
+"""Which parts of a call traces, logs and rows may show (rule T4).
 
-Outputs are shown by allowlist, arguments by mask.  Whatever is shown is bounded, because a row
-is no place for a page of text.
+Outputs are shown by allowlist, arguments by mask.  The shown text has a bound, so a row cannot hold a whole
+page.
 """
 
 import itertools

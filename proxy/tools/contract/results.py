@@ -140,10 +140,10 @@ def to_output(value: Any, max_bytes: int, images: ImageBounds | None = None) -> 
 
 
 def fit(output: Output, max_bytes: int, keep: Callable[[str], str | None]) -> tuple[str, bool]:
-    """What the model is shown of an output, at most ``max_bytes``, and whether that is not all.
+    """The part of an output that the model gets, at most ``max_bytes``, and whether something was left out.
 
-    What will be said of its images counts.  Where something is left out, ``keep`` is asked for a
-    handle to read the whole by.
+    The texts about its images count, too.  If something is left out, ``keep`` returns a handle with which the
+    model can read the rest.
     """
     text, truncated = output.text, output.truncated
     room = max_bytes - output.reserved

@@ -169,10 +169,8 @@ class McpProvider:
         return oversee(self._servers, pins, host.statuses, host.reconnects)
 
     async def list_tools(self) -> Sequence[ToolSpec]:
-        """What was pinned of the servers that are configured, and is not described otherwise by now.
-
-        Nothing before :meth:`begin`.
-        """
+        """The pinned tools of the configured servers, if their definitions have not changed.  Empty before
+        :meth:`begin`."""
         if not self._begun:
             return ()
         self._known = await self._source.pins()

@@ -96,7 +96,7 @@ def begin(
     if not server.authorization_endpoint:
         raise OAuthFault(f"{where} has no page to log in at: its metadata lacks authorization_endpoint")
     if not server.has_pkce:
-        raise OAuthFault(f"{where} does not say that it takes PKCE with S256, without which nobody logs in")
+        raise OAuthFault(f"{where} does not announce PKCE with S256, which a login needs")
     state, verifier = secrets.token_urlsafe(32), secrets.token_urlsafe(64)
     digest = hashlib.sha256(verifier.encode()).digest()
     asked = {

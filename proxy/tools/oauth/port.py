@@ -1,4 +1,4 @@
-"""What OAuth needs of HTTP, and how its faults are told."""
+"""The HTTP port of OAuth, and its errors."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol

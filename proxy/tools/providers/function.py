@@ -130,7 +130,7 @@ class FunctionProvider:
         return await result
 
     async def aclose(self) -> None:
-        """Nothing to close: capabilities belong to whoever made them."""
+        """Do nothing: the owner of the capabilities closes them."""
         await asyncio.sleep(0)
 
 

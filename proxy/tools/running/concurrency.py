@@ -81,10 +81,8 @@ class Slots:
 
     @asynccontextmanager
     async def take(self, caller: str) -> AsyncIterator[None]:
-        """A place, waited for; a caller's own bound first, so that its queue holds up nobody else.
-
-        Whoever holds one already gets one inside of it.
-        """
+        """Wait for a place.  The caller's own bound comes first, so its queue does not hold up others.  A
+        task that holds a place already gets another at once."""
         outer = self._place.get()
         if outer is not None and outer.held:
             async with outer.inner:

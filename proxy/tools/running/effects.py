@@ -1,12 +1,12 @@
-"""Side effects that other processes may have caused already, for the same request (rule R5).
+"""Side effects that other processes may have caused for the same request (rule R5).
 
-A run's ledger knows what its own process did.  What another worker did, or this one before it was
-started again, only the record knows: a claim is committed with the row of each effect, and a call
-that finds it taken waits for what comes of the first, or says that nobody knows.
+A run's ledger knows the effects of its own process.  The record knows those of other workers, and of this one
+before a restart: the row of each effect contains a claim.  A call whose claim is taken waits for the result
+of the first call, or reports that nobody knows it.
 
-A model that is asked again may word a call differently.  So the effects of each tool are numbered for a
-request, and each number is a claim too: a call of a repeat meets what earlier attempts caused by that
-tool, and as long as the model has not been answered for all of it, a different call is not made.
+In a repeat the model may word a call differently.  So the effects of each tool are numbered for a request,
+and each number is a claim, too.  A call of a repeat meets the effects of earlier attempts by that tool.  A
+different call does not run until the model has got the results of all these effects.
 """
 
 import asyncio
@@ -32,13 +32,13 @@ _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 0.5
 
 _UNKNOWN = (
-    "an earlier attempt of this request began this very call and nobody knows how it ended; it may have "
-    "taken effect, so it was not made again: find out what became of it, or ask the user"
+    "an earlier attempt of this request began the same call, and nobody knows how it ended; it may have "
+    "taken effect, so the proxy did not run it again: find out whether it did, or ask the user"
 )
 _ANOTHER = (
-    "this request was sent again by the client, and an earlier attempt of it had already called this tool, "
-    "with other arguments (earlier_call); so this call was not made. Go on from what the earlier one came "
-    "to, and call again only if this is to be done in addition"
+    "the client sent this request again, and an earlier attempt had already called this tool with other "
+    "arguments (earlier_call); so this call did not run. Continue from the result of the earlier call, and "
+    "call again only if you want both effects"
 )
 _RAN: Final[ToolErrorCode] = "already_ran"
 
@@ -54,7 +54,7 @@ def claim_of(invocation: Invocation, effect: str) -> EffectClaim:
     place = f"place:{context.run_id}:{context.turn}:{invocation.call.index}"
     if not effect or request is None:
         approval = invocation.approval
-        approved = "" if approval is None else approval.id
+        approved = "" if approval is None else approval.used_up
         return EffectClaim(place, approval=approved, lease=context.ledger.lease)
     tool = effect.partition("\0")[0]
     return EffectClaim(
@@ -176,10 +176,8 @@ class SharedEffects:
         return replace(found, another=True, arguments_redacted=earlier.arguments_redacted)
 
     async def earlier(self, claim: EffectClaim) -> EarlierEffect | None:
-        """What an earlier try of the request came to, for a call that cannot be made now itself.
-
-        Raises :class:`~proxy.errors.StoreError` where nobody can say.
-        """
+        """The result of an earlier attempt, for a call that cannot run now.  Raises
+        :class:`~proxy.errors.StoreError` if the record cannot tell."""
         # An older effect is another request's where this one does not call itself a repeat.
         return await self._log.find_effect(claim if claim.is_repeat else EffectClaim(claim.place))
 
@@ -198,7 +196,7 @@ class SharedEffects:
 
 
 def repeated_result(invocation: Invocation, earlier: EarlierEffect) -> ToolResult:
-    """What the model is told of an effect that was caused before."""
+    """The result for the model if an earlier attempt caused this effect."""
     if earlier.another:
         return _not_made(invocation, earlier)
     call_id, kept = invocation.call.call_id, earlier.result

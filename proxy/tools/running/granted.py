@@ -54,12 +54,12 @@ class ArgumentLimits:
 
 @dataclass(frozen=True, slots=True)
 class GrantedCall:
-    """What lets a call run though nobody was asked about it: a grant, given with an earlier approval.
+    """The grant by which a call runs without a new question.  A person gave it with an earlier approval.
 
-    ``id`` is the grant's, ``by`` who gave it.  ``spec_digest`` is the tool's definition as it was then,
-    ``reasons`` what the person was told (see :func:`~proxy.tools.access.policy.reasons_of`) and ``limits``
-    what the arguments may be.  ``use`` is asked right before the call runs: whether the grant still holds;
-    it raises :class:`~proxy.errors.StoreError` if nobody can say.
+    ``id`` is the id of the grant, ``by`` the person.  ``spec_digest`` is the tool's definition at that time,
+    ``reasons`` are the reasons that the person read (see :func:`~proxy.tools.access.policy.reasons_of`), and
+    ``limits`` bound the arguments.  Right before the call runs, ``use`` returns whether the grant still
+    holds; it raises :class:`~proxy.errors.StoreError` if the record cannot tell.
     """
 
     id: str

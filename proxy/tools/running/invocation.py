@@ -27,7 +27,7 @@ from proxy.tools.contract.redaction import brief
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.running.granted import GrantedCall
 from proxy.tools.running.ledger import RunContext
-from proxy.tools.running.plan import Approved, ApprovedCall
+from proxy.tools.running.plan import Approved, ApprovedCall, ContinuedCall
 
 __all__ = [
     "MAX_NATIVE",
@@ -54,14 +54,14 @@ OnClosed = Callable[[ToolInvocationRecord, float], None]
 
 @dataclass(slots=True)
 class Invocation:
-    """What becomes of one call.  What it is that runs is a :class:`~proxy.tools.running.plan.PlannedCall`.
+    """The progress of one call.  The call itself is a :class:`~proxy.tools.running.plan.PlannedCall`.
 
-    ``deadline`` and ``started`` are monotonic seconds, ``started_at`` the time of day.  ``source`` says
-    where a result came from that was not made for this call alone.  ``claimed`` says that its effect is
-    claimed on record, ``begun`` that it was begun, by this call or another (``caused_by``, else empty),
-    ``untrusted`` that its result has a stranger's text in it.  ``connecting`` says that it waits for
-    credentials, ``connected_s`` for how many seconds it did.  ``catalog`` has the tools of its run.
-    ``approved`` says that somebody approved the call, where policy asks for that, or what exactly.
+    ``deadline`` and ``started`` are monotonic seconds, ``started_at`` the time of day.  ``source`` names the
+    origin of a result that was not made for this call alone.  ``claimed`` says that its effect is claimed on
+    record, ``begun`` that it has begun, by this call or by another (``caused_by``, else empty), ``untrusted``
+    that its result contains a stranger's text.  ``connecting`` says that it waits for credentials,
+    ``connected_s`` for how many seconds it did.  ``catalog`` has the tools of its run.  ``approved`` says
+    whether somebody approved the call, or holds the exact approval.
     """
 
     id: str
@@ -99,13 +99,13 @@ class Invocation:
             self.on_progress(self.call, progress)
 
     @property
-    def approval(self) -> ApprovedCall | None:
+    def approval(self) -> ApprovedCall | ContinuedCall | None:
         """What was approved, where the call may run by that alone and once."""
-        return self.approved if isinstance(self.approved, ApprovedCall) else None
+        return self.approved if isinstance(self.approved, ApprovedCall | ContinuedCall) else None
 
     @property
     def grant(self) -> GrantedCall | None:
-        """What lets the call run though nobody was asked about it."""
+        """The grant by which the call runs without a question, if there is one."""
         return self.approved if isinstance(self.approved, GrantedCall) else None
 
     @property

@@ -1,7 +1,7 @@
-"""From a call that a model wrote to one that may run, or to the reason why it may not.
+"""Planning a call of a model: the result is a call that may run, or the reason why it may not.
 
-Nothing in here acts: no I/O, nothing counted, nothing remembered.  What comes out does not change any
-more, and only the runner runs it (rule T1).
+Planning has no effect: it does no I/O, counts nothing and remembers nothing.  The plan does not change
+afterwards, and only the runner runs it (rule T1).
 """
 
 import hashlib
@@ -30,6 +30,7 @@ __all__ = [
     "AdmittedCall",
     "Approved",
     "ApprovedCall",
+    "ContinuedCall",
     "PlannedCall",
     "Refusal",
     "admit",
@@ -51,6 +52,16 @@ class ApprovedCall:
     spec_digest: str
     arguments_digest: str
 
+    @property
+    def used_up(self) -> str:
+        """The id of the approval that is used up when the call begins; empty for none."""
+        return self.id
+
+    @property
+    def decision(self) -> str:
+        """What the row says of why the call may run."""
+        return f"approved by {self.by} ({self.id})"
+
     def mismatch(self, planned: "PlannedCall") -> str:
         """Why a call is not the one that was approved, in words; empty if it is."""
         if planned.spec.digest != self.spec_digest:
@@ -60,7 +71,34 @@ class ApprovedCall:
         return ""
 
 
-Approved = bool | ApprovedCall | GrantedCall
+@dataclass(frozen=True, slots=True)
+class ContinuedCall:
+    """What goes on with what an earlier call of the tool began: once, whoever asks for it again.
+
+    ``id`` is the execution of the earlier call, ``spec_digest`` the tool's definition as it was then.
+    """
+
+    id: str
+    spec_digest: str
+
+    @property
+    def used_up(self) -> str:
+        """No approval: its own one or none was needed for the earlier call."""
+        return ""
+
+    @property
+    def decision(self) -> str:
+        """What the row says of why the call may run."""
+        return f"continues {self.id}"
+
+    def mismatch(self, planned: "PlannedCall") -> str:
+        """Why the tool is not the one that was called, in words; empty if it is."""
+        if planned.spec.digest != self.spec_digest:
+            return "the definition of the tool has changed since it was called, so it did not go on"
+        return ""
+
+
+Approved = bool | ApprovedCall | ContinuedCall | GrantedCall
 """Whether somebody approved a call, or what exactly."""
 
 
@@ -171,8 +209,8 @@ def admit(
     decision = f"{decided.outcome}: {decided.rule}"
     if decided.outcome == "denied":
         return Refusal(ToolFailure("this tool is not allowed here", code="policy_denied"), decision)
-    if isinstance(approved, ApprovedCall):
-        decision = f"approved by {approved.by} ({approved.id}): {decided.rule}"
+    if isinstance(approved, ApprovedCall | ContinuedCall):
+        decision = f"{approved.decision}: {decided.rule}"
     elif decided.outcome == "needs_approval" and isinstance(approved, GrantedCall):
         if not approved.covers(decided.rule):
             words = "this tool needs an approval, and the grant does not cover the reason for it"

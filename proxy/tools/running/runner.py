@@ -1,10 +1,10 @@
-"""The one path by which a tool runs, whoever asks (rule T1).
+"""The runner: every tool call runs through it (rule T1).
 
-known → policy → budget and rate → size → parse → validate → bounds of policy → credentials → row
-opened → kept result, or run within its time (execution.py) → output as text, bounded → redacted → row
-closed → result (outcome.py).  What is decided on the way is decided without acting (plan.py): what
-comes of it is bound together in a ``PlannedCall``, and nothing but this module has one run.  Every step
-that says no ends in a result that the model can read; nothing here raises but a cancellation.
+known → policy → budget and rate → size → parse → validate → bounds of policy → credentials → row opened →
+kept result, or run within its time (execution.py) → output as text, bounded → redacted → row closed → result
+(outcome.py).  The decisions on the way have no effect (plan.py).  Their result is a ``PlannedCall``, which
+only this module runs.  Every refusal is a result that the model can read; the only exception that leaves the
+runner is a cancellation.
 """
 
 import asyncio
@@ -137,7 +137,7 @@ class Runner:
         runs; not for a call that is refused or answered with an earlier result.  ``approved`` says that
         somebody approved this call, where policy asks for that; an
         :class:`~proxy.tools.running.plan.ApprovedCall` lets run what it names alone, and once, whoever asks
-        for it again.  When the caller is
+        for it again; so does a :class:`~proxy.tools.running.plan.ContinuedCall`.  When the caller is
         cancelled a read-only tool is too; a tool with effects that has started runs to its end (see
         :meth:`drain`).
         """

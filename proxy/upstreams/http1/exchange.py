@@ -120,15 +120,13 @@ class ExchangeConnection(Protocol):
 
 
 class Exchange:
-    """What one request gets back.
+    """The response to one request, as it arrives.
 
-    ``head`` is done when ``status`` and ``headers`` (clean ones) are there; it fails with
-    :class:`ConnectionLost`, :class:`~proxy.errors.UpstreamBroken` or
-    :class:`~proxy.errors.UpstreamTimeout`.
-
-    Nothing may stay silent for longer than ``limit_s`` after ``last`` (seconds on the loop's clock);
-    who owns the connections looks after that and calls :meth:`look_for_silence`.  What is heard in
-    between counts from that look on, so that no clock is read for a piece.
+    ``head`` is done when ``status`` and the cleaned ``headers`` are there.  It fails with
+    :class:`ConnectionLost`, :class:`~proxy.errors.UpstreamBroken` or :class:`~proxy.errors.UpstreamTimeout`.
+    ``limit_s`` is the longest silence after ``last`` (seconds on the loop's clock).  The owner of the
+    connections checks it with :meth:`look_for_silence`.  Data that arrives between two checks counts from the
+    later check, so the clock is not read for each piece.
     """
 
     __slots__ = (

@@ -76,7 +76,7 @@ class BodyReader:
     def on_message_begin(self) -> None:
         if self.complete:
             self.reusable = False
-            raise ValueError("a second response, which nobody asked for")
+            raise ValueError("a second response to one request")
 
     def on_message_complete(self) -> None:
         if not self.complete:
@@ -209,5 +209,5 @@ def _ends_a_body(name: bytes, value: bytes) -> bool:
         return True
     coding = value.strip().lower()
     if coding not in (b"chunked", b"identity"):
-        raise ValueError("a transfer coding that nobody asked for")
+        raise ValueError("an unknown transfer coding")
     return coding == b"chunked"

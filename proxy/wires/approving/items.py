@@ -40,31 +40,41 @@ def read_items(
     shown: list[Shown] = []
     seen: set[str] = set()
     answered: list[Answered] = []
+    # Whether what was left out shows that a further question is another response's.
+    apart = False
     for place, (item, raw) in enumerate(zip(items, raws, strict=True)):
         at, kind = f"input[{place}]", item.get("type")
         if (question := _question(item, at)) is not None:
             if question.approval_id not in seen:
                 seen.add(question.approval_id)
-                left.append(_mention(question.approval_id))
+                left.append(_mention(question.approval_id, begins=apart))
+                apart = False
             shown.append(question)
         elif kind == "mcp_approval_response" and (one := approval_of_item(item.get("approval_request_id"))):
             answered.append(_response(item, one, at, is_new=place > last))
             if whole and one not in seen:
+                # Answers alone do not say which of them were asked for together.
                 seen.add(one)
-                left.append(_mention(one))
+                left.append(_mention(one, begins=apart))
+                apart = False
+            else:
+                apart = True
         elif kind == "mcp_call" and approval_of_item(item.get("approval_request_id")) in seen:
             # The held turn has the call and its result.
-            continue
+            apart = True
         elif kind == "function_call_output" and (one := approval_of_call(item.get("call_id"))):
             answered.append(Answered(one, at, place > last, False, *answer_of(item.get("output"))))
+            apart = True
         else:
             left.append(raw)
     return left, shown, answered
 
 
-def _mention(approval_id: str) -> bytes:
+def _mention(approval_id: str, *, begins: bool) -> bytes:
+    """What stands in place of a question.  Its status says that an answer of a model ``begins`` with it."""
     said = {"type": "output_text", "text": mention(approval_id), "annotations": []}
-    return orjson.dumps({"type": "message", "role": "assistant", "content": [said]})
+    status = {"status": "completed"} if begins else {}
+    return orjson.dumps({"type": "message", "role": "assistant", "content": [said], **status})
 
 
 def _question(item: Item, at: str) -> Shown | None:

@@ -14,10 +14,10 @@ _MOST = 128
 
 
 class LaterChoices:
-    """The calls of all choices but the first, watched for one of ours (rule W5).
+    """Watches all choices but the first for calls of server tools (rule W5).
 
-    One choice is asked for where server tools are offered; some upstreams give more.  What a client sees of
-    those are the upstream's own bytes, and calls of its own tools may be in them.
+    With server tools the proxy asks for one choice, but some upstreams return more.  The client gets the
+    upstream's own bytes of them, which may contain calls of its own tools.
     """
 
     REFUSED: Final = (

@@ -44,7 +44,7 @@ class NativeTurns:
         self._restored: dict[tuple[str, ...], bytes] = {}
 
     def beside(self, payload: bytes, turns: Sequence[bytes], mask: Callable[[str, str], str]) -> bytes:
-        """What is kept of a turn, a JSON object, with the ``turns`` of the upstream's that it stands for."""
+        """The JSON object that is kept of a turn, with the upstream's own ``turns`` added."""
         if self._upstream is None:
             return payload
         kept = [

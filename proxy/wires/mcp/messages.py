@@ -206,7 +206,7 @@ def _check_envelope(message: Message, headers: RoutingHeaders, meta: Mapping[str
 
 def _mismatch(message: Message, header: str, member: str) -> ProtocolFault:
     return ProtocolFault(
-        HEADER_MISMATCH, f"the header {header} must be there and say what {member} says", number=message.id
+        HEADER_MISMATCH, f"the header {header} is missing, or differs from {member}", number=message.id
     )
 
 

@@ -100,7 +100,7 @@ def initialized(message: Message, version: str) -> dict[str, Any]:
 
 
 def discovered(version: str) -> dict[str, Any]:
-    """What a client is told that asks what there is, without a handshake."""
+    """The answer to a client that discovers the server without a handshake."""
     return {
         "supportedVersions": list(MODERN_VERSIONS),
         "capabilities": _CAPABILITIES,

@@ -99,7 +99,7 @@ class OllamaBody(MessageListBody):
         return self._images.refused
 
     def relax_tool_choice(self, called: Collection[str]) -> None:
-        """Nothing to do: nobody can force a call in this dialect."""
+        """Do nothing: this dialect cannot force a call."""
 
     def forbid_tools(self) -> bool:
         """Leave all tools out, the client's too: there is no other way to ask for an answer without calls."""

@@ -22,10 +22,8 @@ _FUNCTION = {"description": None, "parameters": None, "strict": None}
 
 
 class ClientTools:
-    """What one client is told of the tools of its responses.
-
-    With ``open_names`` a stored prompt may bring tools that the client did not declare.
-    """
+    """The tools that the responses to one client show.  With ``open_names``, a stored prompt may bring tools
+    that the client did not declare."""
 
     def __init__(
         self, asked: Mapping[str, Any], is_hidden: Callable[[str], bool], *, open_names: bool

@@ -99,9 +99,9 @@ _ITEMS: Final = {
     "input[].content[].annotations": omitted("Citations annotate the text; the text itself is kept."),
     "input[].content[].logprobs": _ITEM,
     "input[].content[].prompt_cache_breakpoint": _CACHE,
-    "input[].content[].detail": omitted("Other dialects do not say in what detail to read a file."),
+    "input[].content[].detail": omitted("Other dialects have no level of detail for files."),
     "input[].output[].prompt_cache_breakpoint": _CACHE,
-    "input[].output[].detail": omitted("Other dialects do not say in what detail to read a file."),
+    "input[].output[].detail": omitted("Other dialects have no level of detail for files."),
     "input[type=item_reference]": _KEPT,
     **{
         f"input[type={kind}]": _HOSTED_ITEM

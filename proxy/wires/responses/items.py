@@ -287,13 +287,12 @@ def called_name(item: Mapping[str, Any], servers: Sequence[ChosenServer], offere
 def as_upstream_items(
     item: Mapping[str, Any], *, signed: bool, labels: Collection[str] = (), called: str = ""
 ) -> list[dict[str, Any]]:
-    """What an upstream is sent for one of our items that a client sends back.
+    """The items for the upstream in place of an item of the proxy that a client sends back.
 
-    ``called`` is what models call the tool; ``labels`` are those of :func:`is_ours`.
-
-    A call that we showed becomes the call and its output.  One that is not ``signed`` is the client's
-    word, and goes as the client's text.  What else we made says nothing to an upstream: lines about
-    calls, lists of tools, approvals.
+    ``called`` is the tool's name for models; ``labels`` are those of :func:`is_ours`.  A ``signed`` call
+    becomes the call and its output.  A call without a signature may be the client's invention, and goes
+    upstream as text of the client.  All other items of the proxy are left out: lines about calls, lists of
+    tools, approvals.
     """
     if not is_shown_call(item, labels):
         return []

@@ -96,6 +96,8 @@ class ResponsesReplyWriter(ReplyWriter):
 
     def _show_result(self, call: ToolCall, result: ToolResult) -> None:
         served = self._shown.called(call.name)
+        if result.waits:
+            return
         if served is not None or self._trace == "events":
             self._show(call_events(call, result, self._signer, served))
         else:

@@ -15,14 +15,15 @@ def stretches(items: Iterable[Item]) -> Iterator[tuple[int, int]]:
     """Where each answer of a model begins and ends: its items up to the client's next one.
 
     An answer also ends behind the questions about calls that wait for approval.  The client's own items
-    behind them, which said yes or no, have been taken out of the conversation.
+    behind them, which said yes or no, have been taken out of the conversation; the next question has a status
+    then.
     """
     start: int | None = None
     asked, length = False, 0
     for position, item in enumerate(items):
         of_model = is_model_item(item)
         asks = of_model and _is_question(item)
-        if start is not None and (not of_model or (asked and not asks)):
+        if start is not None and (not of_model or (asked and (not asks or "status" in item))):
             yield start, position
             start = None
         if of_model and start is None:

@@ -187,7 +187,7 @@ class _Items:
             case NativePart():
                 return self._ledger.whole(part.native)
             case _:
-                raise self._ledger.refuse(part.at, "Responses has no form for it in what the model said.")
+                raise self._ledger.refuse(part.at, "Responses has no form for it in messages of the model.")
         self._ledger.natives(part.native, item)
         return item
 

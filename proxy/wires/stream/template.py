@@ -189,10 +189,10 @@ class Template:
 
 
 def split_text(raw: bytes, name: str) -> tuple[bytes, bytes]:
-    """What stands before and behind the empty text that is the member of this name of an event.
+    """Split an event at the empty text of the named member: the bytes before it and behind it.
 
-    The event is one of ours, without blanks.  No string of it has the same bytes inside, where quotes are
-    escaped.
+    The event is one that the proxy made, without blanks.  None of its strings contains the same bytes,
+    because quotes in strings are escaped.
     """
     before, found, after = raw.partition(b'"%b":""' % name.encode())
     if not found:

@@ -1,4 +1,4 @@
-"""What a form of text calls is: how calls are read from a text, and how a model is told to write them."""
+"""The protocol of a form of text calls: it reads calls from a text, and tells a model how to write them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

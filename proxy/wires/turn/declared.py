@@ -9,10 +9,10 @@ __all__ = ["listed_tools"]
 
 
 def listed_tools(payload: Mapping[str, Any], field: str = "tools") -> Sequence[Any]:
-    """What stands in a list of tools; nothing where there is none.
+    """The entries of a list of tools; empty if there is no list.
 
-    Raises :class:`RequestError` for what is no list: with tools of ours in its place nobody would
-    hear of the mistake.
+    Raises :class:`RequestError` if the value is no list.  Otherwise the proxy would replace it by its own
+    tools, and hide the mistake.
     """
     listed = payload.get(field)
     if listed is None:

@@ -138,7 +138,7 @@ def conversation_digest(words: Sequence[str], beginning: bytes) -> str:
 
 
 def people_named(payload: Mapping[str, Any]) -> str:
-    """Whom a body says that it is for, in one form; empty where it names nobody.
+    """The people whom a body names, in one form; empty if it names none.
 
     Both fields are the same on every wire.  Source: OpenAI's API reference, ``user`` and
     ``safety_identifier``.

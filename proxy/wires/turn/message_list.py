@@ -1,7 +1,7 @@
-"""The body of a request that holds its conversation as a list of messages, edited turn after turn.
+"""The editor of a request body that holds its conversation as a list of messages.
 
-Most dialects have such a list.  What they share is here: how the body is cut, how tools are offered, and how
-turns are added, kept and put back.  What a tool, a message and a result look like is their own.
+Most dialects have such a list.  This module has their common part: it cuts the body, offers tools, and adds,
+keeps and restores turns.  Each dialect defines the form of a tool, a message and a result.
 """
 
 from abc import ABC, abstractmethod

@@ -3,10 +3,11 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 __all__ = ["RestoredMessages", "drop_unneeded", "restored_size", "says_too_long", "with_restored"]
 
-_TOO_LONG = re.compile(
+_TOO_LONG: Final = re.compile(
     r"context[_ ](length|window|size)|maximum context|too many tokens|(prompt|input) is too long",
     re.IGNORECASE,
 )

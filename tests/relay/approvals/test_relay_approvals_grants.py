@@ -177,7 +177,7 @@ async def test_who_was_told_of_untrusted_text_grants_for_it(make_shop: MakeShop)
     approval = await shop.gives(HOUR, untrusted="web__fetch")
     assert approval.rule == (
         'policy.approve has "t__*"; also policy.after_untrusted = "approve": '
-        "the run has read what web__fetch gave"
+        "the run has read a result of web__fetch"
     )
     assert await shop.is_covered(untrusted="web__fetch")
     assert await shop.is_covered()

@@ -89,7 +89,7 @@ async def test_other_words_for_an_effect_do_not_cause_it_again(watch: Watch) -> 
         "outcome": "succeeded",
         "result": '{"done":true,"what":"milk"}',
     }
-    assert "sent again" in told["message"]
+    assert "sent this request again" in told["message"]
     assert watch.finished == ["buy"]
 
 

@@ -49,7 +49,7 @@ async def test_later_turns_of_a_run_are_not_shown_what_a_page_could_use(watch: W
     assert set(detail.run.offered) == first - {"mine"}
     assert not HARMFUL & set(detail.run.withheld)
     assert [set(turn.withheld) for turn in detail.turns] == [set(), HARMFUL, HARMFUL]
-    rule = 'policy.after_untrusted = "approve": the run has read what probe_tools__page gave'
+    rule = 'policy.after_untrusted = "approve": the run has read a result of probe_tools__page'
     assert set(detail.turns[1].withheld.values()) == {rule}
 
 

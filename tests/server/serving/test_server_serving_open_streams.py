@@ -6,7 +6,7 @@ from pathlib import Path
 from types import FrameType
 
 from aiohttp.streams import StreamReader
-from test_hot_path import EVENT, stepping
+from stepping import EVENT, stepping
 
 MARK = "a conversation that nobody needs any more " * 3000
 

@@ -109,7 +109,7 @@ def test_an_untrusted_result_makes_harm_need_an_approval() -> None:
         guarded = policy.decide(harmful, untrusted="web__fetch_page")
         assert (guarded.outcome, guarded.allowed) == ("needs_approval", False)
         assert (
-            guarded.rule == 'policy.after_untrusted = "approve": the run has read what web__fetch_page gave'
+            guarded.rule == 'policy.after_untrusted = "approve": the run has read a result of web__fetch_page'
         )
     assert policy.decide(spec("t__read"), untrusted="web__fetch_page").rule == 'policy.allow has "*"'
     lenient = Policy(allow=("*",), after_untrusted="allow")

@@ -316,7 +316,8 @@ async def test_after_untrusted(
         assert (await runner.run(call(name, "{}", 2), run.at_turn(2))).error_code == expected
         if expected:
             assert log.closed[-1].decision == (
-                f'needs_approval: policy.after_untrusted = "approve": the run has read what t__{reader} gave'
+                'needs_approval: policy.after_untrusted = "approve": '
+                f"the run has read a result of t__{reader}"
             )
 
 

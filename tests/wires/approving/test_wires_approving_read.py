@@ -9,6 +9,7 @@ from proxy.approval_records import mention
 from proxy.errors import RequestError
 from proxy.wires.approving.read import read_approvals
 from proxy.wires.approving.shown import APPROVE, call_id_of, item_id_of, visible_with
+from proxy.wires.responses.stretches import stretches
 
 ONE, TWO = "appr_" + "1" * 32, "appr_" + "2" * 32
 
@@ -172,3 +173,21 @@ def test_an_answer_without_its_question_stands_for_both(elsewhere: dict[str, Any
     assert [one.approval_id for one in heard.answered] == [ONE, ONE, TWO]
     texts = [item["content"][0]["text"] for item in body["input"][1:]]
     assert texts == ([] if elsewhere else [mention(ONE), mention(TWO)])
+
+
+def test_questions_of_two_responses_are_two_answers_of_a_model() -> None:
+    """What was taken out between them shows it; questions of one response stay one answer."""
+    three = "appr_" + "3" * 32
+
+    def item(approval_id: str) -> dict[str, Any]:
+        said = {"server_label": "a", "name": "b", "arguments": "{}"}
+        return {"type": "mcp_approval_request", "id": item_id_of(approval_id), **said}
+
+    def yes(approval_id: str) -> dict[str, Any]:
+        asked = item_id_of(approval_id)
+        return {"type": "mcp_approval_response", "approval_request_id": asked, "approve": True}
+
+    items = [item(ONE), yes(ONE), item(TWO), item(three), yes(TWO), yes(three)]
+    _, body = read("responses", input=items)
+    assert [one["content"][0]["text"] for one in body["input"]] == [mention(one) for one in (ONE, TWO, three)]
+    assert list(stretches(body["input"])) == [(0, 1), (1, 3)]

@@ -21,13 +21,14 @@ Found = TypeVar("Found")
 
 
 class Head(dict[Any, Any]):
-    """A head as the parser read it, and what has been decided by it.
+    """The head of a request as the parser read it, with cached decisions about it.
 
-    ``head[rule]`` is what ``rule``, a function of the head and of nothing else, makes of it.  A head may be
-    that of many requests (:class:`~proxy.server.serving.heads.known_heads.KnownHeads`), so a rule is asked
-    once for all of them, and what it returns is shared; one that raises is asked again.  Whoever decides by
-    something else as well may keep under itself what it still asks about each time.  Rules stay with those
-    whose business they are.  Nothing of a request's peer or body stands here, its length neither.
+    ``head[rule]`` is the value of ``rule``, a function of the head alone.  Many requests may share one head
+    (:class:`~proxy.server.serving.heads.known_heads.KnownHeads`).  So a rule is evaluated once for all of
+    them, and its value is shared.  A rule that raises is evaluated again.  A component whose decision depends
+    on more than the head may use itself as a key, and store the part that depends on the head.  Each rule is
+    defined in the module that needs it.  A head has no data about the peer or the body, and no length of the
+    body.
     """
 
     __slots__ = ("headers", "message")

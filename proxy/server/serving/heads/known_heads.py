@@ -94,7 +94,8 @@ def ends_once(head: bytes) -> bool:
 
 
 class KnownMessage(NamedTuple):
-    """What stands for the parser's message where the head was known; ``length`` is its body's, in bytes."""
+    """Replaces the parser's message if the head was known already.  ``length`` is the length of the body in
+    bytes."""
 
     head: Head
     length: int

@@ -1,7 +1,7 @@
-"""Request heads that have begun and are not whole: how many there may be, and of how many bytes.
+"""A bound on incomplete request heads: on their number and their bytes.
 
-Nobody has been authenticated while a head arrives, so whoever reaches the port can begin as many as it
-likes.  The bound on all of them is ``most * MAX_HEAD_BYTES``.
+While a head arrives, the client is not authenticated, so everybody who reaches the port can begin as many
+heads as they like.  The bound on all of them is ``most * MAX_HEAD_BYTES``.
 """
 
 import asyncio

@@ -71,7 +71,7 @@ def too_many_connections() -> web.Response:
 
 
 def too_many_heads() -> web.Response:
-    """What a client is told while too many heads are pending."""
+    """The answer while too many heads are pending."""
     return error_response(
         503,
         "Too many clients have started a request and not sent its whole head. Try again in a moment.",
@@ -82,7 +82,7 @@ def too_many_heads() -> web.Response:
 
 
 def refusal(*, too_long: bool) -> web.Response:
-    """What a client is told of what it sent, without a word of that."""
+    """The answer to a request that cannot be parsed.  It contains none of the client's bytes."""
     if too_long:
         return error_response(
             431,
@@ -98,7 +98,7 @@ def refusal(*, too_long: bool) -> web.Response:
 
 
 def own_headers(request_id: str) -> dict[str, str]:
-    """What every answer of ours has."""
+    """The headers of every answer that the proxy makes here."""
     return {"x-request-id": request_id, "Server": "toolrelay"}
 
 

@@ -92,11 +92,11 @@ class Status:
 
 @dataclass(slots=True)
 class History:
-    """What has become of a connection so far.
+    """The history of a connection.
 
-    ``connects`` counts how often it was made, ``last_error`` says why it was lost or not made last, and
-    ``cause`` the same in a few words of ours, with none of the server's.  ``list_ms`` are the milliseconds
-    in which the server listed its tools last.
+    ``connects`` counts how often it was made.  ``last_error`` says why it was lost or could not be made last;
+    ``cause`` says the same without any word of the server.  ``list_ms`` is the time that the server took to
+    list its tools last, in milliseconds.
     """
 
     connects: int = 0

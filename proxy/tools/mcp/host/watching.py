@@ -34,10 +34,10 @@ class _Budget:
 
 
 class Watched:
-    """The streams of a transport, with word of their end: a session alone tells nobody.
+    """The streams of a transport, with a signal when they end, which a session alone does not give.
 
-    Of a server's notifications it lets a hundred a second pass; those that its list of tools has changed are
-    counted by themselves, so that no flood of others hides them.
+    It passes at most a hundred notifications of a server per second.  It counts those about changed tools
+    separately, so a flood of others cannot hide them.
     """
 
     def __init__(self, streams: Streams, lost: Callable[[], None]) -> None:

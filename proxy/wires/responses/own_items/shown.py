@@ -129,8 +129,10 @@ def traced_events(
     """What a trace shows of a server call that has come to something; none where nothing.
 
     A tool that is ``served`` by a server that the client chose is shown whatever the trace.  ``texts`` says
-    whether there may be a message beside the answer.
+    whether there may be a message beside the answer.  A call that waits is shown once it has an end.
     """
+    if result.waits:
+        return ()
     if served is not None or trace == "events":
         return list(call_events(call, result, signer, served))
     if trace == "reasoning":
