@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -28,8 +28,10 @@ _KEPT_OF_ONE_NAME = 8
 class _Contracts:
     """``function._contract``, which makes the contract of equal signatures once.
 
-    Two signatures are equal if they are written alike, since fields of pydantic do not compare themselves.
-    A validator is written with its address.  It is kept with its contract, so nothing else gets that address.
+    Two signatures are equal if they are written alike and name the same classes, since fields of pydantic do
+    not compare themselves.  A validator is written with its address, and a class is told by its own: two
+    tests may each have a class of the same name.  Both are kept with the contract, so nothing else gets their
+    addresses.
     """
 
     def __init__(self) -> None:
@@ -45,7 +47,8 @@ class _Contracts:
         """The contract; raises what the real function raises, which is not kept."""
         if declaration.parameters is not None:
             return _contract(identifier, arguments, declaration, where)
-        signature = f"{declaration.redaction} {list(arguments.items())}"
+        classes = [id(one) for annotation, _ in arguments.values() for one in _classes(annotation)]
+        signature = f"{declaration.redaction} {list(arguments.items())} {classes}"
         made = self._made.setdefault(identifier, {})
         if signature not in made:
             contract = _contract(identifier, arguments, declaration, where)
@@ -54,6 +57,14 @@ class _Contracts:
             made[signature] = dict(arguments), contract
         schema, validate, unpack, defaults = made[signature][1]
         return copy.deepcopy(schema), validate, unpack, copy.deepcopy(defaults)
+
+
+def _classes(annotation: Any) -> Iterator[type]:
+    """The classes that stand in an annotation."""
+    if isinstance(annotation, type):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _classes(part)
 
 
 class _Schemas:
