@@ -74,7 +74,7 @@ class ApprovalStatus(StrEnum):
 
 
 class ApprovalEvent(StrEnum):
-    """What can happen to an approval."""
+    """The events of an approval."""
 
     APPROVE = "approve"
     DENY = "deny"

@@ -34,7 +34,7 @@ class BackgroundState(StrEnum):
 
 
 class BackgroundEvent(StrEnum):
-    """What can happen to a background response on record."""
+    """The events of a background response on record."""
 
     CLAIM = "claim"
     RELEASE = "release"

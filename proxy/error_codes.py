@@ -38,7 +38,7 @@ class ErrorCode:
 
     @property
     def code(self) -> str | None:
-        """What ``error.code`` is."""
+        """The value of ``error.code``."""
         return None if self.name.isdecimal() else self.name
 
 

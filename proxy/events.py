@@ -90,7 +90,7 @@ class ResultImage:
 
     @property
     def words(self) -> str:
-        """What a model is told of it, in one line."""
+        """One line for a model."""
         facts = [self.media_type, f"{self.size} bytes" if self.size else self.url]
         title = f'"{self.title}" ' if self.title else ""
         return f"{title}({', '.join(fact for fact in facts if fact)})"

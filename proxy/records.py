@@ -45,7 +45,7 @@ RESULTS_KEPT_S: Final = 3600.0
 
 
 class ToolEffect(StrEnum):
-    """What running a tool can change."""
+    """The kinds of effect that a tool can have."""
 
     READ_ONLY = "read_only"
     STATE_CHANGE = "state_change"
@@ -337,7 +337,7 @@ class Limiter(Protocol):
 
 
 class Meter(Limiter, Protocol):
-    """What counts the use of one request's caller."""
+    """Counts the use of one request's caller."""
 
     @property
     def counts_usage(self) -> bool:

@@ -33,4 +33,4 @@ class AiohttpResolver(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Nothing to close: a look-up under way ends by itself."""
+        """Do nothing: a look-up in progress ends by itself."""

@@ -21,7 +21,7 @@ __all__ = ["Access", "Ask", "Detached", "Identity", "RequestHead", "RequestOptio
 
 
 class UpstreamPermissions(Protocol):
-    """What somebody may use at each upstream, by its name."""
+    """A caller's rights at each upstream, by the upstream's name."""
 
     @property
     def router(self) -> Router:
@@ -85,12 +85,12 @@ class Detached:
 
 @value_class
 class RequestOptions:
-    """What a request asks of the proxy itself, and what it gets where it asks for nothing.
+    """The options of a request for the proxy itself, with their defaults.
 
-    ``wanted`` are the tools that it chose; ``None`` where it chose none.  ``history`` says whether answers
-    are looked up and remembered for it.  ``attempt`` says whether it repeats another request.
-    ``asks_by_call`` says that the client declared the function by whose calls it can be asked for approvals.
-    ``detached`` is set where nobody waits for the answer.
+    ``wanted`` are the chosen tools, ``None`` if it chose none.  ``history`` says whether the proxy looks up
+    and remembers answers.  ``attempt`` says whether it repeats another request.  ``asks_by_call`` says that
+    the client declared the function by which it can be asked for approvals.  ``detached`` is set if no client
+    waits for the answer.
     """
 
     wanted: Wanted | None = None

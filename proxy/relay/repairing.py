@@ -72,7 +72,7 @@ class StreamRepair:
         return self._writer is not None and self._writer.composing
 
     def feed(self, data: bytes) -> bytes:
-        """What goes out for a piece of the stream."""
+        """The output for a piece of the stream."""
         if self.finished:
             return data
         if self._writer is None and not (self._is_due(data) and self._begin()):

@@ -413,7 +413,7 @@ class Store(
         ...
 
     async def usage(self, wanted: UsageFilter) -> Sequence[UsageRow]:
-        """What was used, a row for each group, sorted by group."""
+        """The usage, one row for each group, sorted by group."""
         ...
 
     async def purge(self, wanted: PurgeFilter) -> int:

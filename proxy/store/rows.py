@@ -333,7 +333,7 @@ def result_row(record: KeptResult) -> Row:
 
 
 def effect_value(result: EffectResult) -> bytes:
-    """What the model was given of an effect, as JSON."""
+    """The result of an effect for the model, as JSON."""
     fields = (result.content, result.safe_message, result.truncated, result.redacted, result.untrusted)
     return write_json(list(fields)).encode()
 
@@ -399,7 +399,7 @@ def read_result(row: Row) -> KeptResult:
 
 
 def read_effect(value: bytes) -> EffectResult:
-    """What :func:`effect_value` wrote."""
+    """Read a value that :func:`effect_value` wrote."""
     return EffectResult(*read_json(value))
 
 

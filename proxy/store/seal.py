@@ -1,8 +1,9 @@
-"""Content sealed before it is written: whoever has the file, a copy or a disk has no conversation.
+"""Encrypts content before it is written.  Somebody with the file, a copy or the disk cannot read
+conversations.
 
-AES-256-GCM with a random nonce for each value.  What is sealed is bound to its place (table,
-column and the row's key), so that one value cannot be put in the place of another.  Each sealed
-row says which key sealed it; a row that names none was written before there was one.
+AES-256-GCM with a random nonce for each value.  A value is bound to its place (table, column and the row's
+key), so nobody can move it to another place.  Each sealed row names the key that sealed it.  A row without a
+key name is older than the key.
 """
 
 import base64

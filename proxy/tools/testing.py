@@ -59,7 +59,7 @@ class FakeClock:
 
 @dataclass(frozen=True, slots=True)
 class FakeRequest:
-    """What a tool asked for.  ``body`` is what it posted."""
+    """A request that a tool made, with its ``body``."""
 
     method: str
     url: str

@@ -146,7 +146,7 @@ class Chosen:
 
     @property
     def labels(self) -> frozenset[str]:
-        """What the client calls the servers."""
+        """The client's names for the servers."""
         return frozenset([server.label for server in self.servers])
 
 

@@ -397,7 +397,7 @@ class ClientPort(Protocol):
 
     @property
     def dialect(self) -> Dialect:
-        """What of it is data: its path, framing, errors."""
+        """The data of the dialect: path, framing, errors."""
         ...
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:

@@ -66,7 +66,7 @@ class Event(Protocol):
 
     @property
     def data(self) -> bytes:
-        """What it says."""
+        """The payload of the event."""
         ...
 
     @property
@@ -369,11 +369,11 @@ class Endpoint:
 
 
 class EndpointTable:
-    """Which endpoint a request asks for: the one place where a path is compared with those of the dialects.
+    """Finds the endpoint of a request.  Only this class compares paths with those of the dialects.  It does
+    not change.
 
-    Nothing of it changes.  ``endpoints`` are all that are known, and ``other`` stands for what is none of
-    them.  ``labels`` are the paths that are counted one by one, ``families`` the first segments by which
-    others are.
+    ``endpoints`` are all known ones, and ``other`` stands for all other paths.  ``labels`` are the paths that
+    metrics count one by one, ``families`` the first segments by which they count the others.
     """
 
     def __init__(self, endpoints: Iterable[Endpoint], other: Dialect) -> None:

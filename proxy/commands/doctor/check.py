@@ -60,7 +60,7 @@ _OPTIONAL: Final = ("limits", "telemetry")
 
 
 class CheckedServices(Protocol):
-    """What of the composed services a check looks at."""
+    """The composed services that a check examines."""
 
     @property
     def catalog(self) -> Catalog: ...

@@ -40,7 +40,7 @@ _WORDS: Final[Mapping[Outcome, tuple[str, str]]] = {
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found of one model of an upstream."""
+    """The findings about one model of an upstream."""
 
     model: str
     found: Sequence[tuple[Check, Finding]]

@@ -18,12 +18,12 @@ __all__ = ["Handover", "Plan", "read_handover", "write_handover"]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What workers are started with.
+    """The data with which workers are started.
 
-    ``config`` is the whole configuration, pickled, for the workers alone; it holds secrets, and so do
-    ``secrets``, the values that no line of the log may show.  ``mcp`` is what the process is told that talks
-    to MCP servers, empty where there are none.  ``files`` and the Python files below
-    ``folders`` are what ``--reload`` watches.
+    ``config`` is the whole configuration, pickled, for the workers only.  It contains secrets, and so do
+    ``secrets``, the values that the log must not show.  ``mcp`` are the settings of the process that talks to
+    MCP servers, empty if there are none.  ``--reload`` watches ``files``, and the Python files below
+    ``folders``.
     """
 
     config: bytes
@@ -75,7 +75,7 @@ def _unnamed() -> IO[bytes]:
 
 
 def read_handover(fd: int) -> Handover:
-    """What :func:`write_handover` wrote."""
+    """Read the handover that :func:`write_handover` wrote."""
     with os.fdopen(fd, "rb") as file:
         handover: Handover = pickle.load(file)
     return handover

@@ -44,12 +44,11 @@ async def run_server(
     ready: Callable[[], Awaitable[None]] | None = None,
     draining: Callable[[], None] | None = None,
 ) -> None:
-    """Serve until told to end, then end as :func:`_end` says, or :func:`_hand_over` before that.
+    """Serve until a signal ends it, then end as in :func:`_end`, or first as in :func:`_hand_over`.
 
-    ``signals`` come from whoever supervises this process; without them this process listens for SIGINT,
-    SIGTERM and SIGHUP itself: nobody could start it anew, so a hang-up ends it, too.
-    ``announce`` is called once requests are taken and signals are heard; ``ready`` then runs beside
-    the serving; ``draining`` is called when it is to end.
+    ``signals`` come from a supervisor.  Without them this process handles SIGINT, SIGTERM and SIGHUP itself.
+    Nobody could start it again, so a hang-up ends it, too.  ``announce`` is called when it takes requests and
+    hears signals.  ``ready`` then runs beside the serving.  ``draining`` is called when it has to end.
     """
     runner = EdgeRunner(app, shutdown_timeout=CUT_S)
     given = signals or Signals()

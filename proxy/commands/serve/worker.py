@@ -135,10 +135,10 @@ class _Worker:
         )
 
     def signalled(self) -> None:
-        """Somebody signalled this process.
+        """A signal arrived at this process.
 
-        Whoever signals every process of a service means what the supervisor then tells us.  Where it
-        tells nothing this one alone is meant: the others take over.
+        If somebody signals all processes of a service, the supervisor's command follows.  If no command
+        follows, the signal is for this worker only, and the others take over.
         """
         asyncio.get_running_loop().call_later(_GRACE_S, self.signals.retire.set)
 
@@ -152,11 +152,8 @@ class _Worker:
         self._channel.send("ready", json.dumps(lines).encode())
 
     async def listen(self) -> None:
-        """Do as the supervisor says.
-
-        Where it has gone, nobody would start us again, and whoever starts the service anew needs the
-        port: stop, and close the port first.
-        """
+        """Follow the supervisor's commands.  If it has ended, close the port first, so that the service can
+        be started again, and stop."""
         try:
             while (message := await self._channel.receive()) is not None:
                 self._heed(*message)

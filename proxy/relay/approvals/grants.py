@@ -208,7 +208,7 @@ class Grants:
         return revoked
 
     def state(self, grant: Grant) -> str:
-        """What a grant is now."""
+        """The present state of a grant."""
         return grant.state(self._now())
 
     def _tell(self, kind: str, grant: Grant, **more: str) -> None:

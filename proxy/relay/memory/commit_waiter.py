@@ -1,10 +1,9 @@
-"""Waiting for the record where a client's next request goes on from it.
+"""Waits for the record before a client continues from an answer.
 
-A client is back within a millisecond, and where several processes serve it may reach another one.  What
-it is looked up in has to be committed by then: so the last bytes of its answer wait for that.  Of most
-answers they wait a second at most, since an answer is worth having without.  A turn that waits for the
-client's results is worth nothing without its hidden part, in this process after a crash either: there
-the client is told.
+The client's next request may come within a millisecond and reach another process.  The data for it must be
+committed by then, so the last bytes of the answer wait.  For most answers they wait a second at most, because
+the answer is useful without that data.  A turn that waits for the client's results is useless without its
+hidden part, also after a crash of this process.  If its commit fails, the client gets an error.
 """
 
 import asyncio

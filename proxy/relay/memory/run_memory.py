@@ -1,4 +1,4 @@
-"""What runs keep between requests."""
+"""The memory that runs share between requests."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,12 +18,12 @@ __all__ = ["RunMemory"]
 
 @dataclass(frozen=True, slots=True)
 class RunMemory:
-    """What planning and running share of earlier requests; one for the process.
+    """The memory of earlier requests that planning and running share.  There is one for each process.
 
-    ``history`` holds hidden turns, ``items`` finds what a request names by its id, ``threads`` what
-    strangers' text a conversation has, ``refusals`` what models do not take, ``idempotency`` the effects
-    that a repeated request must not cause again.  ``commits`` waits for the record before a client is told
-    to go on.  ``approvals`` are calls that wait for a person.
+    ``history`` holds hidden turns, ``items`` finds items by their ids, ``threads`` knows which conversations
+    contain untrusted results, ``refusals`` which fields models refuse, ``idempotency`` the effects that a
+    repeat must not cause again.  ``commits`` waits for the record before a client continues.  ``approvals``
+    are the pending ones.
     """
 
     history: History

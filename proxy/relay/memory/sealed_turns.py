@@ -1,11 +1,10 @@
-"""Held turns that the client itself carries, encrypted, where the record is not to keep them.
+"""Held turns that the client carries in encrypted form, because the record must not store them.
 
-A client that does not want its answers stored (``store: false``) sends all of an answer back with its next
-request.  So it is given the hidden part of a turn, too: encrypted, bound to its caller and its place in the
-conversation, and with an end.  Any process that has the key can go on with it, and nothing is stored.
-
-What comes back is as good as what the record holds, and is put back by the same rules (rule R4).  It holds
-results, so going on with it again does nothing again.
+A client with ``store: false`` sends all of an answer back with its next request.  So it gets the hidden part
+of the turn, too: encrypted, bound to its caller and its place in the conversation, and with an expiry.  Any
+process that has the key can continue from it, and nothing is stored.  The returned part counts like one of
+the record, and is restored by the same rules (rule R4).  It holds results, so continuing from it again runs
+no tool again.
 """
 
 import time
@@ -101,7 +100,7 @@ class SealedTurns:
         return self._seal.close(text, _place(turn.caller))
 
     async def open(self, request: ClientRequest, caller: str) -> Carried:
-        """What a request of this caller carries."""
+        """Open the turns that a request of this caller carries."""
         if not isinstance(request, CarryingRequest):
             return NOTHING_CARRIED
         sealed = request.carried()[-_MOST:]

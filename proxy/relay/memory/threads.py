@@ -22,7 +22,7 @@ _MOST_IDS = 256
 
 
 class Threads:
-    """What is known of threads, by caller."""
+    """The known threads of each caller."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

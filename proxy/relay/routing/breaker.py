@@ -7,13 +7,13 @@ __all__ = ["Breaker"]
 
 
 class Breaker:
-    """What one process knows of one upstream's health.
+    """The circuit breaker of one upstream in one process.
 
-    *Closed* until ``failures`` requests in a row got no answer, then *open*: nothing is asked for
-    ``open_s`` seconds.  After that it is *half-open*: one request goes through as a probe, and the
-    next only ``open_s`` seconds later.  An answer closes the breaker, a failure opens it anew.  So a
-    probe whose client leaves holds nothing up.  ``failures`` of 0 never opens.  ``in_a_row`` counts
-    failures since the last answer; where it is 0 an answer changes nothing.
+    It is *closed* until ``failures`` requests in a row got no answer.  Then it is *open*: for ``open_s``
+    seconds the upstream gets no request.  After that it is *half-open*: one request is a probe, and the next
+    may follow only ``open_s`` seconds later.  An answer closes the breaker, a failure opens it again.  So a
+    probe whose client leaves blocks nothing.  With ``failures`` of 0 it never opens.  ``in_a_row`` counts
+    failures since the last answer; if it is 0, an answer changes nothing.
     """
 
     __slots__ = ("_clock", "_failures", "_open_s", "_until", "in_a_row")

@@ -55,7 +55,7 @@ class Price:
     output: int
 
     def cost(self, usage: Usage) -> int:
-        """What a turn cost, in billionths, halves rounded up."""
+        """The cost of a turn in billionths, halves rounded up."""
         received = min(usage.input_tokens, _MAX_TOKENS)
         cached = min(usage.cached_tokens, received)
         # Some totals count reasoning, billed as output, that no other field shows.

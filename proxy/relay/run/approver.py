@@ -1,4 +1,4 @@
-"""Who decides about calls that need an approval."""
+"""The port through which a run asks about calls that need an approval."""
 
 from collections.abc import Sequence
 from typing import Protocol

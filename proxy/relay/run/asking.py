@@ -37,9 +37,9 @@ _FIRST_PLACE: Final = 1_000_000
 async def tell_waiting(job: Job, state: State, approvals: Approvals) -> None:
     """Show the approvals of the turn to the client, and note how.
 
-    Items go to a client that chose the tools by their servers, calls to one that declared the function.  Any
-    other client, and one that may not decide, gets a text.  Nobody is told of what an agent's run waits for:
-    the run that called it tells its own client.
+    A client that chose the tools by their servers gets items.  A client that declared the function gets
+    calls.  Any other client, or one that may not decide, gets a text.  An agent's run shows nothing: the run
+    that called the agent tells its own client.
     """
     waiting = state.turn.approvals
     if job.client.ask.nested is not None:

@@ -117,6 +117,6 @@ class Parents:
                     task.cancel()
 
     def of(self, run_id: str, call_id: str) -> Parent | None:
-        """What made that call in that run."""
+        """The parent of a call in a run."""
         continuing = self._continuing.get((run_id, call_id))
         return continuing[0] if continuing else self._waiting.get(run_id)

@@ -43,15 +43,15 @@ class _StandIn:
         self._message = message
 
     def feed(self, chunk: bytes, *, most: int = 0, large: bool = False) -> list[Frame]:
-        """Nothing comes."""
+        """Do nothing: there is no input."""
         return []
 
     def close(self) -> list[Frame]:
-        """Nothing is left."""
+        """Do nothing: there is nothing to close."""
         return []
 
     def read_reply(self, body: bytes) -> Frame:
-        """Nothing comes."""
+        """Do nothing: there is no input."""
         return Frame(body)
 
     def message(self) -> bytes:

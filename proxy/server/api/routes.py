@@ -59,11 +59,12 @@ def routes_for(
     *,
     counts_cost: bool,
 ) -> Sequence[Route]:
-    """Who serves a body's model.  One upstream that serves all leaves the judgement to itself.
+    """The upstreams that serve the model of a body.  A single upstream for all models judges the model
+    itself.
 
-    ``others`` are wires in which an upstream may be asked that does not speak the request's own.
-    ``counts_cost`` says that the caller's cost is limited.  Raises :class:`~proxy.errors.RequestError` for a
-    model that nobody serves, or none.
+    ``others`` are further wires in which an upstream may be asked.  ``counts_cost`` says that the caller's
+    cost is limited.  Raises :class:`~proxy.errors.RequestError` if no upstream serves the model, or the body
+    names none.
     """
     model = payload.get("model")
     if isinstance(model, str):

@@ -41,7 +41,7 @@ def open_credentials(config: Config, egress: EgressPool, vault: TokenVault | Non
 
 
 def oauth_pools(config: Config) -> OAuthPools:
-    """What authorization servers are called with."""
+    """The HTTP clients for authorization servers."""
     return OAuthPools(
         tools=config.tools.networks,
         servers=config.mcp.networks,

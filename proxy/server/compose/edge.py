@@ -1,4 +1,4 @@
-"""What every request passes before a stage answers it."""
+"""Makes the layers that every request passes before a stage answers it."""
 
 from collections.abc import Awaitable, Callable
 
@@ -50,7 +50,7 @@ def make_access(
     authenticator: Authenticator,
     finder: KeyFinder,
 ) -> AccessMiddleware:
-    """What every request passes first."""
+    """The outermost layer around each request."""
     server, instruments = services.config.server, services.instruments
     cors = Cors(server.cors_origins)
     # Whether callers show keys of ours.

@@ -1,4 +1,4 @@
-"""What answers requests that were let in."""
+"""Makes the handlers of endpoints."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

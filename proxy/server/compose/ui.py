@@ -46,7 +46,7 @@ def serves_ui(config: Config, authentication: Authentication) -> bool:
 
 
 def make_sessions(services: Services, authentication: Authentication, hash_key: bytes) -> Sessions:
-    """Who is signed in; ``hash_key`` is the record's."""
+    """The sessions of signed-in people; ``hash_key`` is the record's."""
     return Sessions(
         signing_key(hash_key), authentication.ring, services.store, lasts_s=services.config.ui.session_s
     )

@@ -61,7 +61,7 @@ def _upstream(
 
 
 def served(settings: Config, name: str, upstream: Upstream) -> ServedUpstream:
-    """What the router knows of the upstream of that name."""
+    """The router's data about the upstream of that name."""
     config = settings.upstreams[name]
     renamed = config.models if isinstance(config.models, dict) else None
     return ServedUpstream(

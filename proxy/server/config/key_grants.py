@@ -98,7 +98,7 @@ def _read_expiry(value: Any) -> Any:
 
 
 class KeyGrants(BaseModel):
-    """What a client key may do."""
+    """The rights of a client key."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 

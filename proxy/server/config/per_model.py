@@ -27,7 +27,7 @@ TextCallForm = Literal[
 
 
 class ModelConfig(Section):
-    """What is different about some models of an upstream."""
+    """Settings for some models of an upstream."""
 
     text_calls: TextCallForm | None = Field(default=None, description="Replaces text_calls of the upstream.")
     text_calls_repair: bool | None = Field(

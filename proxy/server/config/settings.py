@@ -675,7 +675,7 @@ class LimitsConfig(Section):
 
 
 class AuthConfig(Section):
-    """Who may come in."""
+    """Authentication of clients."""
 
     mode: Literal["auto", "open", "start_token", "keys", "forward"] = Field(
         default="auto",

@@ -255,7 +255,7 @@ class Section(BaseModel):
 
 
 class BoundConfig(Section):
-    """What one argument of a tool may be."""
+    """The limits of one argument of a tool."""
 
     enum: tuple[Scalar, ...] | None = Field(
         default=None, strict=False, min_length=1, description="Its values."

@@ -57,7 +57,7 @@ class _Spent:
         self.total = 0
 
     def sum(self, now: float) -> int:
-        """What was spent within the window."""
+        """The amount that was spent within the window."""
         slots, oldest = self.slots, int(now // self.width) - SLOTS
         while slots and slots[0][0] < oldest:
             self.total -= slots.popleft()[1]
@@ -197,7 +197,7 @@ class MemoryCounters:
             self._open.pop(caller, None)
 
     async def aclose(self) -> None:
-        """Nothing is held beyond this object."""
+        """Do nothing: there is nothing to close."""
 
     @property
     def size(self) -> int:

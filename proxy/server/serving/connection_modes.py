@@ -9,7 +9,7 @@ __all__ = ["NEXT", "REFUSAL", "REFUSED", "REQUESTS", "SWITCHED", "UPGRADE", "Eve
 
 
 class Mode(StrEnum):
-    """What is done with the bytes that a client sends."""
+    """How a connection treats the bytes that a client sends."""
 
     REQUESTS = "requests"
     """They are parsed as requests."""
@@ -20,7 +20,7 @@ class Mode(StrEnum):
 
 
 class Event(StrEnum):
-    """What ends the requests of a connection."""
+    """The events that end the requests of a connection."""
 
     UPGRADE = "upgrade"
     REFUSAL = "refusal"

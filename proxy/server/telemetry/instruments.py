@@ -62,7 +62,7 @@ class Instruments:
             )
 
     def add_source(self, source: Sources) -> None:
-        """What ``source`` says is among the figures."""
+        """Add the figures of ``source`` to the metrics."""
         if self.metrics is not None:
             self.metrics.add_source(source)
 

@@ -143,10 +143,10 @@ class WorkerNumber:
 
 
 def add_origin(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """The name and the level of an event of ours.
+    """Add the name and the level to an event of toolrelay's own.
 
-    What is replayed is no request of anybody's, and a call that is refused there is the replay's result: only
-    a fault of the proxy itself is logged, with the run.
+    In a replay no client asks, and a refused call is the replay's result.  So the log has only faults of the
+    proxy itself, with the run.
     """
     if REPLAY in event and method in _NOT_WRONG:
         raise structlog.DropEvent

@@ -1,4 +1,4 @@
-"""What ``/metrics`` says of MCP servers."""
+"""The metrics of MCP servers."""
 
 from collections.abc import Callable, Mapping, Sequence
 

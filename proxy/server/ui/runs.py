@@ -48,7 +48,7 @@ class Replay(Protocol):
 
 
 class Wire(Protocol):
-    """What was captured of runs."""
+    """The captured bytes of runs."""
 
     async def wire(self, run_id: str) -> dict[str, Any]:
         """Everything; raises StoreError."""

@@ -67,7 +67,7 @@ class ServerPages:
         return json_answer(page(rows, more=False))
 
     async def usage(self, asked: UiRequest) -> web.Response:
-        """What runs used, grouped as the query says."""
+        """The usage of runs, grouped as in the query."""
         asked.allow("GET")
         query = parse_query(asked.target.query, "by", "since", "until")
         if asked.rest:

@@ -1,4 +1,4 @@
-"""What was found of upstreams, in SQL."""
+"""The findings of ``doctor`` about upstreams, in SQL."""
 
 from collections.abc import Mapping
 from typing import Final

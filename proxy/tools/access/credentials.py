@@ -79,7 +79,7 @@ class CredentialBroker:
         return frozenset(self._authorizers)
 
     def connection(self, name: str) -> Connection | None:
-        """What is configured under a name."""
+        """The configured connection of a name."""
         return self._connections.get(name)
 
     def client(self, name: str, hosts: Sequence[str]) -> HttpClient:

@@ -174,7 +174,7 @@ class Unconnected:
 
 
 def unconnected(connection: str) -> HttpFailure:
-    """What is said of a connection that is not configured."""
+    """The message about a connection that is not configured."""
     return HttpFailure(f'this tool\'s connection "{connection}" is not set up', status=401)
 
 

@@ -151,7 +151,7 @@ class LeftOutTool:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What became of a server's list of tools."""
+    """The outcome of listing a server's tools."""
 
     definitions: Sequence[Definition] = ()
     left_out: Sequence[LeftOutTool] = ()

@@ -47,7 +47,7 @@ class ServerStatus:
 
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> "ServerStatus":
-        """What the host process tells."""
+        """Read the status that the host process sent."""
         name, version = told["server_info"]
         left_out = tuple(LeftOutTool(*one) for one in told["left_out"])
         return cls(

@@ -41,7 +41,7 @@ _END_S: Final = 10.0
 
 
 def own_environment() -> dict[str, str]:
-    """Of the environment, what every server may have."""
+    """The part of the environment that every server gets."""
     return {name: os.environ[name] for name in INHERITED if name in os.environ}
 
 

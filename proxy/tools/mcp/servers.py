@@ -74,11 +74,11 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
-    """What the process that talks to the servers is told.
+    """The settings of the process that talks to the servers.
 
     ``networks`` are ranges of addresses beyond the public ones that a ``url`` may lead to.  ``memory_bytes``
-    bounds the address space of the process; 0 sets no bound.  A server that says all the time that its
-    tools have changed is asked for them once in ``list_every_s`` seconds.
+    bounds the address space of the process; 0 sets no bound.  If a server reports changed tools all the time,
+    the process lists its tools once in ``list_every_s`` seconds.
     """
 
     servers: tuple[Server, ...] = ()
@@ -97,7 +97,7 @@ class HostSettings:
 
     @classmethod
     def read(cls, written: Mapping[str, Any]) -> "HostSettings":
-        """What :meth:`written` wrote."""
+        """Read the settings that :meth:`written` wrote."""
         servers = tuple(
             Server(**{**server, "args": tuple(server["args"]), "tools": tuple(server["tools"])})
             for server in written["servers"]

@@ -103,7 +103,7 @@ def grant_of(name: str, connection: OAuthToken | ClientCredentials | LoggedIn) -
 
 
 def login_command(name: str) -> str:
-    """What an operator runs to log in."""
+    """The command with which an operator logs in."""
     return f"toolrelay credentials login {name}"
 
 

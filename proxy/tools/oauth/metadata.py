@@ -35,7 +35,7 @@ _Words = Annotated[list[_Word], Field(max_length=1000)]
 
 @dataclass(frozen=True, slots=True)
 class ProtectedResource:
-    """What tokens are for: ``resource`` is their audience."""
+    """The resource that tokens are for: ``resource`` is their audience."""
 
     resource: str
     issuers: tuple[str, ...]

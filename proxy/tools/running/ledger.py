@@ -162,7 +162,7 @@ class RunLedger:
 
     @property
     def kept_bytes(self) -> int:
-        """What is kept of the run once it has ended, in memory."""
+        """The bytes of memory that the run keeps after its end."""
         return _LEDGER_BYTES + 200 * len(self.caused) + sum(map(_claim_bytes, self._effects.values()))
 
     def forget_results(self) -> None:
@@ -172,7 +172,7 @@ class RunLedger:
                 claim.keep(_without_content(claim.result.result()))
 
     def place(self, turn: int, seq: int) -> Claim | None:
-        """Who has taken this place of the run."""
+        """The call that has this place of the run."""
         return self._places.get((turn, seq))
 
     def take_place(self, turn: int, seq: int, claim: Claim) -> None:
@@ -180,7 +180,7 @@ class RunLedger:
         self._places[turn, seq] = claim
 
     def effect(self, key: str) -> Claim | None:
-        """Who has caused this effect, or is about to."""
+        """The call that has caused this effect, or is about to."""
         return self._effects.get(key)
 
     def take_effect(self, key: str, claim: Claim) -> None:

@@ -73,9 +73,9 @@ class ApprovedCall:
 
 @dataclass(frozen=True, slots=True)
 class ContinuedCall:
-    """What goes on with what an earlier call of the tool began: once, whoever asks for it again.
+    """A call that continues an earlier call of the same tool, once.
 
-    ``id`` is the execution of the earlier call, ``spec_digest`` the tool's definition as it was then.
+    ``id`` is the execution of the earlier call, ``spec_digest`` the tool's definition at that time.
     """
 
     id: str
@@ -173,7 +173,7 @@ class PlannedCall:
 
     @property
     def equality(self) -> str:
-        """What calls have in common that do the same."""
+        """The key that equal calls share."""
         return f"{self.spec.name}\0{self.arguments.decode('ascii')}"
 
     def refused(self, failure: ToolFailure) -> Refusal:

@@ -44,7 +44,7 @@ class State(StrEnum):
 
 
 class Event(StrEnum):
-    """What happens to a response."""
+    """The events of a response."""
 
     BYTES = "bytes"
     """Its first ones."""

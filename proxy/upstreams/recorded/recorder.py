@@ -140,7 +140,7 @@ class ClientSides:
         return client
 
     def current(self) -> ClientSide | None:
-        """Whose request is worked on here."""
+        """The client's side of the request that is being served."""
         return self._current.get()
 
 

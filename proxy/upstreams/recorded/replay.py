@@ -112,7 +112,7 @@ class ReplayUpstream:
         return _ReplayResponse(turn.status, headers, pieces, self._name if turn.broken else "")
 
     async def aclose(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: there is nothing to close."""
 
     def _find(
         self, request: UpstreamRequest, asked: Mapping[str, Any], *, stream: bool

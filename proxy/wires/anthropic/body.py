@@ -81,7 +81,7 @@ class AnthropicBody(MessageListBody):
         self._marks_cache = not any(MARK in part for part in said)
 
     def ask_usage(self) -> None:
-        """Nothing to do: every answer has it."""
+        """Do nothing: every answer has its usage."""
 
     def restore(self, position: int, payload: bytes, *, needed: bool = True) -> None:
         """Put a held turn back; what the client answered beside it stands behind our results."""

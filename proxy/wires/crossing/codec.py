@@ -15,7 +15,7 @@ class ConversationCodec(Protocol):
 
     @property
     def fields(self) -> FieldTable:
-        """What becomes of each field."""
+        """How each field is translated."""
         ...
 
     @property

@@ -92,7 +92,7 @@ class Ledger:
         )
 
     def name_of(self, aspect: str) -> str:
-        """What the client's request calls an aspect."""
+        """The client's name for an aspect of the request."""
         return self._names.get(aspect, aspect)
 
     def natives(self, found: Iterable[Native], holder: dict[str, Any]) -> None:

@@ -205,12 +205,12 @@ def extend_object(raw: bytes, parts: Mapping[str, bytes]) -> bytes:
 
 
 def load_strict(raw: bytes) -> dict[str, Any]:
-    """A request body as an object that can be read in one way only.
+    """Parse a request body that can be read in one way only.
 
-    Raises :class:`RequestError` for text that is not JSON (RFC 8259, so no NaN and no lone
-    surrogate), is not an object, is nested deeper than 250 levels or so, or names a key twice: two
-    readers of such a body need not agree on what it says (rule E1).  Whoever calls it bounds the text, and
-    how many values it may hold (:mod:`proxy.json_size`).
+    Raises :class:`RequestError` if the text is not JSON (RFC 8259, so no NaN and no lone surrogate), is not
+    an object, has more than some 250 levels, or names a key twice.  Two readers could understand such a body
+    differently (rule E1).  The caller bounds the length of the text and the number of its values
+    (:mod:`proxy.json_size`).
     """
     try:
         value = orjson.loads(raw)

@@ -1,10 +1,8 @@
-"""What clients ask in JSON-RPC: which message it is, and in which revision of the protocol.
+"""Reads JSON-RPC messages of clients, in their revision of the protocol.
 
-Until 2025-11-25 a client shakes hands first (``initialize``); each later request says its revision in a
-header.  From 2026-07-28 on there is no handshake: each request says all of it in ``params._meta``, and
-headers repeat it for whoever stands between.  Both are read here, and a client that says two things is
-refused.
-
+Until 2025-11-25 a client makes a handshake (``initialize``), and each later request names its revision in a
+header.  From 2026-07-28 on there is no handshake: each request has all of it in ``params._meta``, and headers
+repeat it for intermediaries.  This module reads both, and refuses a client whose header and body differ.
 Sources: JSON-RPC 2.0; the specification's pages "Base protocol" and "Transports" of these revisions.
 """
 

@@ -66,7 +66,7 @@ class OllamaBody(MessageListBody):
             super().offer(added, replaced)
 
     def ask_usage(self) -> None:
-        """Nothing to do: every answer has it."""
+        """Do nothing: every answer has its usage."""
 
     def restore(self, position: int, payload: bytes, *, needed: bool = True) -> None:
         """Put a held turn back; what the client answered beside it stands among our results."""

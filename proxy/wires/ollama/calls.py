@@ -33,7 +33,7 @@ class Call(NamedTuple):
 
 
 def role_of(message: Mapping[str, Any]) -> str:
-    """Whose message it is; servers do not mind its case."""
+    """The role of a message.  Servers ignore its case."""
     role = message.get("role")
     return role.lower() if isinstance(role, str) else ""
 

@@ -132,7 +132,7 @@ class ResponsesBody:
         self._members["model"] = orjson.dumps(model)
 
     def ask_usage(self) -> None:
-        """Nothing to do: the terminal event always has it."""
+        """Do nothing: the terminal event always has the usage."""
 
     def resume(self, continuation: bytes) -> None:
         """Go on from a response of ours in place of its id, which the upstream does not know.

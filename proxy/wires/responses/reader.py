@@ -1,8 +1,8 @@
-"""Responses: what the upstream says, read event by event.
+"""Reads the events of a Responses upstream one by one.
 
-Items are told apart by ``output_index`` first: some gateways rotate item ids with every event, and
-llama-server sends neither indices nor sequence numbers.  What ``output_item.done`` says of an item is
-the last word on it.  Source: OpenAI's API reference, "Streaming events".
+``output_index`` identifies an item: some gateways change item ids with every event, and llama-server sends
+neither indices nor sequence numbers.  ``output_item.done`` has the final state of an item.  Source: OpenAI's
+API reference, "Streaming events".
 """
 
 from collections import Counter

@@ -18,7 +18,7 @@ _KEYS: Final = frozenset({"name", "arguments", "parameters", "function", "type",
 
 @value_class
 class Result:
-    """What a call came to, as text."""
+    """The result of a call, as text."""
 
     call_id: str
     name: str

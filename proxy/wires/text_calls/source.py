@@ -32,7 +32,7 @@ _IN_STRING: Final = {'"': re.compile(r'[\\"]'), "'": re.compile(r"[\\']")}
 
 
 class NotACall(Exception):
-    """What was read is no call."""
+    """The text is no call."""
 
 
 class Incomplete(NotACall):
@@ -92,7 +92,7 @@ class Source:
         self._marked = False
 
     def taken(self) -> str:
-        """What was read since :meth:`begin`."""
+        """The text that was read since :meth:`begin`."""
         return "".join((*self._before, self.text[self._mark : self.at]))
 
     def back(self, keep: int) -> str:
@@ -180,7 +180,7 @@ class Source:
         return found
 
     def until(self, literal: str, most: int | None = None) -> Reading[str]:
-        """What stands before a literal, which is read, too."""
+        """Read up to and including a literal; return the text before it."""
         found: list[str] = []
         size = 0
         while True:

@@ -29,7 +29,7 @@ class RestoredMessages:
     def over(
         cls, messages: Sequence[bytes], position: int, end: int, restored: Sequence[bytes], *, needed: bool
     ) -> "RestoredMessages":
-        """What is put in place of some of these messages."""
+        """The messages in place of some of these."""
         size = sum(map(len, restored)) - sum(map(len, messages[position:end]))
         return cls(end, restored, needed, size)
 

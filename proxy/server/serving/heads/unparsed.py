@@ -59,7 +59,7 @@ def _is_large(message: Any) -> bool:
 
 
 def too_many_connections() -> web.Response:
-    """What a client is told where the process has no descriptor to spare for it."""
+    """The answer if the process has no file descriptor left for a connection."""
     return error_response(
         503,
         "The server has as many connections as its system allows. Try again in a moment. Its operator "

@@ -1,9 +1,9 @@
-"""The connection to one server: made, kept, made anew where it is lost, and borrowed by calls.
+"""The connection to one server: it is made, kept, made again after a loss, and lent to calls.
 
-One task owns the session from its beginning to its end, as the SDK asks; calls use it from tasks of their
-own.  A call is sent once.  Where the connection is lost meanwhile, nobody knows whether the server did it,
-and the call says so; whether it may be made again is for whoever made it.  Only a call that
-the server refused because it no longer knows the session is sent again, in a new session.
+One task owns the session from beginning to end, as the SDK demands; calls use it from their own tasks.  A
+call is sent once.  If the connection is lost meanwhile, nobody knows whether the server ran the call, and the
+result says so.  The caller decides whether to repeat it.  Only if the server refused a call because it does
+not know the session any more, the call is sent again in a new session.
 """
 
 import asyncio
