@@ -22,7 +22,7 @@ CALLS_PER_CHUNK_KEPT = 34  # 31: each side notes when it came, and its object; a
 CALLS_PER_CHUNK_WITH_TEXT_CALLS = 25  # 22.9: what may begin a call is looked for in its bytes
 CALLS_PER_CHUNK_READ_FOR_TEXT_CALLS = 173  # 157: what may begin one is in each, so that each is read
 CALLS_PER_CHUNK_OF_RESPONSES_WITH_TOOLS = 34  # 30.8
-CALLS_PER_CHUNK_CROSSED = {"/v1/messages": 34, "/api/chat": 42}  # 31.3, 38.5: each line has its time
+CALLS_PER_CHUNK_CROSSED = {"/v1/messages": 35, "/api/chat": 46}  # 32.1, 42.1: each line has its time
 # Many events in one read: more calls than with one regular expression, each of them much cheaper.
 CALLS_PER_EVENT_AT_ONCE_WITH_TOOLS = 13  # 12
 # By what ran before: an idle connection that is there or not, a count whose window has moved on.
@@ -73,19 +73,26 @@ async def one_stream(
     return count.calls
 
 
-async def least(proxy: Proxy, steps: Steps, chunks: int, talk: Talk = CHAT, *, at_once: int = 1) -> int:
-    """The calls of the cheapest of three such streams: timers that go off meanwhile only ever add some."""
-    return min([await one_stream(proxy, steps, chunks, talk, at_once=at_once) for _ in range(3)])
+async def usual(proxy: Proxy, steps: Steps, chunks: int, talk: Talk = CHAT, *, at_once: int = 1) -> int:
+    """The calls of such a stream: the middle of five counts.
+
+    A timer that goes off meanwhile adds some; a little less is left to do where something came before.
+    """
+    return sorted([await one_stream(proxy, steps, chunks, talk, at_once=at_once) for _ in range(5)])[2]
+
+
+async def warm_up(proxy: Proxy, steps: Steps, talk: Talk = CHAT) -> None:
+    """Let happen what happens once: sessions, caches, the first row.  A head is known when it comes again."""
+    for _ in range(4):
+        await one_stream(proxy, steps, 3, talk)
 
 
 async def counted(tools: bool, path: Path, content: str = "tools") -> tuple[float, float]:
     """Calls for each chunk, and for a request with its first."""
     async with stepping(tools=tools, path=path, content=content) as (proxy, steps):
-        # What happens once: sessions, caches, the first row.  A head is known when it comes again.
-        for _ in range(4):
-            await one_stream(proxy, steps, 3)
-        short = await least(proxy, steps, 10)
-        long = await least(proxy, steps, 110)
+        await warm_up(proxy, steps)
+        short = await usual(proxy, steps, 10)
+        long = await usual(proxy, steps, 110)
     per_chunk = (long - short) / 100
     return per_chunk, short - 9 * per_chunk
 
@@ -135,9 +142,9 @@ async def test_a_chunk_whose_text_may_hold_calls_stays_within_its_bound(
     """With calls in texts looked for, a chunk takes no more calls, whether it has to be read or not."""
     talk = Talk(CHAT.path, CHAT.ask, b"", event, END)
     async with stepping(tools=True, path=tmp_path, text_calls="hermes") as (proxy, steps):
-        await one_stream(proxy, steps, 3, talk)
-        short = await least(proxy, steps, 10, talk)
-        long = await least(proxy, steps, 110, talk)
+        await warm_up(proxy, steps, talk)
+        short = await usual(proxy, steps, 10, talk)
+        long = await usual(proxy, steps, 110, talk)
     per_chunk = (long - short) / 100
     assert 0.7 * bound < per_chunk <= bound, f"{per_chunk:.1f} calls for each chunk"
 
@@ -149,9 +156,9 @@ async def test_a_chunk_that_crosses_stays_within_its_bound(path: str, tmp_path: 
     ask = {**CHAT.ask, "max_tokens": 9} if path == "/v1/messages" else CHAT.ask
     talk = Talk(path, ask, b"", EVENT, END)
     async with stepping(tools=True, path=tmp_path) as (proxy, steps):
-        await one_stream(proxy, steps, 3, talk)
-        short = await least(proxy, steps, 10, talk)
-        long = await least(proxy, steps, 110, talk)
+        await warm_up(proxy, steps, talk)
+        short = await usual(proxy, steps, 10, talk)
+        long = await usual(proxy, steps, 110, talk)
     per_chunk = (long - short) / 100
     assert 0.7 * bound < per_chunk <= bound, f"{per_chunk:.1f} calls for each chunk"
 
@@ -172,9 +179,9 @@ async def test_a_chunk_of_responses_stays_within_its_bound(tmp_path: Path) -> No
     """With tools offered a chunk of the Responses wire takes no more calls than is written above."""
     bound = CALLS_PER_CHUNK_OF_RESPONSES_WITH_TOOLS
     async with stepping(tools=True, path=tmp_path) as (proxy, steps):
-        await one_stream(proxy, steps, 3, RESPONSES)
-        short = await least(proxy, steps, 10, RESPONSES)
-        long = await least(proxy, steps, 110, RESPONSES)
+        await warm_up(proxy, steps, RESPONSES)
+        short = await usual(proxy, steps, 10, RESPONSES)
+        long = await usual(proxy, steps, 110, RESPONSES)
     per_chunk = (long - short) / 100
     assert 0.7 * bound < per_chunk <= bound, f"{per_chunk:.1f} calls for each chunk"
 
@@ -185,9 +192,9 @@ async def test_events_that_come_at_once_stay_within_their_bound(text_calls: str,
     text may hold calls."""
     bound = CALLS_PER_EVENT_AT_ONCE_WITH_TOOLS
     async with stepping(tools=True, path=tmp_path, text_calls=text_calls) as (proxy, steps):
-        await one_stream(proxy, steps, 3)
-        short = await least(proxy, steps, 11, at_once=10)
-        long = await least(proxy, steps, 11, at_once=60)
+        await warm_up(proxy, steps)
+        short = await usual(proxy, steps, 11, at_once=10)
+        long = await usual(proxy, steps, 11, at_once=60)
     per_event = (long - short) / 500
     assert 0.7 * bound < per_event <= bound, f"{per_event:.1f} calls for each event"
 

@@ -281,6 +281,7 @@ ORDER = {
             "grant_terms",
             "admin_approvals",
             "memory_output",
+            "run_meaning",
             "reference",
             "api",
             "mcp",

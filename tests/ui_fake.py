@@ -168,6 +168,7 @@ class FakeUi:
             "kept_from_client": [
                 {"what": "2 tool calls, arguments and results", "why": "the proxy ran these tools"}
             ],
+            "meaning": "The run came to its answer.",
             "message_count": 3,
             "messages": [],
             "offer": [

@@ -12,6 +12,7 @@ from proxy.approval_records import MOST_REASON, Approval, ApprovalFilter, Decide
 from proxy.errors import RequestError
 from proxy.grant_records import Grant, GrantFilter
 from proxy.relay.approvals.decisions import Decisions, Verdict
+from proxy.relay.approvals.notice import meaning_of
 from proxy.relay.approvals.rules import Decider
 from proxy.server.auth.key_ring import Key
 from proxy.server.grant_terms import read_terms
@@ -41,6 +42,7 @@ def approval_to_json(approval: Approval, *, whole: bool = False) -> dict[str, An
         "id": approval.id,
         "object": "approval",
         "status": str(approval.status),
+        "meaning": meaning_of(approval),
         "tool": approval.tool,
         "effect": approval.effect,
         "arguments": approval.arguments_shown,

@@ -10,6 +10,7 @@ from typing import Any
 import chat_script
 import httpx
 import pytest
+import responses_script
 from approvals_rig import BUY, SHOP, config_of, turns_of
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 from probe_tools import WATCH
@@ -292,6 +293,38 @@ async def test_responses_asks_by_an_item(
             assert "appr_" not in str(sent)
             assert [one["output"] for one in sent if one.get("type") == "function_call_output"] == results
         assert WATCH.finished.count("buy") == approve
+
+
+async def test_responses_asks_twice_in_a_row(tmp_path: Path) -> None:
+    """Both held turns are found, though nothing stands between the questions once the answers are out."""
+    WATCH.reset()
+    calls = [
+        responses_script.reply(
+            responses_script.function_call(f"call_{what}", BUY, json.dumps({"what": what})), id=f"resp_{what}"
+        )
+        for what in ("milk", "eggs")
+    ]
+    last = responses_script.reply(responses_script.message("Bought.", id="msg_3"), id="resp_3")
+    async with (
+        RawUpstream(*calls, last) as upstream,
+        running(config_of(upstream.url, tmp_path)) as proxy,
+        client_of(proxy) as client,
+    ):
+        history: list[Any] = [{"role": "user", "content": "Shop."}]
+        for _ in range(2):
+            answer = await respond(client, False, input=history)
+            (asked,) = [item for item in answer.output if item.type == "mcp_approval_request"]
+            history += [item.model_dump(exclude_none=True) for item in answer.output]
+            history.append(
+                {"type": "mcp_approval_response", "approval_request_id": asked.id, "approve": True}
+            )
+        assert (await respond(client, False, input=history)).output_text == "Bought."
+        sent = json.loads(upstream.requests[-1].body)["input"]
+        assert [one["call_id"] for one in sent if one.get("type") == "function_call_output"] == [
+            "call_milk",
+            "call_eggs",
+        ]
+    assert WATCH.finished == ["buy", "buy"]
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

@@ -80,7 +80,9 @@ async def test_an_approval_outlives_a_server_that_is_killed(tmp_path: Path) -> N
             (approval_id,) = ID.findall(await say(client, "chat", conversation, stream=False))[:1]
             await killed(proxy)
         status, out, _ = await told(tmp_path, "approve", approval_id)
-        assert (status, out) == (0, f"{approval_id} is approved: {ACT}\n")
+        assert status == 0
+        assert out.startswith(f"{approval_id} ({ACT}): User ")
+        assert " approved this call; it runs once, when its client sends the next request before " in out
         conversation.append({"role": "user", "content": "Go on."})
         async with serving(tmp_path, env=ENV) as proxy, client_of(proxy) as client:
             going = asyncio.create_task(say(client, "chat", list(conversation), stream=False))
@@ -98,7 +100,7 @@ async def test_an_approval_outlives_a_server_that_is_killed(tmp_path: Path) -> N
             assert b"nobody knows" in upstream.requests[-1].body
         status, _, err = await told(tmp_path, "deny", approval_id)
         assert status == 1
-        assert "already used" in err
+        assert "can no longer be denied. User " in err
 
 
 async def test_the_commands_give_list_and_revoke_grants(tmp_path: Path) -> None:
@@ -165,7 +167,9 @@ async def test_the_commands_watch_show_and_deny(tmp_path: Path) -> None:
             assert '"arguments": {}' in out
             assert "approval_read" in err
             status, out, _ = await told(tmp_path, "deny", approval_id, "--reason", "Not now.")
-            assert (status, out) == (0, f"{approval_id} is denied: {ACT}\n")
+            assert status == 0
+            assert out.startswith(f"{approval_id} ({ACT}): User ")
+            assert out.endswith(" denied this call, so it does not run.\n")
             conversation.append({"role": "user", "content": "Well?"})
             assert await say(client, "chat", conversation, stream=False) == "Done."
             assert b"Not now." in upstream.requests[-1].body

@@ -65,6 +65,7 @@ async def test_an_approval_is_decided_once_in_the_browser(key: str, tmp_path: Pa
         posted = len([url for url in tab.asked if url.endswith(f"/ui/api/approvals/{approval_id}")])
         await tab.run(f"(() => {{ const b = {button}; b.click(); b.click(); }})()")
         await tab.until("document.querySelector('.ask').innerText.includes('Approved')")
+        await tab.has("approved this call; it runs once, when its client sends the next request before ")
         await tab.until("[...document.querySelectorAll('.count')].every((e) => e.hidden)")
         sent = [url for url in tab.asked if url.endswith(f"/ui/api/approvals/{approval_id}")]
         assert len(sent) - posted == 1

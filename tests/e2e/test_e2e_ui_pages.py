@@ -654,6 +654,7 @@ async def test_what_strangers_write_is_shown_and_does_nothing(tab: Tab, fake: Fa
         }
     ]
     detail["kept_from_client"] = [{"what": HOSTILE, "why": HOSTILE}]
+    detail["meaning"] = HOSTILE
     detail["messages"] = [
         {
             "role": HOSTILE,

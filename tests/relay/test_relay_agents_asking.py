@@ -17,6 +17,7 @@ from approvals_rig import BUY, ID
 from probe_tools import Watch
 from raw_upstream import RawUpstream
 from running_proxy import Proxy, make_config, running
+from store_postgres import need_postgres, new_schema
 from waiting import until
 
 from proxy.approval_records import Approval, ApprovalFilter
@@ -60,6 +61,7 @@ async def served(
     """Proxies with one record and one agent, whose purchases need an approval."""
     config = {"agents": agents(), "approvals": {}, **config}
     policy = {"approve": (BUY,), **config.pop("policy", {})}
+    store = config.pop("store", {"url": f"sqlite:///{tmp_path / 'r.db'}"})
     async with RawUpstream(models) as upstream, AsyncExitStack() as stack:
         yield [
             await stack.enter_async_context(
@@ -69,7 +71,7 @@ async def served(
                         allow=("probe_tools__*", "agent__*"),
                         modules=("probe_tools",),
                         policy=policy,
-                        store={"url": f"sqlite:///{tmp_path / 'r.db'}"},
+                        store=store,
                         **config,
                     )
                 )
@@ -313,10 +315,16 @@ async def test_two_agents_go_on_together(watch: Watch, tmp_path: Path) -> None:
     assert watch.finished.count("buy") == 2
 
 
-async def test_eight_decisions_on_two_workers_continue_once(watch: Watch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_eight_decisions_on_two_workers_continue_once(watch: Watch, tmp_path: Path, kind: str) -> None:
     """Requests at the same moment: one execution, one continuation, and everybody reads its report."""
     models = Models({"boss": boss(), "small": buys()})
-    async with served(models, tmp_path, workers=2) as proxies:
+    async with AsyncExitStack() as stack:
+        config: dict[str, Any] = {}
+        if kind == "postgres":
+            need_postgres()
+            config["store"] = {"url": await stack.enter_async_context(new_schema()), "seal": False}
+        proxies = await stack.enter_async_context(served(models, tmp_path, workers=2, **config))
         client = Chat(proxies[0])
         notice = await client.text()
         clients = [Chat(proxies[at % 2], messages=list(client.messages)) for at in range(8)]

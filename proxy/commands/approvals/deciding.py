@@ -12,6 +12,7 @@ from proxy.commands.common import console, say, say_error, table, text
 from proxy.errors import RequestError
 from proxy.plain_text import plain_text
 from proxy.relay.approvals.decisions import Decisions, Verdict
+from proxy.relay.approvals.notice import meaning_of
 from proxy.relay.approvals.rules import ApprovalRules, Decider
 from proxy.server.admin_approvals import approval_to_json, log_read
 from proxy.server.api.json_output import to_line
@@ -115,7 +116,7 @@ async def decide(
                 say_error(error.message)
                 done = False
             else:
-                say(f"{approval.id} is {approval.status}: {approval.tool}")
+                say(f"{approval.id} ({approval.tool}): {plain_text(meaning_of(approval))}")
                 if terms is not None:
                     where = " in this conversation" if terms.in_conversation else ""
                     say(f"Later calls of {approval.tool} by {approval.caller}{where} run without asking.")

@@ -24,6 +24,7 @@ from proxy.relay.routing.prices import cost_text
 from proxy.server.api.json_output import costs_text, reported, tokens_text
 from proxy.server.api.withheld import withheld
 from proxy.server.memory_output import memory_to_json
+from proxy.server.run_meaning import meaning_of_run
 from proxy.store.base import RunDetail
 
 __all__ = ["moment", "render_detail", "render_list", "shown_caller"]
@@ -164,7 +165,7 @@ def render_detail(console: Console, detail: RunDetail, *, content: bool = False)
             "upstream",
             _joined(run.upstream or "-", f"{run.wire}, {'streamed' if run.stream else 'one JSON response'}"),
         ),
-        ("status", _status(run.status)),
+        ("status", _status(run.status) + Text(": ") + safe_cell(meaning_of_run(detail), "dim", _JSON_LIMIT)),
         ("end", _end(run)),
         ("budget", Text(f"{run.spent} is used up" if run.spent else "-")),
         ("started", Text(f"{moment(run.started_at)} UTC")),

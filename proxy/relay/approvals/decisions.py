@@ -20,6 +20,7 @@ from proxy.approval_records import (
 from proxy.errors import RequestError
 from proxy.grant_records import MOST_GRANTS, Grant
 from proxy.relay.approvals.grants import Grants, GrantTerms, OnApproval, nobody_told
+from proxy.relay.approvals.notice import meaning_of
 from proxy.relay.approvals.rules import ApprovalRules, Decider, unknown_approval
 from proxy.values import value_class
 
@@ -126,7 +127,7 @@ class Decisions:
                 wish = "approved with other arguments" if approval.status in wanted else "approved"
             raise RequestError(
                 409,
-                f"{approval.id} is already {approval.status}, so it can no longer be {wish}.",
+                f"{approval.id} can no longer be {wish}. {meaning_of(approval)}",
                 code="approval_decided",
             )
         if grant is not None:

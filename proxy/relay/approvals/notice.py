@@ -11,7 +11,7 @@ from proxy.chance import drawn
 from proxy.relay.approvals.rules import agent_of
 from proxy.tools.contract.redaction import brief
 
-__all__ = ["notice", "question", "verdict_of"]
+__all__ = ["meaning_of", "notice", "question", "verdict_of"]
 
 _MOST_SHOWN: Final = 400
 
@@ -55,10 +55,13 @@ def question(approval: Approval) -> dict[str, Any]:
 
 
 def _line(approval: Approval) -> str:
-    until = datetime.fromtimestamp(_expires_at(approval), UTC).strftime("%Y-%m-%d %H:%M UTC")
-    agent = agent_of(approval)
+    until, agent = _moment(_expires_at(approval)), agent_of(approval)
     whose = f" for the agent {agent}" if agent else ""
     return f"- {approval.tool} with {_short(approval)}{whose} ({approval.id}, until {until})"
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _expires_at(approval: Approval) -> float:
@@ -83,3 +86,26 @@ def verdict_of(approval: Approval) -> str:
             return "The approval of this call expired before anybody used it, so the call did not run."
         case _:
             return f"The approval of this call is no longer valid, so the call did not run{why}"
+
+
+def meaning_of(approval: Approval) -> str:
+    """The state of an approval as a sentence for people: whether its call runs, and what that waits for."""
+    by = approval.decided_by or "somebody"
+    who = by[0].upper() + by[1:]
+    approved = f"{who} approved this call" + (" with other arguments" if approval.edited else "")
+    end = _moment(approval.expires_at)
+    match approval.status:
+        case ApprovalStatus.PENDING:
+            return f"This call has not run; it waits for a decision until {end}."
+        case ApprovalStatus.APPROVED:
+            return f"{approved}; it runs once, when its client sends the next request before {end}."
+        case ApprovalStatus.USED:
+            return f"{approved}, and it has run."
+        case ApprovalStatus.DENIED:
+            return f"{who} denied this call, so it does not run."
+        case ApprovalStatus.EXPIRED if approval.decided_at is None:
+            return f"Nobody decided about this call before {end}, so it does not run."
+        case ApprovalStatus.EXPIRED:
+            return f"{approved}, but its client sent no request before {end}, so it does not run."
+        case ApprovalStatus.SUPERSEDED:
+            return f"{approved}, but it could no longer run."

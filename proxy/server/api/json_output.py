@@ -15,6 +15,7 @@ from proxy.records import MessageRecord, NativeCall, RunRecord, ToolInvocationRe
 from proxy.relay.routing.prices import cost_number, cost_text
 from proxy.server.api.withheld import withheld
 from proxy.server.memory_output import memory_to_json
+from proxy.server.run_meaning import meaning_of_run
 from proxy.store.base import RunDetail, UsageKey, UsageRow
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Decision, Policy
@@ -92,6 +93,7 @@ def detail_to_json(detail: RunDetail, *, content: bool = False) -> dict[str, Any
     """The run with its turns and invocations; with ``content`` its messages, and its calls as they came."""
     answer: dict[str, Any] = {
         "run": run_to_json(detail.run),
+        "meaning": meaning_of_run(detail),
         "turns": [
             _fields(turn)
             | _duration(turn)

@@ -23,6 +23,7 @@ _TEXT: Final[Schema] = {"type": "string"}
 _COUNT: Final[Schema] = {"type": "integer"}
 _NUMBER: Final[Schema] = {"type": "number"}
 _TEXT_OR_NULL: Final[Schema] = {"type": ["string", "null"]}
+_SENTENCE: Final = {"type": "string", "description": "The status as a sentence."}
 _NUMBER_OR_NULL: Final[Schema] = {"type": ["number", "null"]}
 _COUNT_OR_NULL: Final[Schema] = {"type": ["integer", "null"]}
 _SECONDS: Final[Schema] = {"type": ["number", "null"], "description": "Seconds; null while it goes on."}
@@ -150,8 +151,7 @@ def _schemas() -> dict[str, Any]:
             RunRecord,
             **tokens,
             cost=_COST,
-            continues=_TEXT_OR_NULL,
-            takes_over=_TEXT_OR_NULL,
+            **dict.fromkeys(("continues", "takes_over"), _TEXT_OR_NULL),
             duration_s=_SECONDS,
         ),
         "RunList": _list_of("Run"),
@@ -169,6 +169,7 @@ def _schemas() -> dict[str, Any]:
         "RunDetail": _object(
             {
                 "run": _ref("Run"),
+                "meaning": _SENTENCE,
                 "turns": _array(_ref("Turn")),
                 "invocations": _array(_ref("Invocation")),
                 "memory": {"anyOf": [_ref("Memory"), {"type": "null"}]},
@@ -291,6 +292,7 @@ def _schemas_of_approvals() -> dict[str, Any]:
                 "id": _TEXT,
                 "object": {"const": "approval"},
                 "status": {"enum": sorted(ApprovalStatus)},
+                "meaning": _SENTENCE,
                 "tool": _TEXT,
                 "effect": _TEXT,
                 "arguments": {"description": "The arguments without the tool's private fields."},

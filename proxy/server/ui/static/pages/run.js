@@ -37,6 +37,7 @@ export async function show({ params, session, signal }) {
         const pinned = line.element.contains(document.activeElement) ? document.activeElement.closest("tr")?.dataset.id : null;
         draw();
         set(status, statusBadge(detail.run.status));
+        set(meaning, detail.meaning);
         if (pinned) [...line.element.querySelectorAll("tr")].find((row) => row.dataset.id === pinned)?.querySelector("button").focus({ preventScroll: true });
       }
     }, 150);
@@ -47,6 +48,7 @@ export async function show({ params, session, signal }) {
 
   const { run } = detail;
   const status = h("span", statusBadge(run.status));
+  const meaning = h("p.soft.isolate", detail.meaning);
   const title = run.model || "Direct tool call";
   const actions = [
     hasWire && h("a.btn", { href: `/ui/${path}/wire` }, icon("wire"), "Wire"),
@@ -80,6 +82,7 @@ export async function show({ params, session, signal }) {
     node: [
       h("nav.small", { "aria-label": "Breadcrumb" }, h("a", { href: "/ui/runs" }, "Runs"), h("span.muted", " / "), h("code", run.id)),
       head([h("span.isolate", title), run.upstream && h("span.muted", { style: { "font-weight": 400 } }, "→ ", run.upstream), status], sub, actions),
+      meaning,
       top,
       below,
     ],

@@ -3,8 +3,8 @@ import { h } from "../core/dom.js";
 import { icon } from "../core/icons.js";
 
 const RUN = {
-  running: ["info", "Running"], completed: ["ok", "Completed"], suspended: ["warn", "Waits for client"], failed: ["bad", "Failed"],
-  cancelled: ["", "Cancelled"], interrupted: ["bad", "Interrupted"], waiting: ["warn", "Waits for approval"],
+  running: ["info", "Running"], completed: ["ok", "Completed"], suspended: ["warn", "Suspended"], failed: ["bad", "Failed"],
+  cancelled: ["", "Cancelled"], interrupted: ["bad", "Interrupted"],
 };
 const SIGNS = { ok: "check", bad: "cross", warn: "clock", info: null, "": "block" };
 

@@ -7,7 +7,7 @@ import { approveForm } from "./approve.js";
 import { json } from "../json.js";
 import { note } from "../page.js";
 
-const WORD = { approved: ["yes", "ok", "check", "Approved"], used: ["yes", "ok", "check", "Approved and run"], denied: ["no", "bad", "block", "Denied"], expired: ["", "", "clock", "Expired"], superseded: ["", "", "clock", "No longer needed"] };
+const WORD = { approved: ["yes", "ok", "check", "Approved"], used: ["yes", "ok", "check", "Approved and run"], denied: ["no", "bad", "block", "Denied"], expired: ["", "", "clock", "Expired"], superseded: ["", "", "clock", "Could not run"] };
 
 /** A card for an approval; `decided(row)` is called with the decision.  `rules` say what an approval may change. */
 export function askCard(row, { inline = false, runs = true, rules = null, decided = () => {} } = {}) {
@@ -75,6 +75,7 @@ export function askCard(row, { inline = false, runs = true, rules = null, decide
         h("span.grow"), h("span.muted.small", [current.caller_name ?? current.caller, current.created_at && ago(current.created_at), !state && current.expires_at && `until ${time(current.expires_at)}`].filter(Boolean).join(" · "))),
       current.why && h("p.soft", "Why it needs approval: ", h("span.isolate", current.why)),
       h("div.code", { tabindex: 0, "aria-label": "Arguments" }, json(shown, { open: 4 })),
+      !state && current.meaning && h("p.soft", current.meaning),
       was && h("p.soft", was),
       trouble && note("warn", trouble),
       state ? after() : buttons(),
@@ -83,7 +84,7 @@ export function askCard(row, { inline = false, runs = true, rules = null, decide
   }
 
   function after() {
-    return h("p.muted.small", [current.decided_by && `by ${current.decided_by}`, current.decided_via && `via ${current.decided_via}`, current.decided_at && moment(current.decided_at), current.reason].filter(Boolean).join(" · "));
+    return h("div", current.meaning && h("p.soft", current.meaning), h("p.muted.small", [current.decided_by && `by ${current.decided_by}`, current.decided_via && `via ${current.decided_via}`, current.decided_at && moment(current.decided_at), current.reason].filter(Boolean).join(" · ")));
   }
 
   function buttons() {
