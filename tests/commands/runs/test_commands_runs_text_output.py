@@ -218,7 +218,7 @@ def test_a_detail_says_what_the_client_did_not_get_and_why() -> None:
     waiting = replace(DETAIL, run=replace(RUN, status="suspended", turns=1), turns=TURNS[:1])
     assert "the results of turn 1" in withheld(waiting)
     assert "end of a turn" not in withheld(waiting)
-    assert "the store does not say" in withheld(replace(DETAIL, run=replace(RUN, trace="")))
+    assert "the record does not have" in withheld(replace(DETAIL, run=replace(RUN, trace="")))
     plain = withheld(RunDetail(RUN, TURNS[:1], [], []))
     assert "nothing" in plain
 
