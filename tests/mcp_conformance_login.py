@@ -24,6 +24,8 @@ from proxy.commands.cli import run
 BROWSER = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1]).read()"
 DOCUMENT = "https://conformance-test.local/client-metadata.json"
 MACHINE = "auth/client-credentials"
+CALLING = ("auth/basic-cimd", "auth/scope-")
+"""Scenarios whose tools are called; the others have seen all they check when the tools are listed."""
 MOST_LOGINS = 4
 
 
@@ -92,7 +94,8 @@ def main(url: str) -> int:
             toolrelay("credentials", "login", "suite")
         for _ in range(MOST_LOGINS):
             said = toolrelay("tools", "allow", "mcp__suite__*", "--yes")
-            for tool in dict.fromkeys(re.findall(r"mcp__suite__[\w-]+", said)):
+            tools = re.findall(r"mcp__suite__[\w-]+", said) if scenario.startswith(CALLING) else []
+            for tool in dict.fromkeys(tools):
                 said += toolrelay("tools", "call", tool, "{}")
             lacking = re.search(r"the server asks for the scope ([^;]+);", said)
             if lacking is None:

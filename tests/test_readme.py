@@ -56,6 +56,15 @@ def test_it_is_short() -> None:
     assert len(text.split()) <= MOST_WORDS
 
 
+SEARCHED = ("authentication", "rate limit", "streaming", "failover", "docker compose", "troubleshooting")
+
+
+def test_it_has_the_words_that_people_search_for() -> None:
+    """The terms of the field lead to the pages about them."""
+    text = README.read_text("utf-8").lower()
+    assert [word for word in SEARCHED if word not in text] == []
+
+
 def test_demo_question_is_one_that_is_recorded() -> None:
     """The curl lines ask the demo's own question of the demo's own model."""
     for page in (README, DOCS / "tutorials/first-run.md"):
