@@ -512,6 +512,26 @@ async def test_a_tool_that_nobody_knows_has_a_general_view(tab: Tab, fake: FakeU
     await tab.until("document.querySelector('.talk img.shot')?.naturalWidth === 1")
 
 
+async def test_the_playground_asks_about_calls_of_its_own_run_only(tab: Tab, fake: FakeUi) -> None:
+    """A text may name any approval: buttons are shown for those of its run and of the run's agents."""
+    run_ids = [fake.runs[0]["id"], "run_of_an_agent", "run_of_somebody_else"]
+    ids = [f"appr_{number:032x}" for number in range(3)]
+    for approval_id, run_id in zip(ids, run_ids, strict=True):
+        fake.answers[f"GET approvals/{approval_id}"] = {
+            "id": approval_id,
+            "status": "pending",
+            "tool": f"of__{run_id}",
+            "arguments": {},
+            "run_id": run_id,
+        }
+    fake.play = chat_stream({"choices": [{"index": 0, "delta": {"content": f"These wait: {' '.join(ids)}"}}]})
+    await at(tab, fake, "/play?model=fast")
+    await say_in_playground(tab, "Buy milk.")
+    await tab.until("document.querySelector('.turn .after a')")
+    shown = "[...document.querySelectorAll('.talk .ask')].map((e) => e.dataset.id)"
+    assert await tab.run(shown) == ids[:2]
+
+
 async def test_an_approval_that_is_clicked_twice_is_decided_once(tab: Tab, fake: FakeUi) -> None:
     """Two clicks send one decision, and the card says what became of it."""
     await at(tab, fake, "/approvals")

@@ -124,11 +124,14 @@ export async function show({ query, session, signal }) {
     bottom();
   }
 
-  /** Shows the calls that wait for a decision: the answer names them, and they must be of its own run. */
+  /** Shows the calls that wait for a decision: the answer names them, and they must be of its own run or its agents'. */
   async function waiting(run, view) {
     const ids = [...new Set(view.said().text.match(/appr_[0-9a-f]{32}/g) ?? [])].slice(0, 16);
     const rows = await Promise.all(ids.map((id) => api(`approvals/${id}`, { signal }).catch(() => null)));
-    rows.filter((row) => row?.status === "pending" && row.run_id === run).forEach((row) => view.tell("approval", row));
+    const waits = rows.filter((row) => row?.status === "pending");
+    const detail = waits.some((row) => row.run_id !== run) && (await api(`runs/${run}`, { signal }).catch(() => null));
+    const own = [run, ...(detail?.agent_runs ?? []).map((one) => one.id)];
+    waits.filter((row) => own.includes(row.run_id)).forEach((row) => view.tell("approval", row));
   }
 
   function mine(message) {
