@@ -300,7 +300,8 @@ class ResumableRuns:
             if not client.cut_off:
                 if run.stream.client is client:
                     run.stream.client = None
-                    self._leave(run_id, run)
+                # The run may have found the closed connection first, and have let go of it.
+                self._leave(run_id, run)
                 raise
             # The server stops: the run tells its client so.
             run.stream.cut_off = True

@@ -36,6 +36,7 @@ _ASK_S: Final = 5.0
 _MOST_UNREAD: Final = 256 << 10
 """Bytes on their way to another worker; past it the run waits, as for a client that does not read."""
 _MOST_NAME: Final = 1000
+"""Bytes of the id of a run and its caller as JSON."""
 
 
 class _OtherWorker:
@@ -133,7 +134,8 @@ class SharedResumableRuns:
 
         Raises what :meth:`ResumableRuns.resume` raises.
         """
-        if self._peers.ask_others is not None and not self._here.has(run_id, caller):
+        others = self._peers.ask_others is not None and _can_be_asked_for(run_id, caller)
+        if others and not self._here.has(run_id, caller):
             own, answers = self._address(), await self._peers.ask_all(_SOCKETS)
             for address in answers.bodies:
                 if address not in (b"", own) and await self._fetch(address, run_id, caller, request, client):
@@ -147,8 +149,6 @@ class SharedResumableRuns:
 
         Raises what :meth:`ResumableRuns.resume` raises.
         """
-        if len(run_id) + len(caller) > _MOST_NAME:
-            return False
         try:
             channel = Channel(*await asyncio.open_unix_connection(os.fsdecode(address)))
         except OSError:
@@ -227,6 +227,14 @@ class SharedResumableRuns:
         await self._here.drain(timeout_s)
         if self._folder is not None:
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+
+def _can_be_asked_for(run_id: str, caller: str) -> bool:
+    """Whether a message can hold what a client named; it may be long, or bytes that are no UTF-8."""
+    try:
+        return len(orjson.dumps([run_id, caller])) <= _MOST_NAME
+    except orjson.JSONEncodeError:
+        return False
 
 
 async def _until_gone(channel: Channel) -> None:

@@ -321,3 +321,19 @@ async def test_no_client_gets_a_stream_with_a_gap(monkeypatch: pytest.MonkeyPatc
     assert isinstance(resuming.exception(), ConnectionResetError)
     assert (client.got, client.ended) == ([b"a"], "aborted")
     await kept.runs.drain(1)
+
+
+async def test_a_run_whose_client_is_gone_when_it_sends_ends_in_its_time_too() -> None:
+    """The run may find a closed connection before the request of that client is cancelled."""
+    kept = KeptRun()
+    client = SlowClient()
+    client.read()
+    serving = asyncio.create_task(kept.runs.serve("r", "me", b"", client, kept._work))
+    await turns()
+    client.ended = "closed"
+    run = kept.runs._runs["r"]
+    run.stream.push(b"x")
+    serving.cancel()
+    await asyncio.wait({serving})
+    assert run.timer is not None, "the run would go on without a client"
+    await kept.runs.drain(1)

@@ -154,6 +154,9 @@ async def test_nobody_else_resumes_it_there_either(tmp_path: Path, watch: Watch)
             assert (stolen.status, unknown.status, changed.status) == (404, 404, 400)
             assert stolen.error == unknown.error
             assert {stolen.error["code"], changed.error["code"]} == {"run_not_resumable"}
+            # Neither can be said to another worker: bytes that are no UTF-8, and a long name.
+            strange = [await resume(worker, name) for name in ("run_\xff", "run_" + "0" * 2000)]
+            assert [one.status for one in strange] == [404, 404]
         watch.go_on.set()
         assert (await resume(two.second, run_id)).status == 200
 
