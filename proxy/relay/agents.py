@@ -119,17 +119,21 @@ class AgentRuns:
 
     async def __call__(self, agent: Agent, task: str, context: CallContext) -> Any:
         """The agent's report on a task, as :class:`~proxy.tools.agents.provider.RunAgent` says."""
+        first = self._parents.of(context.run_id, context.call_id)
+        if first is None:
+            raise ToolFailure("an agent runs only inside of a request that asks a model")
+        watch, began = _Watch(context), time.monotonic()
+        call = first.calls.get(context.call_id)
+        used = await self._begin(call)
+        # Meanwhile the client may have left; another request that waits for the agent takes its place.
         parent = self._parents.of(context.run_id, context.call_id)
         if parent is None:
-            raise ToolFailure("an agent runs only inside of a request that asks a model")
+            raise ToolFailure("the request was cancelled", code="cancelled")
         if not parent.purse.take_turn():
             raise ToolFailure(
                 "the request has no turns left, so the agent was not asked", code="budget_exhausted"
             )
-        watch, began = _Watch(context), time.monotonic()
         try:
-            call = parent.calls.get(context.call_id)
-            used = await self._begin(call)
             ask = self._ask(agent, task, context, parent, watch, used)
             end = await self._run(agent, ask, parent, watch, used)
         finally:

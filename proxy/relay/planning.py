@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 
+from proxy.approval_records import Approval
 from proxy.errors import RequestError
+from proxy.events import ToolResult
 from proxy.in_thread import LARGE_BYTES, in_thread
 from proxy.relay.approvals.approvals import Resuming
 from proxy.relay.ask import Ask, RequestHead, UpstreamPermissions
@@ -59,6 +61,8 @@ class Planning:
 
     ``repeat_key`` and ``ledger`` are its job's.  ``pinned`` says that its conversation has been looked for,
     and with it the upstream that has it.  ``purse`` says what agents have used whose calls were approved.
+    ``ran`` and ``asked`` are the approvals whose calls have run for this request, and those that its client
+    does not know.
     """
 
     ask: Ask
@@ -67,6 +71,19 @@ class Planning:
     repeat_key: str = ""
     pinned: bool = False
     purse: Purse | None = None
+    ran: tuple[tuple[Approval, ToolResult], ...] = ()
+    asked: tuple[Approval, ...] = ()
+
+    def with_earlier(self, restored: Restored) -> Restored:
+        """``restored``, with what approvals came to when the request was planned for another upstream.
+
+        They are settled once, and found settled after that.
+        """
+        self.ran += restored.ran
+        waiting = {approval.id for approval in restored.waiting}
+        known = {approval.id: approval for approval in (*self.asked, *restored.asked)}
+        self.asked = tuple(approval for id_, approval in known.items() if id_ in waiting)
+        return replace(restored, ran=self.ran, asked=self.asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +253,8 @@ class Planner:
             settle=self._settle(planning, draft),
             why_not=_why_not(draft),
         )
+        if restored.ran or restored.asked or planning.ran or planning.asked:
+            restored = planning.with_earlier(restored)
         if read_before and not restored.untrusted:
             restored = replace(restored, untrusted=read_before)
         if (restored.upstream or restored.bound) and not planning.pinned:

@@ -22,7 +22,7 @@ class Found:
     """What there is for a request: the response that it continues, and turns with their positions.
 
     ``loosely`` are the positions of turns that loose keys found, ``carried`` those of turns that the client
-    sent itself.
+    sent itself.  ``is_local`` says that only the client's connection has the response.
     """
 
     response: ResponseRecord | None
@@ -30,6 +30,7 @@ class Found:
     hidden: Sequence[tuple[int, HiddenTurns]]
     loosely: frozenset[int]
     carried: frozenset[int] = frozenset()
+    is_local: bool = False
 
 
 def asked_about(request: ClientRequest, most: int) -> Sequence[Answer]:

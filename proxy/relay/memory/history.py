@@ -125,7 +125,7 @@ class History:
         said: Answers | None = None
         if settle is not None and (ids := waited_for(found)):
             said = await settle(ids, untrusted_in(payloads_of(found)))
-            found = self._filled(found, said)
+            found = self._filled(found, said, local)
         restored = put_back(request, editor, found, recall)
         if said is not None and restored:
             untrusted = restored.untrusted or said.untrusted
@@ -139,13 +139,14 @@ class History:
             )
         return restored
 
-    def _filled(self, found: Found, said: Answers) -> Found:
-        """What was found, with the results of approvals filled in; the filled turns are stored, too."""
+    def _filled(self, found: Found, said: Answers, local: LocalResponses | None) -> Found:
+        """What was found, with the results of approvals filled in; each is kept so where it was found."""
         results, renewed = said.results, said.renewed
         response, held = found.response, list(found.held)
         if response is not None and any(one in results for one in waiting_of(response.continuation)):
             response = replace(response, continuation=fill(response.continuation, results, renewed))
-            self._store.put_response(response)
+            keep = local.put if found.is_local and local is not None else self._store.put_response
+            keep(response)
         for place, (position, turn) in enumerate(held):
             if any(one in results for one in waiting_of(turn.payload)):
                 turn = replace(turn, payload=fill(turn.payload, results, renewed))
@@ -169,9 +170,8 @@ class History:
         recall: Recall,
     ) -> Found:
         """Everything that there is for the request.  Nothing is put back before all look-ups are done."""
-        response: ResponseRecord | None = None
-        if request.continues is not None and local is not None:
-            response = local.find(request.continues, caller)
+        response = None if local is None or request.continues is None else local.find(request.continues, caller)
+        is_local = response is not None
         if request.continues is not None and response is None:
             response = await self._store.find_response(request.continues, caller)
         carried = NOTHING_CARRIED
@@ -209,7 +209,7 @@ class History:
             answers = [each for each in answers if each.position not in taken]
         hidden, loosely = await self._answers(request, caller, offer_fingerprint, answers, recall)
         at = frozenset(position for position, key in calls if key in carried.turns)
-        return Found(response, held, hidden, loosely, at)
+        return Found(response, held, hidden, loosely, at, is_local)
 
     async def _answers(
         self,
