@@ -134,6 +134,7 @@ async def test_a_response_is_taken_over_after_its_worker_was_killed(tmp_path: Pa
             first = await proxy.ask(ASK, path="/v1/responses")
             response_id = first.json["id"]
             await looked(proxy, 1)
+            await until(lambda: bool(proxy.rows("SELECT 1 FROM runs")))  # Rows are written a moment later.
             os.kill(owner_of(proxy), signal.SIGKILL)
             await looked(proxy, 2)
             (tmp_path / "go").touch()
