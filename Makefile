@@ -28,7 +28,7 @@ format: ## Format, and correct what can be corrected.
 
 mutants: ## List small changes of the most delicate code that no test notices; PART=policy for one part.
 	$(BIN)/pip install --quiet 'mutmut>=3.8,<4'
-	$(BIN)/python tests/mutants.py $(PART)
+	$(BIN)/python tests/support/project/mutants.py $(PART)
 
 docs: ## Write the parts of docs/ that are made from the code, and the picture of the demo.
 	$(BIN)/python -m docgen

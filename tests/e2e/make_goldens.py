@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.extend(map(str, Path(__file__).resolve().parents[1].glob("support/*")))
 
 from e2e_rig import (
     CORE_TOOLS,

@@ -14,6 +14,7 @@ from pathlib import Path
 import mcp_conformance_client
 import mcp_conformance_login
 import pytest
+from import_paths import PYTHON_PATH
 from mcp_real import conformance_suite
 from mcp_renaming import renaming
 from running_proxy import make_config, running
@@ -143,9 +144,7 @@ async def suite(*arguments: str, folder: Path) -> str:
 
 def command(program: str) -> str:
     """The command line of a client, with what it imports."""
-    folder = Path(program).parent
-    paths = f"{folder.parent}:{folder}"
-    return f"env PYTHONPATH={shlex.quote(paths)} {shlex.join([sys.executable, program])}"
+    return f"env PYTHONPATH={shlex.quote(PYTHON_PATH)} {shlex.join([sys.executable, program])}"
 
 
 async def test_every_scenario_is_accounted_for(tmp_path: Path) -> None:

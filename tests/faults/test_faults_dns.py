@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from import_paths import PYTHON_PATH
 from require import require
 from waiting import PATIENCE_S
 
@@ -27,14 +28,13 @@ def in_namespace(folder: Path, kind: str) -> tuple[int, list[str], str]:
     conf.write_text("nameserver 127.0.0.1\noptions timeout:30 attempts:5\n")
     script = Path(__file__).with_name("silent_dns.py")
     command = _SETUP.format(conf=conf, python=sys.executable, script=script, kind=kind)
-    tests = Path(__file__).resolve().parents[1]
     done = subprocess.run(
         ["unshare", "-mn", "sh", "-c", command],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
         check=False,
-        env={**os.environ, "PYTHONPATH": f"{tests}:{tests.parent}"},
+        env={**os.environ, "PYTHONPATH": PYTHON_PATH},
     )
     said = [line.removeprefix("said: ") for line in done.stdout.splitlines() if line.startswith("said: ")]
     return done.returncode, said, done.stderr[-2000:]

@@ -57,7 +57,9 @@ async def test_where_no_tool_is_offered_it_passes(kit: Kit) -> None:
 @pytest.mark.parametrize("wire", [ChatWire(), ResponsesWire()], ids=lambda wire: str(wire.dialect.name))
 def test_they_are_counted_before_they_take_memory(wire: ChatWire | ResponsesWire, memory: None) -> None:
     """Neither an event nor a reply nor arguments of so many values takes more than a few times its bytes."""
-    args = MANY.decode()
+    args = (
+        f"[{'{},' * (MOST_READ_VALUES // 10)}{{}}]"  # What is said of them is in proportion to their bytes.
+    )
     calls = {
         "chat": chat.call("call_1", "mine", args) + chat.finish("tool_calls") + chat.DONE,
         "responses": responses.turn(responses.function_call("call_1", "mine", args)),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 __all__ = ["DOCS", "PAGES", "ROOT", "Snippet", "snippets"]
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
 """What is for users: the README and all of ``docs/``."""

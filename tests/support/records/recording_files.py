@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 __all__ = ["OWN", "RecordingFile", "recording_files"]
 
-OWN = Path(__file__).resolve().parent / "recordings"
+OWN = Path(__file__).resolve().parents[2] / "recordings"
 VARIABLE = "TOOLRELAY_TEST_RECORDINGS"
 KINDS = ("sse", "ndjson", "json")
 PATHS = {"/api/chat": "ollama", "/messages": "anthropic", "/responses": "responses", "/completions": "chat"}

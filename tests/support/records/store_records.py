@@ -10,6 +10,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from import_paths import PYTHON_PATH
+
 from proxy.approval_records import Approval, ApprovalEvent, Decided
 from proxy.grant_records import Grant
 from proxy.records import (
@@ -328,7 +330,7 @@ def spawn(script: str, *arguments: str | Path) -> "subprocess.Popen[str]":
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        env={**os.environ, "PYTHONPATH": PYTHON_PATH},
     )
 
 

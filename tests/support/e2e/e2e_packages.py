@@ -13,7 +13,7 @@ from typing import Any
 
 __all__ = ["SCRIPTS", "installed_packages", "run_node"]
 
-SCRIPTS = Path(__file__).resolve().parent / "e2e" / "node"
+SCRIPTS = Path(__file__).resolve().parents[2] / "e2e" / "node"
 INSTALL_S = 600
 RUN_S = 120
 

@@ -9,7 +9,7 @@ from typing import Any
 
 __all__ = ["FIXTURES", "Exchange", "Turn", "all_exchanges", "exchange"]
 
-FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
+FIXTURES = Path(__file__).resolve().parents[3] / "fixtures"
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from require import require
 
 __all__ = ["LOOPBACK_ONLY", "conformance_suite", "python_server"]
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 INSTALLED = Path(os.environ.get("TOOLRELAY_TEST_MCP") or ROOT / ".venv-ci-mcp")
 
 LOOPBACK_ONLY = ROOT / "tests" / "e2e" / "mcp" / "loopback.cjs"

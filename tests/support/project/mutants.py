@@ -13,7 +13,7 @@ from pathlib import Path
 
 __all__ = ["PARTS", "Part", "main"]
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 COPIED = (
     "proxy",
     "tests",

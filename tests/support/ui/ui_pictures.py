@@ -1,6 +1,6 @@
 """Draws the pictures of the web UI in ``docs/images``, light and dark, from what the demo shows.
 
-Run it in the project's folder: ``.venv/bin/python tests/ui_pictures.py``.  Needs Chromium.
+Run it in the project's folder: ``.venv/bin/python tests/support/ui/ui_pictures.py``.  Needs Chromium.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from ui_browser import Tab, opened
 
 from proxy.commands.demo import NOTE
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 IMAGES = ROOT / "docs" / "images"
 WIDE, TALL = 1280, 800
 QUESTIONS = (

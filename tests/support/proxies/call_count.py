@@ -13,7 +13,7 @@ import aiohttp
 __all__ = ["CALLS_PER_CALLBACK_OF_A_BURST", "Count"]
 
 COUNTED = (
-    str(Path(__file__).resolve().parent.parent / "proxy") + "/",
+    str(Path(__file__).resolve().parents[3] / "proxy") + "/",
     str(Path(aiohttp.__file__).parent) + "/",
 )
 
