@@ -1,4 +1,4 @@
-"""Agents whose own calls need approvals, where a client leaves at a bad moment or another upstream answers."""
+"""Agents whose own calls need approvals: a client leaves at a bad moment, or another upstream answers."""
 
 import asyncio
 import json
@@ -88,7 +88,7 @@ async def test_an_agent_that_asks_again_asks_where_another_upstream_has_the_conv
 async def test_an_agent_does_not_go_on_whose_client_leaves_before_it_does(
     watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It leaves while the record notes that the agent goes on; there is no run yet that could be cancelled."""
+    """It leaves while the record notes that the agent goes on, before there is a run to cancel."""
     models = Models({"boss": boss, "small": buys("milk")})
     begun, gone, noted = asyncio.Event(), asyncio.Event(), asyncio.Event()
     begin, continuing = AgentTurns.begin, Parents.continuing

@@ -170,7 +170,9 @@ class History:
         recall: Recall,
     ) -> Found:
         """Everything that there is for the request.  Nothing is put back before all look-ups are done."""
-        response = None if local is None or request.continues is None else local.find(request.continues, caller)
+        response = (
+            None if local is None or request.continues is None else local.find(request.continues, caller)
+        )
         is_local = response is not None
         if request.continues is not None and response is None:
             response = await self._store.find_response(request.continues, caller)
