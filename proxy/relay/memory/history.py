@@ -170,12 +170,11 @@ class History:
         recall: Recall,
     ) -> Found:
         """Everything that there is for the request.  Nothing is put back before all look-ups are done."""
-        response = (
-            None if local is None or request.continues is None else local.find(request.continues, caller)
-        )
+        wanted = request.continues
+        response = None if local is None or wanted is None else local.find(wanted, caller)
         is_local = response is not None
-        if request.continues is not None and response is None:
-            response = await self._store.find_response(request.continues, caller)
+        if wanted is not None and response is None:
+            response = await self._store.find_response(wanted, caller)
         carried = NOTHING_CARRIED
         if returned_calls and self._sealed is not None:
             carried = await self._sealed.open(request, caller)
