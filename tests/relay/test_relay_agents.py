@@ -340,7 +340,7 @@ async def test_an_agent_out_of_time_gives_what_it_has(watch: Watch) -> None:
         return Turn("Half of it", before=[hang])
 
     models = Models({"boss": boss("Go."), "small": small})
-    async with asyncio.timeout(PATIENCE_S), served(models, agents=agents(timeout_s=0.4)) as (proxy, _):
+    async with asyncio.timeout(PATIENCE_S), served(models, agents=agents(timeout_s=3)) as (proxy, _):
         await proxy.ask(ask())
         _, (child,) = await all_runs(proxy)
         hang.set()
