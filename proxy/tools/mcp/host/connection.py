@@ -9,7 +9,7 @@ not know the session any more, the call is sent again in a new session.
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol
@@ -50,6 +50,10 @@ _MAX_OPEN: Final = 32
 _MAX_PAGES: Final = 100
 _LIST_S: Final = 30.0
 _STALE_S: Final = 60.0
+
+_ENDING_S: Final = 10.0
+"""Longer than a transport takes to end a process."""
+
 _CONNECTION_CLOSED, _REQUEST_TIMEOUT = -32000, -32001
 _STREAM_ENDED: Final = "SSE stream"
 """How the SDK's messages begin about an event stream that ended before the answer came."""
@@ -145,20 +149,16 @@ class Connection:
             reason = self.history.cause = "the connection was closed"
             unauthorized = False
             try:
-                await self._serve()
-            # The boundary to the SDK and to a stranger's server: either may raise anything.
-            except BaseException as error:
-                # The SDK's task groups may raise errors of their own in place of a cancellation.
-                if _is_cancelled():
-                    raise asyncio.CancelledError from None
-                if not isinstance(error, Exception):
-                    raise
-                reason = _words(error)
-                self.history.cause = _cause(error)
-                unauthorized = _is_unauthorized(error)
+                error = await _outcome(self._serve())
             finally:
                 self._session = None
                 self._usable.clear()
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise error
+            if error is not None:
+                reason = _words(error)
+                self.history.cause = _cause(error)
+                unauthorized = _is_unauthorized(error)
             if loop.time() - began > _STEADY_S:
                 wait_s = _FIRST_WAIT_S
             self.history.last_error = self._with_stderr(reason)
@@ -369,9 +369,21 @@ class Connection:
         self._changed()
 
 
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+async def _outcome(work: Coroutine[Any, Any, None]) -> BaseException | None:
+    """What ``work`` raised; ``None`` if it came to its end, or cancelled itself.
+
+    It runs in a task of its own.  The SDK's task groups may raise an error of their own in place of a
+    cancellation, or take it for one of theirs.  The task that they run in then does not know of it.
+    """
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait({task})
+    finally:
+        while not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=_ENDING_S)
+        error = None if task.cancelled() else task.exception()
+    return error
 
 
 def _is_unauthorized(error: BaseException) -> bool:
