@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -23,12 +24,24 @@ from docgen.tables import (
 )
 from proxy.server.config.text import settings_table
 from proxy.server.reference.admin_openapi import admin_openapi
+from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS
+from proxy.wires.chat.fields import CHAT_FIELDS
+from proxy.wires.crossing.tables import rows_of, unsaid_rows_of
+from proxy.wires.ollama.fields import COMPLETION_FIELDS, OLLAMA_FIELDS
+from proxy.wires.responses.fields import RESPONSES_FIELDS
 
 __all__ = ["OPENAPI", "PARTS", "pages"]
 
 OPENAPI: Final = "reference/admin-api.openapi.json"
 
+_FIELDS: Final = (CHAT_FIELDS, RESPONSES_FIELDS, ANTHROPIC_FIELDS, OLLAMA_FIELDS, COMPLETION_FIELDS)
+
 PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
+    "dialects.md": {
+        **{f"read {table.dialect}": partial(rows_of, table) for table in _FIELDS},
+        # No upstream is asked in the form of a table without these rows.
+        **{f"written {table.dialect}": partial(unsaid_rows_of, table) for table in _FIELDS if table.written},
+    },
     "packages.md": {"modules": shared_modules, "folders": folders},
     "reference/admin-api.md": {"paths": admin_paths},
     "reference/cli.md": {"commands": commands},

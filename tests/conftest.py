@@ -54,7 +54,7 @@ def pytest_asyncio_loop_factories(
 
 
 MEASURED_CASES = 3
-"""How many cases of one test count for the coverage of the code: measuring takes as long as the tests."""
+"""How many cases of one test count for coverage: measuring doubles the time of a test."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Take what lives until the end of all tests out of every later search for garbage."""
+    """Exclude what lives until the end of all tests from garbage collection, which tests often ask for."""
     gc.collect()
     gc.freeze()
 

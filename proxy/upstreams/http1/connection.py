@@ -128,8 +128,8 @@ class Http1Pool:
 
     One timer for all of them watches for silence and closes what has been idle for too long.
 
-    Connections and the timer outlive the requests that they are made in.  They run in a context of their own,
-    since that of a request would keep it in memory, and its client's key, for as long as they last.
+    Connections and the timer outlive the requests that make them, so they run in a context of their own.  The
+    context of a request would keep the request, and its client's key, in memory for as long as they last.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ TABLES = [CHAT_FIELDS, RESPONSES_FIELDS, ANTHROPIC_FIELDS, OLLAMA_FIELDS, COMPLE
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda one: one.dialect)
 def test_the_page_says_what_the_code_does(table: FieldTable) -> None:
-    """Put the rows of the code between the marks of the page where they differ."""
+    """The page has the rows of the code; ``python -m docgen`` writes them."""
     for name, rows in (("read", rows_of(table)), ("written", unsaid_rows_of(table))):
         if name == "written" and not table.written:
             continue  # No upstream is asked in this form.

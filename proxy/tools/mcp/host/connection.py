@@ -372,8 +372,8 @@ class Connection:
 async def _outcome(work: Coroutine[Any, Any, None]) -> BaseException | None:
     """What ``work`` raised; ``None`` if it came to its end, or cancelled itself.
 
-    It runs in a task of its own.  The SDK's task groups may raise an error of their own in place of a
-    cancellation, or take it for one of theirs.  The task that they run in then does not know of it.
+    It runs in a task of its own, because a task group of the SDK can swallow a cancellation or raise another
+    error in its place.
     """
     task = asyncio.create_task(work)
     try:
