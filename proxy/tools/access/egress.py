@@ -365,7 +365,7 @@ class EgressClient:
         raise HttpFailure("the service redirects its callers too often")
 
     def _check(self, url: URL, with_credentials: bool) -> None:
-        """Raise :class:`HttpFailure` for a URL that is not on the tool's hosts or that tools may not reach."""
+        """Raise :class:`HttpFailure` for a URL of another host, or with an IP that tools may not reach."""
         host = (url.host or "").lower()
         if (
             url.scheme not in self._pool.schemes
