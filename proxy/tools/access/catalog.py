@@ -86,7 +86,7 @@ class Catalog(Snapshot):
         return tuple(spec for spec, _ in self._tools.values())
 
     def select(self, policy: Policy, *, asks: bool = False) -> Selection:
-        """Select the tools that ``policy`` offers to a caller, with ``asks`` also those that need an approval."""
+        """Select the tools that ``policy`` offers, with ``asks`` also those that need an approval."""
         decisions = [(spec, policy.decide(spec)) for spec in self.tools()]
         asking = frozenset(spec.name for spec, said in decisions if said.outcome == "needs_approval")
         allowed = [spec for spec, decision in decisions if decision.allowed]
