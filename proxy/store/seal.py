@@ -179,8 +179,8 @@ def parse_seal_key(text: str, setting: str = _SETTING) -> bytes:
 class Seal:
     """One key, which seals the content columns of rows and opens them again.
 
-    ``id`` names the key and reveals nothing about it. If the key is configured, ``hash_key`` hashes the secrets
-    of client keys.
+    ``id`` names the key and reveals nothing about it. If the key is configured, ``hash_key`` hashes the
+    secrets of client keys.
     """
 
     def __init__(self, key: bytes) -> None:
