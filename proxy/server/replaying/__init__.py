@@ -1,1 +1,1 @@
-"""Replay a recorded run with the recorded messages of the model and the recorded results of its tools."""
+"""The replay of a recorded run, with the recorded messages of the model and results of its tools."""
