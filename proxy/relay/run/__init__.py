@@ -1,1 +1,1 @@
-"""One run: turns of the model and calls of tools, from the first byte to the end mark."""
+"""A run: turns of the model and tool calls, from the first byte of the response to its end mark."""

@@ -10,13 +10,13 @@ __all__ = ["Approver", "NobodyApproves"]
 
 
 class Approver(Protocol):
-    """Decides which calls of a turn may run though policy asks for an approval."""
+    """Decides which calls of a turn may run although the policy asks for an approval."""
 
     async def decide(self, job: Job, calls: Sequence[ToolCall]) -> frozenset[int]:
-        """The indices (``ToolCall.index``) of the calls that are approved.
+        """Return the indices (``ToolCall.index``) of the approved calls.
 
-        ``calls`` are those of one turn that need an approval, by the ids of their tools.  A call that is
-        not approved is refused as policy refuses it.
+        ``calls`` are the calls of one turn that need an approval; each has the id of its tool as its name.
+        The policy refuses a call that is not approved.
         """
         ...
 
@@ -25,5 +25,5 @@ class NobodyApproves:
     """Approves nothing: each call that needs an approval is refused (rule T2)."""
 
     async def decide(self, job: Job, calls: Sequence[ToolCall]) -> frozenset[int]:
-        """No index."""
+        """Return no index."""
         return frozenset()

@@ -1,4 +1,4 @@
-"""Tells a client which calls wait for approval, in a form that it can carry."""
+"""Tells a client which calls wait for approval, in a form that its dialect supports."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
@@ -31,11 +31,11 @@ __all__ = ["tell_asked", "tell_waiting"]
 
 Form = Literal["items", "function", "text"]
 _FIRST_PLACE: Final = 1_000_000
-"""The place of the first question in a turn; no model calls that many tools in one."""
+"""The index of the first question in a turn; no model makes that many calls in one turn."""
 
 
 async def tell_waiting(job: Job, state: State, approvals: Approvals) -> None:
-    """Show the approvals of the turn to the client, and note how.
+    """Show the client which calls of the turn wait for approval, and note in which form.
 
     A client that chose the tools by their servers gets items.  A client that declared the function gets
     calls.  Any other client, or one that may not decide, gets a text.  An agent's run shows nothing: the run
@@ -50,11 +50,11 @@ async def tell_waiting(job: Job, state: State, approvals: Approvals) -> None:
 
 
 async def tell_asked(job: Job, state: State, approvals: Approvals) -> None:
-    """Show the approvals that agents have asked for as they went on; no model answers."""
+    """Show the approvals that agents asked for when they continued; no model answers this request."""
     waiting = job.conversation.approvals.asked
     state.output.client.set_header(APPROVALS, ",".join(approval.id for approval in waiting))
     if _form(job, state, approvals, waiting) == "text":
-        # This is the whole answer, and some calls may have waited before.
+        # The text is the whole answer, so it also names the calls that waited before.
         await stand_in(job, state, approvals.notice(job.conversation.approvals.waiting))
         return
     await stand_in(job, state, "")
@@ -85,15 +85,15 @@ def _form(job: Job, state: State, approvals: Approvals, waiting: Sequence[Approv
     if isinstance(state.output.writer, AsksByItems) and all(one.id in served for one in waiting):
         return "items"
     declared = job.client.ask.options.asks_by_call
-    # A reply has one set of calls: the client's own are not mixed with questions.
+    # A reply has one set of calls, and the client's own calls must not be mixed with questions.
     asks = declared and not state.run.client_calls and isinstance(job.client.port, CrossableWire)
     return "function" if asks else "text"
 
 
 def _served(state: State, waiting: Sequence[Approval]) -> Mapping[str, tuple[str, str]]:
-    """The label and the name that the client knows the tools by, by approval, of those that it chose so.
+    """Map the id of each approval to the label and name by which the client knows the tool.
 
-    An agent's call is shown under the label of the agent.
+    It holds only tools that the client chose by their servers.  An agent's call has the label of the agent.
     """
     shown = state.tools.offer.shown
     names = {tool: name for name, tool in state.tools.offer.names.items()}
@@ -123,7 +123,7 @@ async def _show_items(state: State, waiting: Sequence[Approval]) -> None:
 
 
 async def _show_calls(job: Job, state: State, waiting: Sequence[Approval]) -> None:
-    """Show the questions as calls of a further turn, which is written like one of another dialect."""
+    """Show the questions as calls of one more turn, written like a turn of another dialect."""
     wire, output = job.client.port, state.output
     if not isinstance(wire, CrossableWire):
         raise TypeError(f"nothing can be said in the dialect {wire.dialect.name} without an upstream")

@@ -1,4 +1,4 @@
-"""The end of a run: what is kept for the client's next request, and the last bytes of its answer."""
+"""The end of a run: what is stored for the client's next request, and the last bytes of the answer."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ __all__ = ["RunEnding"]
 
 
 class RunEnding:
-    """Ends runs.  One for the process."""
+    """Ends runs.  The process has one."""
 
     def __init__(self, memory: RunMemory, settings: RunSettings) -> None:
         self._history = memory.history
@@ -27,23 +27,23 @@ class RunEnding:
         self._settings = settings
 
     async def finish(self, job: Job, state: State, reason: str | None) -> None:
-        """End the client's response; the client has nothing left to do.
+        """End the response of a client that has no calls to answer.
 
-        ``reason`` is the finish reason to tell, ``None`` for the upstream's own.
+        The client gets the finish reason ``reason``; with ``None`` it gets the upstream's own.
         """
         data = self._last_bytes(job, state, reason)
         if _tells_more(job, state):
             await self._hold(job, state, needed=False)
         if state.outcome.to_find:
-            # The client goes on as soon as it has this end, and may reach another process.
+            # The client may send its next request as soon as it has this end, and another process may get it.
             state.output.client.flush()
             await self._commits.wait_before_end()
         await _send_end(job, state, data)
 
     async def suspend(self, job: Job, state: State) -> None:
-        """End the client's response with calls of its own, and hold the turn until it returns.
+        """End the response with the client's own calls, and hold the turn until the client returns.
 
-        Raises :class:`~proxy.errors.NotOnRecord` where the turn is nowhere kept.
+        Raises :class:`~proxy.errors.NotOnRecord` if the turn could be stored nowhere.
         """
         output = state.output
         await output.send(output.writer.turn_ended("suspended"))
@@ -55,7 +55,10 @@ class RunEnding:
         await _send_end(job, state, data)
 
     async def _give(self, job: Job, state: State) -> bool:
-        """Give the client the turn to carry, if the record is not to keep it; whether it was given."""
+        """Give the client the encrypted turn to carry, if the record does not keep it.
+
+        Return whether the client got it.
+        """
         writer = state.output.writer
         if not (job.conversation.is_person and isinstance(writer, CarryingWriter)):
             return False
@@ -73,9 +76,9 @@ class RunEnding:
         return True
 
     async def ask(self, job: Job, state: State) -> None:
-        """End the client's response, in which it was told that calls wait for approvals; hold the turn.
+        """End the response that told the client which calls wait for approvals, and hold the turn.
 
-        Raises :class:`~proxy.errors.NotOnRecord` where the turn is nowhere kept.
+        Raises :class:`~proxy.errors.NotOnRecord` if the turn could be stored nowhere.
         """
         output = state.output
         data = self._last_bytes(job, state, "tool_calls" if state.turn.asks_by_call else "stop")
@@ -85,14 +88,17 @@ class RunEnding:
         await _send_end(job, state, data)
 
     async def ask_again(self, job: Job, state: State, text: str) -> None:
-        """Answer, in place of a model, that calls of an earlier turn wait for approvals still."""
+        """Answer in the model's place that calls of an earlier turn still wait for approvals."""
         await stand_in(job, state, text)
         await self.finish(job, state, "stop")
 
     async def _hold_asked(self, job: Job, state: State) -> bool:
-        """Keep a turn that waits for approvals until its client sends back what it was told."""
+        """Hold a turn that waits for approvals until the client sends back the text about them.
+
+        Return whether the record holds something for the client's next request.
+        """
         if not job.client.request.continues or not isinstance(job.upstream.editor, ChainedEditor):
-            # Of a model that was not asked nothing is held but the place of the question.
+            # If no model was asked, only the place of the question is held.
             is_model = not job.conversation.approvals.asked
             state.outcome.to_find |= self._history.hold_asked(
                 job.client.request,
@@ -104,7 +110,7 @@ class RunEnding:
         return state.outcome.to_find
 
     def _last_bytes(self, job: Job, state: State, reason: str | None) -> bytes:
-        """Let go what is held back, end the stream, and keep what the record is to have of the answer."""
+        """Return the bytes that release what was held back and end the stream; store the answer as needed."""
         writer = state.output.writer
         state.outcome.finish_reason = reason or state.run.turn.reason
         data = writer.turn_ended("final") + writer.finish(reason)
@@ -114,9 +120,10 @@ class RunEnding:
         return data
 
     def _keep_response(self, job: Job, state: State) -> None:
-        """Keep a response that has an id of its own and that only we know whole."""
+        """Store a response that has its own id and that only the proxy knows as a whole."""
         writer, reader, keeps = state.output.writer, state.outcome.reader, job.client.request.keeps
-        # What is not to be kept is kept by the client's own connection alone, if that goes on from it.
+        # If the client wants nothing stored, only its own connection keeps the response, to continue it
+        # there.
         local = None if keeps else job.conversation.local
         detached = job.client.ask.options.detached
         is_rewritten = isinstance(reader, RewritingReader) and reader.rewritten
@@ -137,12 +144,12 @@ class RunEnding:
             state.outcome.to_find |= self._history.keep(job.upstream.editor, turn, resource, local=local)
 
     def _remember_answer(self, job: Job, state: State) -> None:
-        """Keep the hidden turns behind an answer that leaves the client nothing to do."""
+        """Store the hidden turns behind an answer with no calls."""
         run, fingerprint = state.run, job.conversation.offer_fingerprint
         if fingerprint is None or run.turn.calls or state.outcome.reader is None:
             return
         if not run.turns_hidden:
-            # Nothing of the turn itself is kept.
+            # Store a note only, and nothing of the turn itself.
             self._history.note_plain(
                 job.client.request,
                 _turn_of(job, state),
@@ -159,7 +166,8 @@ class RunEnding:
         )
 
     def _note_threads(self, job: Job, state: State) -> None:
-        """Note what the model has read in what the upstream keeps of this run."""
+        """Note which untrusted result the model has read, for the threads that the upstream keeps of this
+        run."""
         if not job.conversation.notes_threads:
             return
         request = job.client.request
@@ -169,10 +177,10 @@ class RunEnding:
         state.outcome.to_find |= bool(ids)
 
     async def _hold(self, job: Job, state: State, *, needed: bool = True) -> bool:
-        """Keep what the client does not see of this turn until it returns, if one person is who asks.
+        """Hold what the client does not see of this turn until it returns, if the caller is one person.
 
-        The client can go on without one that is not ``needed``.  Returns whether the record has something to
-        be found.
+        The client can continue without a turn that is not ``needed``.  Return whether the record holds
+        something for the client's next request.
         """
         outcome = state.outcome
         if job.conversation.is_person:
@@ -188,14 +196,14 @@ class RunEnding:
 
 
 def _tells_more(job: Job, state: State) -> bool:
-    """Whether the client has to act on a turn of which it cannot send everything back."""
+    """Return whether the turn has calls for the client and content that the client cannot send back."""
     calls = bool(state.run.client_calls) and state.outcome.finish_reason not in UNRUN
     editor = job.upstream.editor
     return calls and isinstance(editor, TellingEditor) and editor.tells_more(state.outcome.message())
 
 
 def _last_turn(job: Job, state: State) -> LastTurn:
-    """The turn that was read last, as it is kept."""
+    """Return the turn that was read last, in the form in which it is stored."""
     ids = state.output.writer.client_ids()
     calls = [
         SuspendedCall(call.call_id, ids.get(call.call_id), state.turn.results.get(call.call_id))
@@ -210,14 +218,14 @@ def _last_turn(job: Job, state: State) -> LastTurn:
         waiting=[*job.conversation.approvals.waits, *state.turn.waits],
         asked_in=[
             *job.conversation.approvals.asked_in,
-            # An agent asks in a run of its own.
+            # An agent asks in its own run.
             *(one.run_id for one in (*job.conversation.approvals.asked, *state.turn.approvals)),
         ],
     )
 
 
 def _turn_of(job: Job, state: State) -> LastTurn:
-    """The turn that was read last, without what the model said in it."""
+    """Return the turn that was read last, without the model's message."""
     wire = job.client.port.dialect.name
     return LastTurn(job.identity.run_id, job.identity.caller, wire, b"", state.tools.mask)
 

@@ -1,4 +1,4 @@
-"""The answer to the client if a run fails."""
+"""The client's answer if a run fails."""
 
 import orjson
 import structlog
@@ -11,18 +11,21 @@ from proxy.relay.run.state import State
 __all__ = ["tell_failure"]
 
 _ALWAYS_SENT = "x-request-id"
-"""The header of the request's id that every response has."""
+"""The request id header that every response has."""
 
 
 async def tell_failure(job: Job, state: State, fault: RunFault) -> None:
-    """Tell the client: with a status while nothing has been sent, inside the stream after that."""
+    """Tell the client about the failure: by a status if nothing was sent yet, else inside the stream.
+
+    Does nothing if the client has gone.
+    """
     client = state.output.client
     message = str(fault)
     log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
     log.warning("run_failed", run_id=job.identity.run_id, error_code=fault.code, turn=state.run.turn.number)
     try:
         if client.started:
-            # Some clients show the message alone, and no header.
+            # Some clients show only the message and no header, so the message names the run.
             said = f"{message} ({job.identity.run_id})"
             await client.write(state.output.writer.fail(said, type=fault.type, code=fault.code))
         else:
@@ -44,7 +47,7 @@ async def tell_failure(job: Job, state: State, fault: RunFault) -> None:
                 headers.append((errors.id_header, identity.request_id))
             headers += fault.headers
             if state.tools.effects:
-                # An SDK that repeats the request would repeat the effect (rule E3).
+                # If an SDK repeated the request, it would repeat the effect (rule E3).
                 headers.append(("x-should-retry", "false"))
             client.start(status, headers)
             await client.write(body)

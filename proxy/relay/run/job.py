@@ -1,4 +1,4 @@
-"""The input of a run: one client request, planned for one upstream.  It does not change."""
+"""The immutable input of a run: one client request, planned for one upstream."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import field
@@ -36,7 +36,7 @@ __all__ = [
 
 @value_class
 class ClientSide:
-    """What the client asked, as it was planned, and how it is answered: in the dialect of ``port``."""
+    """What the client asked, as it was planned.  The answer is written in the dialect of ``port``."""
 
     ask: Ask
     port: ClientPort
@@ -46,11 +46,11 @@ class ClientSide:
 
 @value_class
 class UpstreamSide:
-    """How the upstream is asked: in the dialect of ``port``, with the body of ``editor``.
+    """How the proxy asks the upstream: in the dialect of ``port``, with the body of ``editor``.
 
-    ``crossed`` says that the client's dialect is another one: then no byte passes as it came, and
-    ``left_out`` are the fields of the client's that the upstream is not sent.  ``head`` goes with every turn.
-    ``is_large`` says that the body is written anew in a thread.
+    ``crossed`` says that the client speaks another dialect.  Then no byte passes unchanged, and ``left_out``
+    names the client's fields that are not sent to the upstream.  ``head`` goes with every turn.  ``is_large``
+    says that a thread serializes the body.
     """
 
     route: Route
@@ -64,10 +64,10 @@ class UpstreamSide:
 
 @value_class
 class ToolAccess:
-    """Which tools the run has, to its end: what it begins to ``offer``, and what the caller may use of them.
+    """The tools of a run: ``offer`` is what it offers at first, the rest is what the caller may use.
 
-    ``policy`` is the caller's, already intersected, ``selection`` what it says of a catalog.  ``ledger``
-    holds the effects, also those of a request that this one repeats.
+    ``policy`` is the caller's effective policy, and ``selection`` is its result for a catalog.  ``ledger``
+    holds the effects of the run, and those of the request that this one repeats.
     """
 
     offer: Offer
@@ -78,13 +78,13 @@ class ToolAccess:
 
 @value_class
 class Continued:
-    """What became of calls of earlier turns that had waited for approvals.
+    """The outcome of calls of earlier turns that waited for approvals.
 
-    ``waiting`` are those that nobody has decided about: no model is asked before somebody has.  ``ran`` are
-    those whose calls ran as this request was planned, ``asked_in`` the runs that asked for approvals in this
-    very conversation, and ``purse`` is what agents used among them, ``None``
-    where nothing was to decide.  ``waits`` are the names under which turns wait still.  ``asked`` are those
-    of ``waiting`` that agents asked for as this request was planned; the client does not know them.
+    ``waiting`` are the undecided approvals: no model is asked before they are decided.  ``ran`` are those
+    whose calls ran while this request was planned.  ``purse`` counts what agents used meanwhile; it is
+    ``None`` if there was nothing to decide.  ``asked_in`` are the runs of this conversation that asked for
+    approvals.  ``waits`` are the names under which held turns still wait.  ``asked`` are those of ``waiting``
+    that agents asked for while this request was planned; the client does not know them yet.
     """
 
     waiting: tuple[Approval, ...] = ()
@@ -99,14 +99,14 @@ class Continued:
 class Conversation:
     """What earlier requests left for this one, and what it leaves for later ones.
 
-    ``is_person`` says that the caller is one person, for whom a turn can be held.
-    ``restored`` says that hidden parts of the conversation went into it that the client knows nothing of.
-    ``notes_threads`` says that what the model reads is noted of the conversation and the response that the
-    upstream keeps.  ``offer_fingerprint`` is that of the offer where the answer is to be remembered, else
-    ``None``.  ``repeat_key`` is what a repeat of this request has in common with it, empty where none is
-    recognised.  ``local`` keeps a response that the record must not have, where the client's connection may
-    go on from it.  ``approvals`` says what became of calls that had waited for one.  ``recall`` says
-    what was put back and what not.
+    ``is_person`` says that the caller is one person, for whom a turn can be held.  ``restored`` says that
+    hidden parts of the conversation, unknown to the client, were put back into it.  ``notes_threads`` says
+    that untrusted results are noted for conversations and responses that the upstream keeps.
+    ``offer_fingerprint`` is the fingerprint of the offer if the answer is to be stored, else ``None``.
+    ``repeat_key`` is the same for a repeat of this request; it is empty if repeats are not recognized.
+    ``local`` keeps a response that must not be stored, if the client's connection may continue it.
+    ``approvals`` has the outcome of calls that waited for approvals.  ``recall`` says what was put back into
+    the request, and why other things were not.
     """
 
     restored: bool
@@ -121,7 +121,7 @@ class Conversation:
 
 @value_class
 class Accounting:
-    """What counts the caller's use, ``None`` where nothing is limited, and the model's price, if any."""
+    """The meter of the caller's use (``None`` without limits) and the model's price (``None`` if unknown)."""
 
     meter: Meter | None
     price: Price | None
@@ -129,10 +129,10 @@ class Accounting:
 
 @value_class
 class Recording:
-    """What the record is given of the request.
+    """What the record gets of the request.
 
-    ``request`` is the client's body where it is to be kept, else empty.  ``prompt_fingerprint`` is that
-    of how the model is asked.
+    ``request`` is the client's body if it is to be stored, else empty.  ``prompt_fingerprint`` identifies how
+    the model is asked.
     """
 
     request: bytes
@@ -141,9 +141,9 @@ class Recording:
 
 @value_class
 class Fallback:
-    """The upstreams that may have the run until one has answered.
+    """The upstreams that may still serve the run as long as none has answered.
 
-    ``next_job`` makes the job of the next of the ``candidates``, from the same request.
+    ``next_job`` plans the same request for the next of the ``candidates``.
     """
 
     candidates: Candidates
@@ -152,7 +152,7 @@ class Fallback:
 
 @value_class
 class Job:
-    """One client request that server tools may take part in."""
+    """One client request that may use server tools."""
 
     identity: Identity
     client: ClientSide
@@ -165,7 +165,7 @@ class Job:
 
     @property
     def can_ask(self) -> bool:
-        """Whether a person can be asked about calls of the run, if its request can wait."""
+        """Whether a person can be asked about calls of the run, if the request can wait."""
         nested = self.client.ask.nested
         if nested is not None and not nested.asking.can_ask:
             return False
@@ -173,6 +173,7 @@ class Job:
 
     @property
     def keeps(self) -> bool:
-        """Whether the record may have content of the run: what its client, or that of an agent, asked for."""
+        """Whether content of the run may be stored.  For an agent's run, the calling run must allow it
+        too."""
         nested = self.client.ask.nested
         return self.client.request.keeps and (nested is None or nested.asking.keeps)

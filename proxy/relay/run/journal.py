@@ -1,4 +1,4 @@
-"""The record of a run, kept as it goes.  Nothing here waits for a store."""
+"""Writes the record of a run while it runs.  Nothing here waits for the store."""
 
 from collections.abc import Sequence
 
@@ -13,32 +13,32 @@ from proxy.store.base import Store
 __all__ = ["Journal"]
 
 _MAX_REQUEST_BYTES = 4 * 1024 * 1024
-"""A longer request is not kept: it would take the place of everything else in the record."""
+"""A longer request is not stored, because it would displace everything else in the record."""
 _MOST_LEFT_OUT = 100
 _MOST_NAME = 200
-"""Fields of a request that are named as left out, and the characters of each name."""
+"""Only so many left-out fields of a request are recorded, and only so many characters of each name."""
 
 
 class Journal:
-    """Writes rows, and tells whoever watches."""
+    """Writes the rows of runs, and reports their events to ``watch``."""
 
     def __init__(self, store: Store, watch: RunEvents, tapes: Tapes | None = None) -> None:
-        """``tapes`` note the bytes of runs."""
+        """``tapes`` note the bytes of runs; the default notes nothing."""
         self._store = store
         self.watch = watch
         self._tapes: Tapes = tapes or NoTapes()
 
     @property
     def sealed(self) -> bool:
-        """Whether no content is written as it is; see :class:`~proxy.store.base.Store`."""
+        """Whether the store encrypts all content; see :class:`~proxy.store.base.Store`."""
         return self._store.sealed
 
     def tape(self, job: Job, client: ClientStream) -> Tape | None:
-        """What notes the bytes of a run, ``None`` where nothing does."""
+        """Begin to note the bytes of a run; ``None`` if this run is not noted."""
         return self._tapes.begin(job, client)
 
     def began(self, job: Job, state: State) -> None:
-        """Put a run on record that begins, and its request where that is kept."""
+        """Record that a run begins, and its request if requests are stored."""
         run_id, request, kept = job.identity.run_id, job.client.request, job.recording.request
         self._store.put_run(self._run(job, state, "running", None))
         if kept and len(kept) <= _MAX_REQUEST_BYTES and job.keeps:
@@ -53,7 +53,7 @@ class Journal:
         self.watch("run_started", facts)
 
     def turn_ended(self, job: Job, state: State, error: str | None = None) -> None:
-        """Put the turn on record; ``error`` is what the run makes of a turn that failed."""
+        """Record the turn.  ``error`` is the run's error code if the turn failed."""
         turn = state.run.turn
         state.run.count_usage()
         usage = turn.usage
@@ -81,7 +81,7 @@ class Journal:
         self._tell_turn(job, state, error)
 
     def _tell_turn(self, job: Job, state: State, error: str | None) -> None:
-        """Tell whoever watches, once, that the turn is over."""
+        """Report once to the observers that the turn is over."""
         turn = state.run.turn
         if state.outcome.turns_told >= turn.number:
             return
@@ -104,12 +104,14 @@ class Journal:
         )
 
     def ended(self, job: Job, state: State, status: RunStatus, error: str | None) -> None:
-        """Close the run.  Its messages are kept where tools took part, since nobody else remembers
-        them, and where the request is kept, but not where the client asked that nothing be (rules
-        R2 and R3)."""
+        """Close the run in the record.
+
+        The record gets its messages if server tools took part, because nothing else remembers them, and if
+        requests are stored.  It gets none if the client asked that nothing be stored (rules R2 and R3).
+        """
         run = state.run
         if state.outcome.turns_told < run.turn.number:
-            # Its client left, or the run was ended, in the middle of a turn.
+            # The client left, or the run was ended, in the middle of a turn.
             self.turn_ended(job, state, error)
         record = self._run(job, state, status, error)
         is_kept = run.turns_hidden or run.hidden_calls or job.recording.request
@@ -170,24 +172,25 @@ class Journal:
 
 
 def _left_out(job: Job, state: State) -> tuple[str, ...]:
-    """What of the request the upstream was not sent, and what of the answer the client was not given."""
+    """Return the request fields that were not sent to the upstream, and the answer fields not sent to the
+    client."""
     asked = (name[:_MOST_NAME] for name in job.upstream.left_out[:_MOST_LEFT_OUT])
     return (*asked, *state.outcome.left_out)
 
 
 def _agent(job: Job) -> str:
-    """The name of the agent whose run this is, empty for any other run."""
+    """Return the name of the agent whose run this is; empty for any other run."""
     return "" if job.client.ask.nested is None else job.client.ask.nested.agent
 
 
 def _messages(job: Job, state: State, status: RunStatus) -> Sequence[MessageRecord]:
-    """The model's messages with the results of its calls, as the run leaves them."""
+    """Return the model's messages and the results of its calls, as they are at the end of the run."""
     run_id, run, reader = job.identity.run_id, state.run, state.outcome.reader
     editor = job.upstream.editor
     ends_in_calls = bool(run.turn.calls) and status in ("suspended", "completed")
     if reader is not None and ends_in_calls:
-        # The run is over, so its last message goes to nobody but the record: with the calls that the client
-        # is to answer, those that a spent budget refused, and the results that are there.
+        # The run is over, so only the record gets the last message: with the client's calls, the calls that a
+        # spent budget refused, and the results so far.
         results = state.turn.results
         there = [results[call.call_id] for call in run.turn.calls if call.call_id in results]
         editor.append_turn(reader.message(), there)
@@ -198,7 +201,7 @@ def _messages(job: Job, state: State, status: RunStatus) -> Sequence[MessageReco
 
 
 def _recall(job: Job) -> Recall:
-    """What was put back into the request, less what was taken out again because it was too long."""
+    """Return what was put back into the request, without what was removed again because it was too long."""
     recall = job.conversation.recall
     answers = sum(one.kind == "answer" for one in recall.put_back)
     if answers and job.upstream.editor.restored[0] <= len(recall.put_back) - answers:

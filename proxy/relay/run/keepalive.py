@@ -1,4 +1,4 @@
-"""Waiting without falling silent."""
+"""Waits for work and keeps the client's connection alive meanwhile."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -9,11 +9,11 @@ __all__ = ["Notifier", "OnTick", "with_keepalive"]
 T = TypeVar("T")
 
 OnTick = Callable[[bool], Awaitable[None]]
-"""Called when something is to be shown (``False``) or nothing was for a while (``True``)."""
+"""Called with ``False`` if there is something to show, and with ``True`` after a silent interval."""
 
 
 class Notifier:
-    """Notified when there is something to show.  One waits for it at a time."""
+    """An event flag: says that there is something to show.  Only one task may wait for it at a time."""
 
     __slots__ = ("_notified", "_waiter")
 
@@ -22,22 +22,23 @@ class Notifier:
         self._waiter: asyncio.Future[None] | None = None
 
     def notify(self) -> None:
-        """There is something to show."""
+        """Set the flag and wake the waiting task."""
         self._notified = True
         self.wake()
 
     def wake(self, _: object = None) -> None:
-        """End the waiting, whatever there is to show."""
+        """End the wait without setting the flag."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def take(self) -> bool:
-        """Whether it was notified since it was asked last."""
+        """Return whether the flag was set, and clear it."""
         notified, self._notified = self._notified, False
         return notified
 
     async def wait(self, at_most_s: float) -> None:
-        """Return once it is notified or woken, or after so many seconds."""
+        """Return as soon as the flag is set or :meth:`wake` is called, at the latest after ``at_most_s``
+        seconds."""
         if self._notified:
             return
         loop = asyncio.get_running_loop()
@@ -58,12 +59,12 @@ async def with_keepalive(
     *,
     discard: Callable[[T], Awaitable[None]] | None = None,
 ) -> T:
-    """The result of ``work``.
+    """Return the result of ``work``.
 
-    Meanwhile ``on_tick`` is called every ``every_s`` seconds, and when ``notifier`` is notified.
+    Until then call ``on_tick`` every ``every_s`` seconds, and each time ``notifier`` is notified.
 
-    If the caller is cancelled, or ``on_tick`` fails because the client has gone, the work is cancelled and
-    has ended before this returns; ``discard`` gets a result that it had by then.
+    If the caller is cancelled, or ``on_tick`` fails because the client has gone, ``work`` is cancelled and
+    has ended before this function raises.  If ``work`` had a result by then, ``discard`` gets it.
     """
     task = asyncio.get_running_loop().create_task(work)
     notifier = notifier or Notifier()
@@ -78,7 +79,7 @@ async def with_keepalive(
                 await on_tick(True)
             if task.done():
                 return task.result()
-    except BaseException:  # However the wait ends, nothing goes on that nobody waits for.
+    except BaseException:  # However the wait ends, the work must not go on unattended.
         if not task.done():
             task.cancel()
             await asyncio.wait({task})

@@ -1,7 +1,7 @@
-"""The only place where the loop turns: it carries out what a :class:`~proxy.relay.run.run.Run` commands.
+"""The loop of a run: it carries out the commands of a :class:`~proxy.relay.run.run.Run`.
 
-Bytes flow ``upstream → reader → run and writer → client``.  The run decides, the writer owns what
-the client sees, the editor owns what the upstream gets; nothing here knows a wire.
+Bytes flow ``upstream → reader → run and writer → client``.  The run decides.  The writer decides what the
+client sees, and the editor what the upstream gets.  Nothing here knows a wire.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ __all__ = ["Orchestrator"]
 
 
 class Orchestrator:
-    """Runs jobs.  One for the process; everything of one job is in its own state."""
+    """Runs jobs.  The process has one; each job has its own state."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Orchestrator:
         broken: OnBroken = ignore_broken,
         parents: Parents | None = None,
     ) -> None:
-        """``parents`` are the runs that wait for agents which they called."""
+        """``parents`` are the runs that wait for agents that they called."""
         self._idempotency = memory.idempotency
         self._settings = settings
         self._turns = ModelTurns(settings, memory.refusals, broken)
@@ -67,8 +67,8 @@ class Orchestrator:
     async def run(self, job: Job, client: ClientStream) -> None:
         """Serve one request to its end.
 
-        Whatever happens, the client gets a whole answer or an error that it can read, and the run
-        is closed on record, also when the client has gone (rule E4).
+        In every case the client gets a whole answer or an error that it can read.  The run is always closed
+        in the record, even if the client has gone (rule E4).
         """
         tape = self._journal.tape(job, client)
         if tape is None:
@@ -88,7 +88,7 @@ class Orchestrator:
                     status, error = await self._loop(job, state)
                     break
                 job = await job.fallback.next_job()
-                # Another upstream may get another conversation than the one that was asked first.
+                # The next upstream may get another conversation than the upstream before it.
                 client.set_header(RESTORED, restored_header(*job.upstream.editor.restored))
                 state = self._begin(job, client, state.clock.started_at)
         except (UpstreamError, WireError, TurnRejected) as fault:
@@ -99,7 +99,7 @@ class Orchestrator:
             error = fault.code
             await tell_failure(job, state, fault)
         except ConnectionError:
-            # The client has gone; there is nobody left to tell.
+            # The client has gone, so there is no one to tell.
             status, error = "cancelled", "client_gone"
         except asyncio.CancelledError:
             if not client.cut_off:
@@ -121,7 +121,8 @@ class Orchestrator:
                 job.client.ask.nested.watch.ended(_end_of(state, status, error))
 
     def _begin(self, job: Job, client: ClientStream, started_at: float) -> State:
-        """Make the state of a run, tell the client and the upstream what is known before the first turn."""
+        """Create the state of a run, and prepare the headers and the body that are known before the first
+        turn."""
         client.blank_out(job.upstream.route.served.secrets)
         usage = RunUsage(job.accounting.meter)
         adds_usage = self._adds_usage(job, usage)
@@ -136,8 +137,8 @@ class Orchestrator:
         return state
 
     def _adds_usage(self, job: Job, usage: RunUsage) -> bool:
-        """Whether the upstream is asked for usage though the client may not have asked for it."""
-        # A client of another dialect may always be told of usage.
+        """Return whether the proxy asks the upstream for usage, even if the client may not have asked."""
+        # Clients of other dialects may always get usage.
         is_needed = (
             self._settings.max_tokens > 0
             or job.accounting.price is not None
@@ -193,7 +194,7 @@ class Orchestrator:
         return State(run, Output(client, writer), now, RunClock(started_at), usage)
 
     async def _loop(self, job: Job, state: State) -> tuple[RunStatus, str | None]:
-        """Turn until the run has an end; its status and error code."""
+        """Carry out commands until the run ends; return its status and error code."""
         if job.conversation.approvals.asked:
             await _before_end(job)
             await tell_asked(job, state, self._approvals)
@@ -227,7 +228,7 @@ class Orchestrator:
                     return await self._finish(job, state, command)
 
     async def _finish(self, job: Job, state: State, command: Finish) -> tuple[RunStatus, str | None]:
-        """Carry out a :class:`Finish`; the run's status and error code."""
+        """Carry out a :class:`Finish`; return the run's status and error code."""
         error = command.error
         code = str(error.get("code") or error.get("type") or "upstream_error")[:64] if error else None
         if error is not None and not command.shown and not command.answered:
@@ -242,13 +243,16 @@ class Orchestrator:
 
 
 async def _before_end(job: Job) -> None:
-    """Make sure that a run without a client may end its response; raises NotOnRecord if it may not."""
+    """Make sure that a run without a client may end its response.
+
+    Raises :class:`~proxy.errors.NotOnRecord` if it may not.
+    """
     if (detached := job.client.ask.options.detached) is not None:
         await detached.before_end()
 
 
 def _approved(job: Job) -> Sequence[ApprovedCall]:
-    """The calls that people approved and that have run, as the client may be shown them."""
+    """Return the calls that people approved and that have run, as the client may see them."""
     if not job.conversation.approvals.ran:
         return ()
     names = {tool: name for name, tool in job.tools.offer.names.items()}
@@ -261,7 +265,7 @@ def _approved(job: Job) -> Sequence[ApprovedCall]:
 
 
 def _cancelled(job: Job) -> str:
-    """Why a run was cancelled: its client has left, or where nobody waits for it, it was told to end."""
+    """Return why a run was cancelled: its client left, or a run without a client was told to end."""
     ask = job.client.ask
     return "client_gone" if ask.nested is None and ask.options.detached is None else "cancelled"
 
@@ -282,16 +286,16 @@ def _end_of(state: State, status: RunStatus, error: str | None) -> RunEnd:
 
 
 def _repair(job: Job, state: State) -> None:
-    """Have the writer repair the stream of an upstream that is known to be defective."""
+    """Let the writer repair the stream of an upstream that is known to be defective."""
     habit, writer = job.upstream.route.served.repair, state.output.writer
-    # One of another dialect is written anew anyway, and of several answers only one would be left.
+    # A stream of another dialect is rewritten anyway.  With several choices only one would be left.
     is_repaired = habit != "off" and not job.upstream.crossed and job.client.request.choices == 1
     if is_repaired and isinstance(writer, RepairingWriter):
         writer.repair(always=habit == "always")
 
 
 def _prepare(job: Job, *, adds_usage: bool) -> None:
-    """Make the client's body the upstream's: its model, the tools that are offered, usage."""
+    """Change the client's body for the upstream: the model's name, the offered tools, and usage."""
     editor, route, offer = job.upstream.editor, job.upstream.route, job.tools.offer
     if route.renamed:
         editor.rename_model(route.model)

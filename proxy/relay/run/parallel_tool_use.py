@@ -1,7 +1,7 @@
-"""Calls inside a call: the wrapper that OpenAI models sometimes invent.
+"""Calls inside a call: OpenAI models sometimes invent a wrapper for several calls.
 
-Seen with OpenAI: an undeclared function ``multi_tool_use.parallel`` (or ``parallel``) with
-``{"tool_uses": [{"recipient_name": "functions.NAME", "parameters": {…}}]}``.
+Seen with OpenAI: an undeclared function ``multi_tool_use.parallel`` (or ``parallel``) with ``{"tool_uses":
+[{"recipient_name": "functions.NAME", "parameters": {…}}]}``.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,12 +18,12 @@ _PLACES = 1000
 
 
 def is_wrapper(name: str) -> bool:
-    """Whether a hidden call of this name stands for several; a declared tool never gets here."""
+    """Return whether a hidden call of this name wraps several calls; declared tools never get here."""
     return name in _WRAPPERS
 
 
 def expand(call: ToolCall) -> tuple[ToolCall, ...]:
-    """The calls inside ``call``; none where its arguments are not of the wrapper's shape."""
+    """Return the calls inside ``call``; none if its arguments do not have the wrapper's form."""
     try:
         arguments = orjson.loads(call.arguments)
     except orjson.JSONDecodeError:
@@ -39,7 +39,8 @@ def expand(call: ToolCall) -> tuple[ToolCall, ...]:
         parameters = use.get("parameters")
         text = orjson.dumps({} if parameters is None else parameters).decode()
         parts.append(
-            # A place of its own in the turn: at most once goes by (run, turn, place).
+            # Each part has its own index, because (run, turn, index) identifies a call that runs at most
+            # once.
             ToolCall(
                 f"{call.call_id}.{position}",
                 name.removeprefix("functions."),
@@ -51,7 +52,7 @@ def expand(call: ToolCall) -> tuple[ToolCall, ...]:
 
 
 def mask_parts(arguments: str, mask: Callable[[str, str], str]) -> str:
-    """A wrapper's arguments with those of each call inside masked; ``{}`` where they have another shape."""
+    """Mask the arguments of each call inside a wrapper; return ``{}`` for any other form."""
     parts = expand(ToolCall("", "", arguments, 0))
     if not parts:
         return "{}"
@@ -66,7 +67,7 @@ def mask_parts(arguments: str, mask: Callable[[str, str], str]) -> str:
 
 
 def join_results(answers: Sequence[tuple[ToolCall, ToolResult]]) -> str:
-    """One result for the wrapper: what each call inside came to, in order."""
+    """Build the wrapper's one result: the outcome of each call inside it, in order."""
     return orjson.dumps(
         [{"recipient_name": f"functions.{call.name}", "output": result.content} for call, result in answers]
     ).decode()

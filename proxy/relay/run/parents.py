@@ -1,6 +1,6 @@
-"""What calls agents: there an agent's run finds the request that it is part of.
+"""Finds the request that an agent's run is part of.
 
-That is the run that waits for its calls, or, for a call that somebody has approved, the request that
+That is the run that waits for the agent's call.  If the call was approved later, it is the request that
 continues the turn of the call.
 """
 
@@ -24,23 +24,24 @@ __all__ = ["Parent", "Parents", "calls_agent", "can_wait"]
 
 
 def calls_agent(calls: Sequence[ToolCall]) -> bool:
-    """Whether one of the calls, by the ids of their tools, is of an agent."""
+    """Return whether one of the calls, whose names are tool ids, calls an agent."""
     return any(is_agent(call.name) for call in calls)
 
 
 def can_wait(request: ClientRequest) -> bool:
-    """Whether a turn of this request can be held for a person, and its client told so in text."""
-    # An upstream's own conversation has no place for what is known later; JSON has none for a notice.
+    """Return whether a turn of this request can be held for a person, and its client told so in text."""
+    # A conversation that the upstream keeps cannot take later results; a JSON answer cannot hold a notice.
     return not (request.conversation or request.wants_json or request.choices > 1)
 
 
 @dataclass(eq=False, slots=True)
 class Parent:
-    """What calls agents, and what they may use together.
+    """The caller of agents, and what those agents may use together.
 
-    ``ask`` is the client's request and ``model`` the one that it names.  ``ledger`` has the effects of the
-    run, and ``turn`` is the turn of its calls.  ``calls`` are the calls of agents by their ids.  ``asking``
-    says what these have to do with approvals.  ``running`` are the tasks of its agents.
+    ``ask`` is the client's request, and ``model`` the model that it names.  ``ledger`` has the effects of the
+    run.  ``turn`` is the number of the turn with the calls, and ``calls`` maps their ids to the calls of
+    agents.  ``asking`` says what these calls may do about approvals.  ``running`` are the tasks of the
+    agents.
     """
 
     ask: Ask
@@ -54,20 +55,20 @@ class Parent:
 
 
 class Parents:
-    """What calls agents in this process.  One for the process."""
+    """The callers of agents in this process.  The process has one instance."""
 
     def __init__(self, turns: AgentTurns | None = None) -> None:
-        """``turns`` keeps turns of agents that wait for approvals; with ``None`` no agent can ask for one."""
+        """``turns`` stores turns of agents that wait for approvals; without it no agent can ask for one."""
         self.turns = turns
         self._waiting: dict[str, Parent] = {}
         self._continuing: dict[tuple[str, str], list[Parent]] = {}
 
     @contextmanager
     def waiting(self, job: Job, state: State, calls: Sequence[ToolCall]) -> Iterator[None]:
-        """A block in which the run waits for agents.
+        """Let the run wait for agents inside this block.
 
-        At its end, agents that still run are cancelled, because their caller does not wait any more.  Then
-        the use of the agents counts against the run's budgets.
+        At its end, agents that still run are cancelled, because their caller no longer waits.  Then the use
+        of the agents counts against the run's budgets.
         """
         run_id, client = job.identity.run_id, job.client
         number, catalog = state.run.turn.number, state.tools.catalog
@@ -96,10 +97,10 @@ class Parents:
 
     @contextmanager
     def continuing(self, agent: AgentCall, parent: Parent) -> Iterator[None]:
-        """In this block a call of an agent runs for the request that continues its turn.
+        """Let a call of an agent run inside this block for a request that continues its turn.
 
-        Only one of several such requests runs it, and which one is not known here: the first stands for all.
-        If its client leaves, the agent runs for the next one.
+        Several requests may continue the same turn, and only one of them runs the call.  It is not known here
+        which one, so the first represents all.  If its client leaves, the agent continues for the next one.
         """
         own = replace(parent, calls={agent.call.call_id: agent}, running=set())
         key = agent.run_id, agent.call.call_id
@@ -117,6 +118,6 @@ class Parents:
                     task.cancel()
 
     def of(self, run_id: str, call_id: str) -> Parent | None:
-        """The parent of a call in a run."""
+        """Return the parent of a call in a run, ``None`` if no one waits for it."""
         continuing = self._continuing.get((run_id, call_id))
         return continuing[0] if continuing else self._waiting.get(run_id)

@@ -1,15 +1,15 @@
-"""The ledger of one client request: what happened, and what happens next.  No I/O, no wire.
+"""The state machine of one client request: what has happened, and which command is next.  No I/O, no wire.
 
-The loop is data.  The orchestrator feeds a :class:`Run` the events of each turn and carries out the
-command it answers with::
+The loop is data.  The orchestrator feeds a :class:`Run` the events of each turn and carries out the command
+that it returns::
 
     CallModel ──turn_ended──▶ RunTools ──tools_ran──▶ CallModel …
         │ │                     ▲  └─────────────────▶ Suspend   (the client has to act)
         │ └──▶ AskApproval ──decided
         └────────────────────────────────────────────▶ Finish
 
-Budgets end a run in an answer: when one is spent, the calls that wait are answered with
-``budget_exhausted`` and the model is asked one last time, without tools (rule T7).
+A spent budget still ends a run in an answer.  The calls that are left get the result ``budget_exhausted``,
+and the model is asked one last time, without tools (rule T7).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,13 +50,13 @@ __all__ = [
 ]
 
 UNRUN = frozenset({"length", "content_filter"})
-"""Why a turn ended whose calls do not run: they may be cut short."""
+"""Finish reasons of turns whose calls do not run, because they may be incomplete."""
 _BUDGET_NOTE = "[The tool budget of this request is spent; further tool calls were not run.]"
 
 
 @value_class
 class CallModel:
-    """Ask the model.  ``number`` counts turns from 1; on the ``last`` one it must not call tools."""
+    """Ask the model.  ``number`` counts turns from 1; in the ``last`` turn the model must not call tools."""
 
     number: int
     last: bool = False
@@ -64,17 +64,17 @@ class CallModel:
 
 @value_class
 class AskApproval:
-    """Ask whether ``calls`` may run; no call of the turn runs before :meth:`Run.decided` has the answer."""
+    """Ask whether ``calls`` may run; no call of the turn runs before :meth:`Run.decided` gets the answer."""
 
     calls: tuple[ToolCall, ...]
 
 
 @value_class
 class RunTools:
-    """Run ``calls``; the ``refused`` ones have their results already.
+    """Run ``calls``; ``refused`` are the results of calls that do not run.
 
-    ``approved`` are the indices of those calls that were asked for and approved.  ``waiting`` are the calls
-    that do not run now, since somebody has still to decide about them.
+    ``approved`` are the indices of calls that needed an approval and got it.  ``waiting`` are calls that do
+    not run now, because their approval is undecided.
     """
 
     calls: tuple[ToolCall, ...]
@@ -87,7 +87,7 @@ class RunTools:
 class Suspend:
     """Hand ``calls`` to the client; what is hidden waits until it returns.
 
-    ``waiting`` are calls of ours that somebody has to decide about; the client may have none of its own then.
+    ``waiting`` are server calls whose approval is undecided; ``calls`` may be empty then.
     """
 
     calls: tuple[ToolCall, ...]
@@ -98,9 +98,9 @@ class Suspend:
 class Finish:
     """The run is over.
 
-    ``reason`` is the finish reason to tell, ``None`` for the upstream's own.  ``error`` is the
-    error to end the stream with; ``shown`` says that the client has it already.  ``answered`` says
-    that the client has its whole response.  ``note`` is a word of the proxy's own to the user.
+    ``reason`` is the finish reason for the client, ``None`` for the upstream's own.  ``error`` is the error
+    that ends the stream, and ``shown`` says that the client has it already.  ``answered`` says that the
+    client has its whole response.  ``note`` is a short text from the proxy to the user.
     """
 
     reason: str | None = None
@@ -114,14 +114,14 @@ Command = CallModel | AskApproval | RunTools | Suspend | Finish
 
 
 def failure(call_id: str, code: Any, message: str) -> ToolResult:
-    """A result that says why a call was not run (rule T3)."""
+    """Build a result that says why a call was not run (rule T3)."""
     content = orjson.dumps({"ok": False, "error_code": code, "message": message}).decode()
     return ToolResult(call_id, False, content, code, message)
 
 
 @dataclass(slots=True)
 class _Turn:
-    """What has been seen of the turn that runs."""
+    """What is known about the current turn."""
 
     number: int
     last: bool
@@ -155,19 +155,19 @@ def _never(call: ToolCall, turn: int) -> bool:
 
 
 class Run:
-    """One request's turns, calls and budgets.
+    """The turns, calls and budgets of one request.
 
-    ``is_hidden`` tells a call that the client must not see from one of its own; ``needs_approval`` says of
-    a call of such a turn whether somebody must approve it before it runs; ``clock`` gives
-    monotonic seconds; ``price`` is the model's, ``None`` where it has none: then ``cost`` (in
-    billionths) is ``None``, too.  ``spent_tokens`` and ``spent_cost`` count against limits, and hold
-    estimates of what was not reported.  ``spent`` is the setting whose budget is used up, empty while
-    all hold; ``silent_turns`` are those whose use the upstream did not report.  With ``continues_pauses`` a
-    turn that pauses is gone on with, also where nothing of ours ran.
+    ``is_hidden`` says whether the client must not see a call of this name.  ``needs_approval`` says whether a
+    server call of that turn needs an approval before it runs.  ``clock`` returns monotonic seconds.
+    ``price`` is the model's price; without one, ``cost`` (in billionths) is ``None``.  ``spent_tokens`` and
+    ``spent_cost`` count against limits, and include estimates of what was not reported.  ``spent`` is the
+    setting whose budget is used up, empty if none is.  ``silent_turns`` are the turns whose usage the
+    upstream did not report.  With ``continues_pauses`` the run continues a paused turn, even if no server
+    tool ran.
 
-    An agent's run has a ``purse``, from which it takes what it uses of the budgets of the run that called
-    it; one turn was taken before it begins, for its report.  With ``goes_on`` it has had turns before.  What
-    agents used of this run's budgets is in ``agents``, by :meth:`settle`.
+    An agent's run has a ``purse``: what it uses also counts against the budgets of the run that called it.
+    One turn, for its report, is taken from the purse before the run begins.  ``goes_on`` says that the agent
+    had turns before.  ``agents`` counts what agents used of this run's budgets; :meth:`settle` adds to it.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class Run:
 
     @property
     def hidden_calls(self) -> tuple[ToolCall, ...]:
-        """This turn's calls that the client must not see."""
+        """The calls of this turn that the client must not see."""
         return (self.turn.parted or self._part())[0]
 
     @property
@@ -217,7 +217,7 @@ class Run:
         return (self.turn.parted or self._part())[1]
 
     def _part(self) -> tuple[tuple[ToolCall, ...], tuple[ToolCall, ...]]:
-        """This turn's calls, ours and the client's; whose a call is does not change within a turn."""
+        """Divide this turn's calls into hidden calls and the client's; the division is fixed for the turn."""
         hidden: list[ToolCall] = []
         theirs: list[ToolCall] = []
         for call in self.turn.calls:
@@ -228,12 +228,12 @@ class Run:
     def start(self) -> Command:
         due = self._report_is_due()
         if due == "tools.max_turns" or self._goes_on:
-            self.spent = due  # An agent that has one turn by its own settings has all of them.
+            self.spent = due  # If the agent's own settings allow one turn, it has had all of them.
         self.turn.number, self.turn.last = 1, bool(due)
         return CallModel(1, self.turn.last)
 
     def purse(self) -> Purse:
-        """What agents that this turn calls may use; one turn is left for this run's own answer."""
+        """Return what the agents that this turn calls may use; one turn is left for this run's own answer."""
         settings, agents = self._settings, self.agents
         own_cost = (self.cost or 0) + agents.cost
         return Purse(
@@ -245,7 +245,7 @@ class Run:
         )
 
     def settle(self, purse: Purse) -> None:
-        """Count what agents took from a purse of :meth:`purse`; once, when all of them have ended."""
+        """Count what agents used of a result of :meth:`purse`; call it once, after all of them have ended."""
         agents = self.agents
         agents.turns += purse.used_turns
         agents.calls += purse.used_calls
@@ -253,7 +253,7 @@ class Run:
         agents.cost += purse.used_cost
 
     def observe(self, events: Sequence[TurnEvent]) -> None:
-        """Take in what a frame says."""
+        """Take note of the events of a frame."""
         turn = self.turn
         for event in events:
             match event:
@@ -276,7 +276,7 @@ class Run:
         self.turn.ended = True
 
     def turn_ended(self) -> Command:
-        """The turn's response is over, properly by its HTTP framing: what now?"""
+        """Return the next command after the turn's response ended, properly by its HTTP framing."""
         turn = self.turn
         self.count_usage()
         hidden, theirs = turn.parted or self._part()
@@ -287,19 +287,19 @@ class Run:
         if turn.reason is None and not turn.ended:
             return self._truncated()
         if turn.reason in UNRUN:
-            # A call that was cut off, or that a filter stopped, is not the model's word (rule W7).
+            # The model did not mean a call that was cut off or that a filter stopped (rule W7).
             return Finish(turn.reason)
         if hidden and (theirs or not turn.last):
-            # On the last turn every budget is spent: nothing runs, but the client's return needs
-            # an answer to each call of the turn.
+            # On the last turn a budget is spent, so nothing runs.  But when the client returns, each call of
+            # the turn needs an answer.
             return self._run_tools(hidden)
         if theirs and composed:
             return Suspend(theirs)
         if composed and turn.reason == "pause" and not turn.last:
-            # The model is to go on from what it has said; the client knows nothing of the turns before.
+            # The proxy continues the paused turn, because the client does not know the turns before.
             return RunTools(())
         if paused:
-            # Every budget is spent, and no other dialect has a word for it.
+            # A budget is spent, and other dialects have no finish reason for a pause.
             return Finish("length")
         if hidden:
             return Finish("stop", note=_BUDGET_NOTE)
@@ -314,7 +314,7 @@ class Run:
         )
 
     def _run_tools(self, calls: tuple[ToolCall, ...]) -> RunTools | AskApproval:
-        """Which calls run, and which are refused because a budget is spent."""
+        """Decide which calls run, and which are refused because a budget is spent."""
         wanted: list[ToolCall] = []
         refused: list[ToolResult] = []
         setting, spent = self._spent()
@@ -345,10 +345,11 @@ class Run:
         waiting: frozenset[int] = frozenset(),
         refused: Sequence[ToolResult] = (),
     ) -> RunTools:
-        """The answer to :class:`AskApproval`: the indices of the calls that may run, and of those that wait.
+        """Return the command that follows :class:`AskApproval`.
 
-        ``refused`` are results of calls that would not run in any case.  The others run into the refusal of
-        the policy that asked.  Raises RuntimeError if nothing was asked.
+        ``approved`` and ``waiting`` are the indices of calls that may run, and of calls whose approval is
+        undecided.  ``refused`` are results of calls that would not run in any case.  The policy that asked
+        refuses all others.  Raises RuntimeError if nothing was asked.
         """
         command, self.turn.undecided = self.turn.undecided, None
         if command is None:
@@ -359,15 +360,15 @@ class Run:
         return RunTools(tuple(calls), (*command.refused, *refused), approved, self.turn.waiting)
 
     def hold(self, calls: Sequence[ToolCall]) -> None:
-        """These calls wait, too: somebody has to decide about what they called themselves."""
+        """Let these calls wait, too: calls that they made themselves wait for approvals."""
         self.turn.waiting += tuple(calls)
 
     def budget_failure(self, call: ToolCall) -> ToolResult:
-        """Why a call of the last turn is not run."""
+        """Build the result of a call that does not run because a budget is spent."""
         return failure(call.call_id, "budget_exhausted", "Not run: a budget of this request is spent.")
 
     def _parts(self, call: ToolCall) -> tuple[ToolCall, ...]:
-        """The calls inside a wrapper call; any other call is its own only part."""
+        """Return the calls inside a wrapper call; any other call is its own only part."""
         if not is_wrapper(call.name):
             return (call,)
         parts = expand(call)
@@ -376,7 +377,7 @@ class Run:
         return parts or (call,)
 
     def _spent(self) -> tuple[str, str]:
-        """The setting whose budget is used up, and the budget in words; both empty while all hold."""
+        """Return the setting whose budget is used up, and the budget in words; both are empty if none is."""
         settings = self._settings
         agents, budgets = self.agents, settings.budgets
         if self.turn.number + agents.turns >= settings.max_turns:
@@ -393,16 +394,17 @@ class Run:
         return "", ""
 
     def _no_call(self, wanted: int) -> str:
-        """The setting that allows no further call beside ``wanted`` ones; empty where one more is taken."""
+        """Return the setting that forbids a call beside ``wanted`` others; else take one from the purse."""
         settings = self._settings
         if self.calls_run + self.agents.calls + wanted >= settings.max_calls:
             return settings.calls_setting
         return "tools.max_calls" if self._purse is not None and not self._purse.take_call() else ""
 
     def _report_is_due(self) -> str:
-        """For an agent's run the setting that makes its next turn the last; else one more turn is taken.
+        """Return the setting that makes the next turn of an agent's run its last, or take one more turn.
 
-        An agent's last turn, with its report, is one of the turns that it may have.
+        The result is empty if the next turn is not the last.  An agent's last turn, with its report, counts
+        as one of its turns.
         """
         if self._purse is None:
             return ""
@@ -411,17 +413,16 @@ class Run:
         return "" if self._purse.take_turn() else "tools.max_turns"
 
     def tools_ran(self) -> Command:
-        """All of the turn's hidden calls have results: what now?"""
+        """Return the next command once each hidden call of the turn has a result or waits."""
         self.turns_hidden += 1
         if (theirs := self.client_calls) or self.turn.waiting:
             return Suspend(theirs, self.turn.waiting)
-        # Time may have run out while the tools ran; the model still gets its last word.
+        # Time may have run out while the tools ran; the model still gets one last turn.
         self.spent = self.spent or self._spent()[0] or self._report_is_due()
         return self._next_turn(last=self._refused_any or bool(self.spent))
 
     def answers(self, results: Sequence[ToolResult]) -> list[tuple[ToolCall, str, tuple[ResultImage, ...]]]:
-        """What goes back to the model: each of the turn's hidden calls with its one result's text and
-        images."""
+        """Pair each hidden call of the turn with the text and images of its one result, for the model."""
         by_id = {result.call_id: result for result in results}
         found = []
         for call in self.hidden_calls:
@@ -435,7 +436,7 @@ class Run:
         return found
 
     def call_of(self, result: ToolResult) -> ToolCall:
-        """The call of this turn that a result answers, inside of a wrapper call too."""
+        """Return the call of this turn that a result answers; it may be inside a wrapper call."""
         inside = [part for parts in self.turn.subcalls.values() for part in parts]
         calls = (call for call in (*inside, *self.turn.calls) if call.call_id == result.call_id)
         return next(calls, ToolCall(result.call_id, "", "{}", 0))
@@ -445,7 +446,8 @@ class Run:
         return CallModel(self.turn.number, last)
 
     def count_usage(self) -> None:
-        """Add what the turn that runs has reported, once; also of one that failed, for it has cost, too."""
+        """Add the usage that the current turn reported, once.  A failed turn counts, too, because it has a
+        cost."""
         turn = self.turn
         if turn.usage is None or turn.counted:
             return
@@ -462,7 +464,7 @@ class Run:
             self._purse.spend(turn.usage.total_tokens, turn.cost or 0)
 
     def estimate_usage(self, least: Callable[[], Usage]) -> None:
-        """Count what a turn that is over took at least, if it reported nothing: for limits alone."""
+        """Count, for limits alone, the least that a finished turn can have used, if it reported nothing."""
         if self.turn.counted:
             return
         usage = least()

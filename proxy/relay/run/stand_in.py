@@ -1,4 +1,4 @@
-"""An answer of the proxy's own, in place of a model's: no upstream is asked."""
+"""An answer from the proxy itself, in place of the model's; no upstream is asked."""
 
 from typing import Protocol, runtime_checkable
 
@@ -27,12 +27,12 @@ _ENDED_BY = "stop"
 @runtime_checkable
 class _WritesTurns(Protocol):
     def write_turn(self, message: Message) -> bytes:
-        """A turn of a model, as a reader of the upstream's dialect would give it."""
+        """Build a turn of a model, as a reader of the upstream's dialect would return it."""
         ...
 
 
 class _StandIn:
-    """A turn that nobody had to say, as if it had been read."""
+    """A turn reader for a turn that no model wrote."""
 
     fault: WireError | None = None
     behind = False
@@ -59,16 +59,16 @@ class _StandIn:
         return self._message
 
     def native(self, call: ToolCall, mask: Mask) -> str:
-        """There are no calls."""
+        """Return nothing: there are no calls."""
         return ""
 
 
 async def stand_in(job: Job, state: State, text: str) -> None:
-    """Write ``text`` as the model's whole turn, as what an upstream of another dialect says is written.
+    """Write ``text`` as the model's whole turn, in the way in which turns of another dialect are written.
 
-    An empty text is a turn that says nothing, and whose stream another turn follows.
+    An empty text is an empty turn; another turn follows it in the same stream.
 
-    Raises TypeError for a dialect of clients that no other dialect is translated to.
+    Raises TypeError for a client's dialect into which no other dialect can be translated.
     """
     wire = job.client.port
     if not isinstance(wire, CrossableWire):

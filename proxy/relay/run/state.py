@@ -1,4 +1,4 @@
-"""What changes while a job runs, in parts that belong together."""
+"""The parts of a job that change while it runs."""
 
 import sys
 import time
@@ -28,9 +28,9 @@ __all__ = ["Outcome", "Output", "RunClock", "State", "ToolState", "TurnProgress"
 
 @dataclass(slots=True)
 class Output:
-    """The client's response: what ``writer`` makes goes out by ``client``.
+    """The client's response: ``client`` sends what ``writer`` makes.
 
-    ``head`` are the headers of the first response, the one that the client gets.
+    ``head`` has the headers of the first upstream response, which the client gets.
     """
 
     client: ClientStream
@@ -38,7 +38,10 @@ class Output:
     head: Headers = ()
 
     def push(self, data: bytes, *, last: bool = False) -> Awaitable[None] | None:
-        """Send a piece of the stream; the first one takes the head with it, a ``last`` one the end."""
+        """Send a piece of the stream, and return what to await if the client does not read.
+
+        The first piece takes the head with it, and a ``last`` one the end.
+        """
         if not data:
             return None
         if not self.client.started:
@@ -46,27 +49,27 @@ class Output:
         return self.client.push(data, last=last)
 
     async def send(self, data: bytes, *, last: bool = False) -> None:
-        """The same, and wait for a client that does not read."""
+        """Send a piece as :meth:`push` does, and wait for a client that does not read."""
         if (wait := self.push(data, last=last)) is not None:
             await wait
 
     async def keep_alive(self, silent: bool) -> None:
-        """Let a client that reads a stream, and whatever buffers it, know that the run goes on."""
+        """Show the client of a stream, and anything that buffers it, that the run goes on."""
         if silent:
             await self.send(self.writer.keep_alive())
 
 
 @dataclass(slots=True)
 class ToolState:
-    """The tools of a run as they are now: the offer changes when a model turns out to take no tools.
+    """The tools of a run as they are now: the offer changes if the model turns out to take no tools.
 
-    ``withheld`` maps tools that the run offers, and its turns from here on do not, to the rule.  ``effects``
-    says that a tool with side effects has been run.  ``sealed`` says that the record is encrypted, so that
-    nothing of arguments need be masked.  ``asks_by_call`` says that the client is now asked about approvals
-    by calls of a function; a model's calls of it are hidden.
+    ``withheld`` maps tools that the run offers, but its later turns do not, to the rule.  ``effects`` says
+    that a tool with side effects has run.  ``sealed`` says that the record is encrypted, so arguments need no
+    masking.  ``asks_by_call`` says that the proxy now asks the client about approvals by calls of a function;
+    if the model calls that function, its calls are hidden.
 
-    It knows nothing of the run.  What asks it belongs to the run, and a ring of them would keep each
-    run's memory until the garbage collector comes.
+    A ``ToolState`` holds no reference to the run, although the run calls its methods.  A reference cycle
+    would keep the memory of each run until the garbage collector comes.
     """
 
     access: ToolAccess
@@ -83,21 +86,21 @@ class ToolState:
 
     @property
     def catalog(self) -> Catalog:
-        """The tools that the run was planned with."""
+        """The catalog of tools with which the run was planned."""
         return self.access.selection.catalog
 
     def id_of(self, name: str) -> str:
-        """The id of the tool that a name on the wire means; the name itself where it means none."""
+        """Return the id of the tool with this name on the wire; the name itself if there is none."""
         return self.offer.names.get(name, name)
 
     def is_hidden(self, name: str) -> bool:
-        """Whether a call of that name is kept from the client."""
+        """Return whether the client must not see a call of that name."""
         if name == APPROVE:
             return not self.asks_by_call
         return self.offer.is_hidden(name)
 
     def needs_approval(self, call: ToolCall, turn: int) -> bool:
-        """Whether policy asks for an approval of the call, which the model wrote in that turn."""
+        """Return whether the policy asks for an approval of a call that the model wrote in that turn."""
         access = self.access
         tool = self.id_of(call.name)
         if tool in access.selection.asking:
@@ -111,11 +114,11 @@ class ToolState:
         )
 
     def untrusted_read(self) -> str:
-        """A tool whose untrusted result the model has read by the end of this run; empty if none."""
+        """Return a tool whose untrusted result the model has read by the end of this run; empty if none."""
         return self.access.ledger.untrusted_before(sys.maxsize)
 
     def mask(self, name: str, arguments: str) -> str:
-        """Arguments of a call as they may be written in the clear: without their private fields (rule R3)."""
+        """Return the arguments of a call without their private fields, for writing unencrypted (rule R3)."""
         if self.sealed:
             return arguments
         known = self._masked.get((name, arguments))
@@ -129,36 +132,36 @@ class ToolState:
         spec = self.catalog.get(self.id_of(name))
         if spec is not None:
             return redact_written(arguments, spec)
-        # Of a tool that nobody knows nothing says which arguments are private.
+        # For an unknown tool it is unknown which arguments are private.
         return mask_written(arguments) if self.is_hidden(name) else arguments
 
 
 @dataclass(slots=True)
 class RunClock:
-    """When the run began: ``started_at`` by the day's clock, ``began`` by the monotonic one."""
+    """When the run began: ``started_at`` in Unix time, ``began`` on the monotonic clock."""
 
     started_at: float
     began: float = field(default_factory=time.monotonic)
 
     def now(self) -> float:
-        """The time of day as it was when the run began, and what has passed since then.
+        """Return the Unix time at the begin of the run plus the monotonic time since then.
 
-        Somebody may set the clock meanwhile; nothing in a run ends before it began.
+        So no event of a run is earlier than its begin, even if the system clock is set meanwhile.
         """
         return self.started_at + time.monotonic() - self.began
 
 
 @dataclass(slots=True)
 class TurnProgress:
-    """How far the turn that runs is; made anew for each.
+    """The progress of the current turn; each turn has a new one.
 
-    ``first_chunk_at`` is when its stream began, 0 before.  ``events`` counts those of its stream where use is
-    limited.  ``results`` are its result messages by call id.  ``fields_recovered`` says that what was changed
-    last, for an upstream that had refused it, were fields.  ``waiting`` are the approvals that its calls wait
-    for, by the places of these in it, ``of_agents`` those that calls of agents wait for, and ``granted`` is
-    what lets others run.
-    ``asks_by_call`` says that the client is asked about them by calls, and ``seen`` is the text of the answer
-    as the client sends it back where it is not asked in text.
+    ``first_chunk_at`` is when its stream began, 0 before that.  ``events`` counts the events of its stream if
+    use is limited.  ``results`` are its result messages by call id.  ``fields_recovered`` says that the last
+    change after the upstream's refusal was to leave out fields.  ``waiting`` are the approvals that its calls
+    wait for, by the indices of the calls; ``of_agents`` are those that its calls of agents wait for.
+    ``granted`` are the grants that let other calls run.  ``asks_by_call`` says that the client is asked by
+    calls of a function.  ``seen`` is the answer's text as the client will send it back; it is empty if the
+    client was asked in text.
     """
 
     started_at: float = 0.0
@@ -174,19 +177,19 @@ class TurnProgress:
 
     @property
     def approvals(self) -> list[Approval]:
-        """What it waits for, each once: equal calls share one."""
+        """The approvals that the turn waits for, each once: equal calls share one."""
         asked = (one for approvals in self.of_agents.values() for one in approvals)
         return list({approval.id: approval for approval in (*self.waiting.values(), *asked)}.values())
 
     def wait_of(self, index: int) -> str:
-        """The name under which the call at a place waits."""
+        """Return the name under which the call at an index waits."""
         if (approval := self.waiting.get(index)) is not None:
             return approval.id
         return wait_of([approval.id for approval in self.of_agents[index]])
 
     @property
     def waits(self) -> list[str]:
-        """The names under which its calls wait, each once."""
+        """The names under which the calls wait, each once."""
         return list(dict.fromkeys(map(self.wait_of, (*self.waiting, *self.of_agents))))
 
 
@@ -195,8 +198,8 @@ class Outcome:
     """The outcome of a run.
 
     ``reader`` has the turn that was read last, ``None`` before the first.  ``turns_told`` is the last turn
-    that observers know.  ``finish_reason`` is the one that the client got.  ``to_find`` says that the record
-    gets data for the client's next request.
+    that the observers know.  ``finish_reason`` is the one that the client got.  ``to_find`` says that the
+    record gets data for the client's next request.
     """
 
     _earlier: set[str] = field(default_factory=set, init=False)
@@ -207,19 +210,20 @@ class Outcome:
     to_find: bool = False
 
     def read_by(self, reader: TurnReader) -> TurnReader:
-        """Note what reads the next turn."""
+        """Note the reader of the next turn, and return it."""
         self._earlier.update(self.left_out)
         self.reader = reader
         return reader
 
     @property
     def left_out(self) -> Sequence[str]:
-        """What the upstream said in any turn and the client's dialect has no form for."""
+        """What the upstream sent in any turn that the client's dialect cannot express."""
         lost = self.reader.left_out if isinstance(self.reader, TranslatingReader) else ()
         return sorted({*self._earlier, *lost})
 
     def message(self) -> bytes:
-        """The assistant message of the turn that was read last."""
+        """Return the assistant message of the turn that was read last.  Raises RuntimeError before the first
+        turn."""
         if self.reader is None:
             raise RuntimeError("no turn has been read yet")
         return self.reader.message()

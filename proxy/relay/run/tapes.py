@@ -1,4 +1,4 @@
-"""Who notes the bytes of a run, on both sides of the wire."""
+"""The port through which the bytes of a run are noted, those of the client and of the upstream."""
 
 from typing import Protocol
 
@@ -9,23 +9,23 @@ __all__ = ["NoTapes", "Tape", "Tapes"]
 
 
 class Tape(Protocol):
-    """Notes the bytes of one run.  Nothing here waits or raises."""
+    """Notes the bytes of one run.  Its methods neither wait nor raise."""
 
     @property
     def client(self) -> ClientStream:
-        """The client's response, whose bytes are noted on their way."""
+        """The client's response; it notes the bytes that pass through it."""
         ...
 
     def finish(self) -> None:
-        """The run is over: keep what was noted."""
+        """Keep what was noted: the run is over."""
         ...
 
 
 class Tapes(Protocol):
-    """Decides which runs are noted.  One for the process."""
+    """Decides which runs are noted.  The process has one."""
 
     def begin(self, job: Job, client: ClientStream) -> Tape | None:
-        """Begin to note a run, until its tape is finished; ``None`` for a run that is not noted."""
+        """Begin to note a run, until its tape is finished; return ``None`` for a run that is not noted."""
         ...
 
 
@@ -33,5 +33,5 @@ class NoTapes:
     """Notes no run."""
 
     def begin(self, job: Job, client: ClientStream) -> Tape | None:
-        """``None``."""
+        """Return ``None``."""
         return None

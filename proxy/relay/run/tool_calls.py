@@ -1,4 +1,4 @@
-"""The hidden calls of a turn: who approves them, who runs them, and where their results go."""
+"""The hidden calls of a turn: asks for their approvals, runs them, and hands on their results."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -29,7 +29,7 @@ _NARROWED_BYTES = 16 << 20
 
 
 class ToolCalls:
-    """Runs calls.  One for the process."""
+    """Runs the hidden calls of turns.  The process has one."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class ToolCalls:
         )
 
     async def ask_approval(self, job: Job, state: State, command: AskApproval) -> Command:
-        """Ask about calls; which of them run now, are refused or wait.
+        """Ask whether calls may run, and return the command that says which run, are refused, or wait.
 
-        The client is kept waiting meanwhile.
+        The client's connection is kept alive meanwhile.
         """
         calls = [call.to_run(state.tools.id_of(call.name), "") for call in command.calls]
         deciding = self._approver.decide(job, calls)
@@ -81,14 +81,14 @@ class ToolCalls:
         return state.run.decided(approved, frozenset(asked.waiting), asked.refused)
 
     async def run(self, job: Job, state: State, command: RunTools) -> Command:
-        """Run the turn's calls, show them as far as the client asked, keep the stream alive.
+        """Run the turn's calls, show them as far as the client asked for it, and keep the stream alive.
 
-        Returns what the run wants next, to which the results have been given.
+        Return the run's next command, after the run got the results.
         """
         run, output = state.run, state.output
         calls = [_to_run(job, state, call) for call in command.calls]
         shown = _ShownCalls(state, command, partial(self._tell, job))
-        # What is let through before the tools run: the text and the client's part of this turn.
+        # Before the tools run, the client gets the text and its own part of this turn.
         await output.send(output.writer.turn_ended("hidden" if not run.client_calls else "suspended"))
         for result in command.refused:
             shown.finished(call := run.call_of(result), result)
@@ -130,7 +130,7 @@ class ToolCalls:
     async def _hold_agents(
         self, job: Job, state: State, calls: Sequence[ToolCall], results: Sequence[ToolResult]
     ) -> None:
-        """Have the turn wait for the agents among its calls whose own calls need approvals."""
+        """Let the turn wait for those of its agents whose own calls need approvals."""
         if not job.can_ask:
             return
         for call, result in zip(calls, results, strict=True):
@@ -140,22 +140,22 @@ class ToolCalls:
                 state.run.hold([call])
 
     async def refuse_hidden(self, job: Job, state: State) -> None:
-        """Put the hidden calls of the last turn on record, none of which is made."""
+        """Record the hidden calls of the last turn, none of which is run."""
         for call in state.run.hidden_calls:
             await self._refuse(job, state, call, state.run.budget_failure(call))
 
     async def _refuse(self, job: Job, state: State, call: ToolCall, result: ToolResult) -> None:
-        """Put a call on record that is not made, with the budget that is spent."""
+        """Record a call that is not run, with the reason."""
         rule = _why_refused(state, call, result)
         failure = ToolFailure(result.safe_message, code=result.error_code or "execution_failed")
         context = state.tools.context.at_turn(state.run.turn.number)
         await self._runner.refuse(_to_run(job, state, call), context, failure, f"refused: {rule}")
 
     def _offered_only(self, job: Job, state: State, calls: Sequence[ToolCall]) -> Policy:
-        """The caller's policy, and of what it allows only what this request offered.
+        """Return the caller's policy, narrowed to what this request offered.
 
-        What needs an approval was not offered for that alone, and is refused in these words (rule T2).
-        Worked out once for all runs that share both.
+        If a tool was left out only because it needs an approval, its call is refused with that reason (rule
+        T2).  Runs that share policy and offer share the result.
         """
         selection = job.tools.selection
         withheld = frozenset() if selection.asks else selection.asking
@@ -166,7 +166,7 @@ class ToolCalls:
         return narrowed.put(key, offered_only(*key)) if known is None else known
 
     def _take_results(self, job: Job, state: State, results: Sequence[ToolResult]) -> Command:
-        """Put the results where the next turn, or the client's return, finds them."""
+        """Put the results where the next turn, or the client's next request, finds them."""
         run, editor = state.run, job.upstream.editor
         called = [call.name for call in run.turn.calls]
         message = state.outcome.message()
@@ -180,13 +180,14 @@ class ToolCalls:
             editor.relax_tool_choice(called)
             _withhold_guarded(job, state)
         if (conversation := job.client.request.conversation) and job.conversation.notes_threads:
-            # Now: the upstream has it as soon as the next turn is asked, whatever becomes of the run.
+            # The note is made now, because the upstream gets the results with the next turn, even if the run
+            # fails then.
             self._threads.note([conversation], job.identity.caller, state.tools.untrusted_read())
             state.outcome.to_find = True
         return command
 
     def _tell(self, job: Job, call: ToolCall, result: ToolResult) -> None:
-        """Tell whoever watches what a call came to."""
+        """Report the outcome of a call to the observers."""
         if job.client.ask.nested is not None:
             job.client.ask.nested.watch.call_finished(call, result)
         self._watch(
@@ -204,7 +205,7 @@ class ToolCalls:
 
 
 class _ShownCalls:
-    """What the client is shown of one turn's calls while they run; ``tell`` is told what each came to."""
+    """Shows the client one turn's calls while they run, and reports the outcome of each to ``tell``."""
 
     def __init__(self, state: State, command: RunTools, tell: Callable[[ToolCall, ToolResult], None]) -> None:
         self._output = state.output
@@ -217,26 +218,26 @@ class _ShownCalls:
         self.notifier = Notifier()
 
     def started(self, call: ToolCall, arguments_redacted: Any) -> None:
-        """A call is about to run."""
+        """Show that a call is about to run, if it has not been shown yet."""
         if call.call_id not in self._started:
             self._started.add(call.call_id)
             shown = self._calls.get(call.call_id, call)
             self._put(self._output.writer.tool_started(shown, arguments_redacted))
 
     def progressed(self, call: ToolCall, progress: ToolProgress) -> None:
-        """A call has come so far."""
+        """Show how far a call has come."""
         self._put(self._output.writer.tool_progressed(self._calls.get(call.call_id, call), progress))
 
     def finished(self, call: ToolCall, result: ToolResult) -> None:
-        """A call has a result.  In a replay results are shown in the order in which they came at first."""
-        self.started(call, result.arguments_redacted)  # A call that was refused has not been shown yet.
+        """Show the result of a call.  A replay shows results in the order of the original run."""
+        self.started(call, result.arguments_redacted)  # A refused call has not been shown yet.
         self._results[call.call_id] = (call, result)
         self._order.append(drawn("finished", lambda: call.call_id))
         while self._order and self._order[0] in self._results:
             self._finish(*self._results.pop(self._order.pop(0)))
 
     def all_finished(self) -> None:
-        """No call has a result any more that is not here: show those that wait for another one."""
+        """Show the results that still wait for an earlier one: no more results will come."""
         for call, result in self._results.values():
             self._finish(call, result)
         self._results.clear()
@@ -246,7 +247,7 @@ class _ShownCalls:
         self._tell(call, result)
 
     def _put(self, data: bytes) -> None:
-        if data:  # Of most calls the client is shown nothing, and nobody need wake for that.
+        if data:  # Most calls are not shown, and then no task needs to wake.
             self._pending.append(data)
             self.notifier.notify()
 
@@ -258,15 +259,16 @@ class _ShownCalls:
 
 
 def _to_run(job: Job, state: State, call: ToolCall) -> ToolCall:
-    """A call as the runner takes it: by the id of its tool, and as it came, where that is recorded."""
+    """Return a call in the runner's form: with the id of its tool, and as the model wrote it if that is
+    recorded."""
     return call.to_run(state.tools.id_of(call.name), _native(job, state, call))
 
 
 def _native(job: Job, state: State, call: ToolCall) -> str:
-    """A call as it came, as it may be kept (rule R3).
+    """Return a call as the model wrote it, in the form that may be stored (rule R3).
 
-    Empty for a call inside a wrapper call, which has no payload of its own, and where the client asked that
-    nothing be kept.
+    It is empty for a call inside a wrapper call, which has no payload of its own, and if the client asked
+    that nothing be stored.
     """
     reader = state.outcome.reader
     if not job.keeps or reader is None:
@@ -277,7 +279,7 @@ def _native(job: Job, state: State, call: ToolCall) -> str:
 
 
 def _withhold_guarded(job: Job, state: State) -> None:
-    """Leave out of the turns to come what needs an approval after what the model will have read."""
+    """Withhold from later turns the tools that need an approval after an untrusted result."""
     tools, offer = state.tools, state.tools.offer
     untrusted = job.tools.ledger.untrusted_before(state.run.turn.number)
     asks = job.tools.selection.asks
@@ -287,7 +289,7 @@ def _withhold_guarded(job: Job, state: State) -> None:
 
 
 def _why_refused(state: State, call: ToolCall, result: ToolResult) -> str:
-    """Why a call is not made, in the words of its row."""
+    """Return why a call is not run, in the words of its row in the record."""
     if result.error_code == "budget_exhausted":
         return state.run.spent
     if state.tools.is_hidden(call.name):

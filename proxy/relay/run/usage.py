@@ -10,9 +10,9 @@ __all__ = ["RunUsage"]
 
 
 class RunUsage:
-    """Tells a meter what one run uses: tokens, and cost in billionths.
+    """Reports the tokens and the cost (in billionths) of one run to a meter.
 
-    ``is_limited`` says that use is limited, so that what an upstream does not report is estimated.
+    ``is_limited`` says that use is limited, so the proxy estimates what an upstream does not report.
     """
 
     __slots__ = ("_meter", "_told", "is_limited")
@@ -23,10 +23,10 @@ class RunUsage:
         self.is_limited = meter is not None and meter.counts_usage
 
     def tell(self, run: Run, body: Callable[[], bytes], events: int, *, answered: bool) -> None:
-        """Tell the meter what has been used since it was told last, also of a turn that broke.
+        """Report to the meter what was used since the last report, including that of a broken turn.
 
-        ``answered`` says that the upstream's answer to the turn began; ``body`` gives what it was sent, and
-        ``events`` is how many its stream had so far.
+        ``answered`` says that the upstream's answer to the turn began.  ``body`` returns the request that was
+        sent, and ``events`` counts the events of the stream so far.
         """
         run.count_usage()
         if self.is_limited and answered:

@@ -1,1 +1,1 @@
-"""One turn of the model: the proxy sends its request, and reads the answer to its end."""
+"""One turn of the model: the proxy sends the request and reads the answer to its end."""

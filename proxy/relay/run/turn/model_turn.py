@@ -1,4 +1,4 @@
-"""One turn of the model: its response, read to the end."""
+"""Runs one turn of the model: sends its request and reads the response to the end."""
 
 import asyncio
 from typing import Final
@@ -31,7 +31,7 @@ _STREAMED: Final = (
 
 
 class ModelTurns:
-    """Asks models.  One for the process."""
+    """Runs turns of models.  The process has one."""
 
     def __init__(
         self, settings: RunSettings, refusals: RefusalCache, broken: OnBroken = ignore_broken
@@ -41,19 +41,19 @@ class ModelTurns:
         self._broken = broken
 
     async def call(self, job: Job, state: State, command: CallModel) -> Command:
-        """Carry out a :class:`CallModel`; what the run wants next.
+        """Carry out a :class:`CallModel`; return the run's next command.
 
-        Raises :class:`~proxy.relay.routing.fallback.NextUpstream` where another upstream may have the run,
+        Raises :class:`~proxy.relay.routing.fallback.NextUpstream` if another upstream may serve the run,
         :class:`UpstreamError`, :class:`~proxy.errors.WireError` and :class:`TurnRejected`.
         """
         state.turn = TurnProgress(state.clock.now())
         response = await self._requests.open(job, state, command)
         try:
             if response.status >= 300:
-                # Only the first turn comes back with an error status; it is the client's to see.
+                # Only the first turn can have an error status here; the client gets it.
                 return await self._relay_refusal(job, state, response)
             if not await self._read(job, state, response, is_first=command.number == 1):
-                # The client has it as it came; of an error under a 200 the record is to say so.
+                # The client has the response as it came.  The record must still get an error under a 200.
                 return Finish(error=state.run.turn.error, answered=True)
         except UpstreamError as error:
             self._broken(error)
@@ -71,21 +71,22 @@ class ModelTurns:
         return Finish(error=state.run.turn.error, answered=True)
 
     async def _read(self, job: Job, state: State, response: UpstreamResponse, *, is_first: bool) -> bool:
-        """Read the turn.  Returns whether the client still waits for its answer."""
+        """Read the turn; return whether the client still waits for its answer."""
         streams, framing = job.client.request.stream, job.upstream.port.dialect.framing
-        # What comes later, or in another dialect, cannot be handed on as it came.
+        # Later turns, and turns of another dialect, cannot go to the client unchanged.
         may_relay = is_first and not job.upstream.crossed
         if is_first:
             state.output.head = _answer_head(job, response)
         reader = state.outcome.read_by(self._reader(job, state))
         if is_encoded(response.headers):
             if not may_relay or state.tools.offer:
-                # Nobody here can tell whether a server's call hides in it (rule W5).
+                # The proxy cannot see whether a call of a server tool is in it (rule W5).
                 raise TurnRejected(502, "The upstream's response is compressed.", "upstream_malformed")
             return await self._relay(job, state, response)
         streamed = response.content_type == framing.content_type
         if streams and not streamed:
-            # Not every server says that it streams, and whoever waited for the end would stream nothing.
+            # Some servers do not label their streams, and a client that got only the whole body would not
+            # stream.
             response = SniffedResponse(response, job.upstream.route.served.upstream.name)
             if streamed := await response.is_stream(framing):
                 state.output.head = _labelled(state.output.head, job.client.port.dialect.framing.content_type)
@@ -99,11 +100,11 @@ class ModelTurns:
     async def _read_reply(
         self, job: Job, state: State, response: UpstreamResponse, reader: TurnReader, *, may_relay: bool
     ) -> bool:
-        """Read a turn that came as one object; returns as :meth:`_read` does."""
+        """Read a turn that came as one object; return as :meth:`_read` does."""
         body = await response.read(self._settings.max_reply_bytes)
         large = len(body) > LARGE_EVENT_BYTES
         if (secrets := job.upstream.route.served.secrets) is not None:
-            # Not for the client alone, whose stream does it again: what is read is kept on record, too.
+            # This protects the record, too; the client's stream blanks out secrets again.
             body = await in_thread(secrets.blanked, body) if large else secrets.blanked(body)
         try:
             frame = await in_thread(reader.read_reply, body) if large else reader.read_reply(body)
@@ -115,14 +116,14 @@ class ModelTurns:
             return await self._relay(job, state, BufferedResponse(response, body))
         state.run.observe(frame.events)
         if job.client.request.stream:
-            # A stream was asked for and one object came: theirs to read, unless it calls our tools.
+            # The client asked for a stream and gets one object, unless that calls a server tool.
             if state.run.hidden_calls:
                 raise TurnRejected(502, _unexpected(response), "upstream_malformed")
             return await self._relay(job, state, BufferedResponse(response, body))
         state.run.saw_end_mark()
         state.output.writer.write(frame)
         if lost := state.outcome.left_out:
-            # The head of a stream is gone by then.
+            # For a stream this would be too late: its head has been sent.
             state.output.client.set_header(LEFT_OUT, ", ".join([*job.upstream.left_out, *lost]))
         return True
 
@@ -131,7 +132,7 @@ class ModelTurns:
         return job.upstream.port.reader(offer.declared, offer.is_hidden, self._settings.max_argument_bytes)
 
     async def _calls_ours(self, job: Job, state: State, body: bytes) -> bool:
-        """Whether a body of an unknown kind is a stream in which a tool of ours is called (rule W5)."""
+        """Return whether a body of an unknown kind is a stream that calls a server tool (rule W5)."""
         reader = self._reader(job, state)
         frames = reader.feed(body, most=MOST_EVENTS)
         while frames or reader.behind:
@@ -147,14 +148,14 @@ class ModelTurns:
         return bool(state.run.hidden_calls) or reader.fault is not None
 
     async def _relay(self, job: Job, state: State, response: UpstreamResponse) -> bool:
-        """Hand on a first turn that cannot be read here, or need not be (rule W2); returns ``False``."""
+        """Relay a first turn that cannot be read, or need not be read (rule W2); return ``False``."""
         secrets = job.upstream.route.served.secrets
         await pump(response, state.output.client, dialect=None, broken=self._broken, secrets=secrets)
         return False
 
 
 def _answer_head(job: Job, response: UpstreamResponse) -> Headers:
-    """The head of the client's response: the first turn's, and for a stream a word to buffers."""
+    """Return the head of the client's response: the first turn's, for streams with headers for buffers."""
     headers, present = [], set()
     streams = job.client.request.stream
     for pair in returned(response.headers):
@@ -171,7 +172,7 @@ def _answer_head(job: Job, response: UpstreamResponse) -> Headers:
 
 
 def _labelled(headers: Headers, content_type: str) -> list[tuple[str, str]]:
-    """A response's head with another content type than the upstream's."""
+    """Return a response's head with another content type."""
     kept = [pair for pair in headers if pair[0].lower() != "content-type"]
     return [*kept, ("Content-Type", content_type)]
 

@@ -1,4 +1,4 @@
-"""What an upstream says where it gives no turn, and how long it wants to be left alone."""
+"""Reads the upstream's error if it gives no turn, and how long it asks the proxy to wait."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from proxy.wires.dialect import Errors
 __all__ = ["MAX_ERROR_BYTES", "TurnRejected", "refusal_of", "rejection_of", "retry_wait"]
 
 MAX_ERROR_BYTES = 1024 * 1024
-"""Of an error's body that is read for its words."""
+"""At most so many bytes of an error's body are read."""
 
 _MAX_WAIT_S = 5.0
 _WAITS = ("retry-after", "retry-after-ms")
@@ -18,9 +18,10 @@ _BUSY = (408, 429)
 
 
 class TurnRejected(RunFault):
-    """A later turn was answered with something other than a turn.
+    """The upstream answered a turn with something other than a turn.
 
-    ``said`` are the upstream's own words, ``headers`` those of its answer that the client's own carries.
+    ``said`` is the upstream's own message, and ``headers`` are those of its response that the client also
+    gets.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class TurnRejected(RunFault):
 
 
 def retry_wait(response: UpstreamResponse, attempt: int) -> float | None:
-    """Seconds to wait before the next attempt; ``None`` where the upstream wants longer than we do."""
+    """Return the seconds to wait before the next attempt; ``None`` if the upstream asks for over 5 s."""
     for name, value in response.headers:
         lower = name.lower()
         if lower in _WAITS:
@@ -48,21 +49,21 @@ def retry_wait(response: UpstreamResponse, attempt: int) -> float | None:
 
 
 async def rejection_of(response: UpstreamResponse, errors: Errors) -> TurnRejected:
-    """The upstream's own words on why a later turn failed, without its markup."""
+    """Read the upstream's own message about why a later turn failed; close the response."""
     body = await response.read(MAX_ERROR_BYTES)
     await response.aclose()
     message, code = errors.read(body)
     words = f": {message}" if message else ""
-    # An SDK that is not told how long its provider wants it to wait asks again at once.
+    # Without the provider's waiting time an SDK would ask again at once.
     waits = [pair for pair in response.headers if pair[0].lower() in _WAITS]
     said = f"The upstream answered {response.status}{words}"[:1000]
     return TurnRejected(response.status, said, code, message, waits)
 
 
 async def refusal_of(response: UpstreamResponse, errors: Errors, types: Mapping[int, str]) -> TurnRejected:
-    """Why an upstream of another dialect than the client's refused a request, in its own words.
+    """Read the message with which an upstream of another dialect than the client's refused a request.
 
-    ``types`` are what the client's dialect calls it, by its status.
+    ``types`` maps a status to the error type that the client's dialect has for it.
     """
     body = await response.read(MAX_ERROR_BYTES)
     message, code = errors.read(body)

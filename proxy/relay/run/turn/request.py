@@ -1,4 +1,4 @@
-"""One request to the model: what is changed in the body before it, and what a refusal is answered with."""
+"""Sends one request to the model: edits the body before it, and handles a refusal."""
 
 import asyncio
 from typing import Final
@@ -20,20 +20,20 @@ from proxy.upstreams.base import UpstreamRequest, UpstreamResponse
 __all__ = ["TurnRequests"]
 
 _REFUSALS: Final = (400, 404, 413, 422)
-"""Statuses by which upstreams refuse what is in a body."""
+"""The statuses with which upstreams refuse the content of a body."""
 
 
 class TurnRequests:
-    """Sends the requests of turns.  One for the process."""
+    """Sends the requests of turns.  The process has one."""
 
     def __init__(self, settings: RunSettings, refusals: RefusalCache) -> None:
         self._settings = settings
         self._refusals = refusals
 
     async def open(self, job: Job, state: State, command: CallModel) -> UpstreamResponse:
-        """Ask the model; the response's head.  Only that of the first turn may have an error status.
+        """Ask the model, and return the response's head.  Only the first turn's may have an error status.
 
-        Raises :class:`~proxy.relay.routing.fallback.NextUpstream` where another upstream may have the run,
+        Raises :class:`~proxy.relay.routing.fallback.NextUpstream` if another upstream may serve the run,
         :class:`~proxy.errors.UpstreamError`, and :class:`~proxy.relay.run.turn.rejection.TurnRejected` if a
         later turn was refused.
         """
@@ -44,7 +44,7 @@ class TurnRequests:
         return response
 
     def _edit(self, job: Job, state: State, command: CallModel) -> None:
-        """Change in the body what hangs on the turn, and on what the model was seen to refuse."""
+        """Edit the body for this turn, and for what the model was seen to refuse."""
         editor, route, tools = job.upstream.editor, job.upstream.route, state.tools
         if command.number > 1:
             editor.spend_tokens(state.run.output_tokens)
@@ -58,9 +58,9 @@ class TurnRequests:
             editor.leave_out_fields(fields)
 
     def _remember_refusals(self, job: Job, state: State, response: UpstreamResponse) -> None:
-        """Remember what a model took a request without that it had refused with it.
+        """Remember what had to be left out for this model to take the request.
 
-        What an error says may be the client's own words, so success decides.
+        An error may quote the client's own words, so only a success proves the refusal.
         """
         editor, route = job.upstream.editor, job.upstream.route
         if response.status >= 300:
@@ -78,7 +78,7 @@ class TurnRequests:
         return response
 
     async def _open_later(self, job: Job, state: State) -> UpstreamResponse:
-        """Later turns are retried, since no SDK can do it (rule E2)."""
+        """Ask for a later turn, and retry, because no SDK can do it (rule E2)."""
         attempt = 0
         keepalive_s, keep_alive = self._settings.keepalive_s, state.output.keep_alive
         while True:
@@ -98,15 +98,15 @@ class TurnRequests:
                 raise rejection
 
     async def _ask_again(self, job: Job, state: State, response: UpstreamResponse) -> UpstreamResponse:
-        """Ask again, once, without what was refused, if it was something of ours.
+        """Ask once more, without what the upstream refused, if the proxy had added it.
 
-        Any other refusal goes back as it came, with what was read of it.
+        Any other refusal is returned with the body that was read.
         """
         body = await response.read(MAX_ERROR_BYTES)
         dialect = job.upstream.port.dialect
         message, code = dialect.errors.read(body)
         no_tools = bool(state.tools.offer) and dialect.quirks.refuses_tools(message)
-        # What is said of images in results of tools sounds much the same.
+        # Errors about images in tool results sound much like errors about tools.
         if not (no_tools and "image" not in message.lower()) and _recover(job, state, message, code):
             await response.aclose()
             state.output.client.set_header(RESTORED, restored_header(*job.upstream.editor.restored))
@@ -117,10 +117,11 @@ class TurnRequests:
         return BufferedResponse(response, body)
 
     async def _without_tools(self, job: Job, state: State) -> UpstreamResponse:
-        """The model says that it takes no tools: none for this request, and none for a while.
+        """Ask without tools, because the model says that it takes none; offer none for the rest of this
+        request.
 
-        That is remembered only where it was true: what an error says may be the client's own words, and
-        nobody is to turn off the tools of others.
+        The refusal is remembered for later requests only if this request succeeds.  An error may quote the
+        client's own words, and no client may turn off the tools of others.
         """
         job.upstream.editor.withdraw()
         request, offer = job.client.request, state.tools.offer
@@ -149,18 +150,18 @@ async def _request(job: Job) -> UpstreamRequest:
         query=upstream.head.query,
         headers=upstream.head.headers,
         body=await in_thread(upstream.editor.render) if upstream.is_large else upstream.editor.render(),
-        # What comes back has to be read here, streamed or not, so it must not be compressed.
+        # The proxy has to read the response, streamed or not, so it must not be compressed.
         expect_stream=True,
         rooted=dialect.rooted,
     )
 
 
 def _recover(job: Job, state: State, message: str, code: str | None) -> bool:
-    """Change what the upstream refused; whether there is something to change."""
+    """Change what the upstream refused; return whether there was something to change."""
     editor = job.upstream.editor
     known = editor.fields_refused
     changed = editor.recover(message, code)
-    # What helps after something else was changed as well says nothing of the fields.
+    # A success after other changes as well would prove nothing about the fields.
     state.turn.fields_recovered = changed and editor.fields_refused != known
     return changed
 

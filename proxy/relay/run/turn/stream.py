@@ -1,4 +1,4 @@
-"""The stream of one turn: read and written to the client as it arrives, a bounded part at a time."""
+"""The stream of one turn, read and written to the client as it arrives, in parts of bounded size."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
@@ -18,14 +18,14 @@ from proxy.wires.upstream_port import TurnReader
 __all__ = ["MOST_EVENTS", "read_stream"]
 
 MOST_EVENTS: Final = 128
-"""Events that are read and written in one turn of the loop, some milliseconds of work at most."""
+"""Events that are read and written in one turn of the event loop: some milliseconds of work at most."""
 
 _LINE_END: Final = ord("\n")
-"""Where a piece ends with it, no secret has begun there: none has a line break in it."""
+"""No secret contains a line break, so none can begin in a piece that ends with one and go on after it."""
 _AFTER_REASON_S = 5.0
-"""For the usage and the end mark that come after a finish reason."""
+"""Seconds to wait for the usage and the end mark after a finish reason."""
 _AFTER_HIDDEN_END_S = 0.05
-"""For the end of the HTTP message, so that its connection can be used for the next turn."""
+"""Seconds to wait for the end of the HTTP message, so that the next turn can reuse its connection."""
 
 
 async def read_stream(
@@ -35,9 +35,9 @@ async def read_stream(
     framing: Framing,
     secrets: Secrets | None = None,
 ) -> None:
-    """Read one turn's stream to its end; send what the writer lets through, when it comes.
+    """Read one turn's stream to its end; send what the writer lets through as soon as it comes.
 
-    What ``secrets`` has is blanked out before anything is read: what is read is kept on record, too.
+    ``secrets`` are blanked out before anything is read, because what is read is also recorded.
 
     Raises :class:`~proxy.errors.UpstreamError` and :class:`~proxy.errors.WireError`.
     """
@@ -52,7 +52,7 @@ class _TurnStream:
         self._turn = state.turn
         self._output = state.output
         self._is_limited = state.usage.is_limited
-        # What it holds at the end of a stream is a part of a line, and no event.
+        # If it still holds bytes at the end of a stream, they are part of a line and no event.
         self._uncut = UncutSecrets(secrets) if secrets is not None else None
         self._run = state.run
         self._writer = state.output.writer
@@ -67,7 +67,7 @@ class _TurnStream:
         self._patience: asyncio.Timeout | None = None
 
     async def read(self, response: UpstreamResponse) -> None:
-        """The stream to its end."""
+        """Read the stream to its end."""
         run, writer, reader = self._run, self._writer, self._reader
         try:
             if (rest := response.push(self._relay)) is not None:
@@ -90,15 +90,15 @@ class _TurnStream:
         self._ended, out = self._written(frames)
         if self._ended:
             run.saw_end_mark()
-        # What a lost upstream said last may be half an event, and an error follows: it does not go out.
+        # The last bytes of a lost upstream may be half an event, and an error follows: they are not sent.
         is_whole = self._ended or run.turn.reason is not None or run.turn.error is not None
         if is_whole and (last := b"".join(out)):
             await self._output.send(last)
 
     def _relay(self, chunk: bytes) -> Awaitable[None] | None:
-        """Take a piece of the stream; what is returned is waited for before the next one."""
+        """Take a piece of the stream; return what to await before the next one."""
         reader, fast, turn = self._reader, self._fast, self._turn
-        # Without a call for a piece that ends in a line's end and has nothing of a secret, as nearly all do.
+        # Nearly all pieces end with a line and contain no part of a secret; they skip this call.
         if (uncut := self._uncut) is not None and (
             chunk[-1] != _LINE_END
             or (uncut.secrets.sign in chunk and uncut.secrets.beginning in chunk)
@@ -112,19 +112,19 @@ class _TurnStream:
             turn.events += chunk.count(self._event_sign)
         if fast is not None and (passing := fast.passing) is not None and fast.take_unread(chunk):
             return self._output.client.push(passing(chunk))
-        # The first chunk always comes by here: nothing is known that it could be like.
+        # The first chunk always gets here, because there is no earlier event that it could be like.
         if not turn.first_chunk_at:
             turn.first_chunk_at = self._clock.now()
         wait = self._write(self._feed(chunk, most=MOST_EVENTS))
-        # What came before a fault has gone out, however the stream was cut (rule W6).
+        # What came before a fault is sent first, in whichever pieces the stream came (rule W6).
         if reader.behind or reader.fault is not None or (wait is not None and self._until is not None):
             return self._go_on(wait)
         return wait
 
     async def _go_on(self, wait: Awaitable[None] | None) -> None:
-        """Read what is left of a piece, and let others have their turn before each part.
+        """Read the rest of a piece, and let other tasks run before each part.
 
-        Meanwhile the upstream is not read, so that no more comes in than can be worked off.
+        The upstream is not read meanwhile, so that no more comes in than can be processed.
         """
         reader = self._reader
         while True:
@@ -142,11 +142,11 @@ class _TurnStream:
             wait = self._write(self._feed(b"", most=MOST_EVENTS))
 
     def _read_large(self) -> tuple[bool, list[bytes]]:
-        """Read a large event and write what comes of it; called in a thread while the stream waits."""
+        """Read a large event and write its result.  This runs in a thread while the stream waits."""
         return self._written(self._feed(b"", most=1, large=True))
 
     async def _sent(self, wait: Awaitable[None]) -> None:
-        """Wait for the client, whose time is not the upstream's: what that has said last is not lost."""
+        """Wait for the client.  This time does not count for the upstream, so its last bytes are not lost."""
         patience, until = self._patience, self._until
         if patience is None or until is None or self._ended or patience.expired():
             await wait
@@ -159,12 +159,12 @@ class _TurnStream:
             patience.reschedule(self._until)
 
     def _write(self, frames: Sequence[Frame]) -> Awaitable[None] | None:
-        """Give frames to the run and the writer, and send what comes of them."""
+        """Give frames to the run and the writer, and send the result."""
         ended, out = self._written(frames)
         return self._send(out, ended)
 
     def _written(self, frames: Sequence[Frame]) -> tuple[bool, list[bytes]]:
-        """Whether the turn has ended with these frames, and what the client gets of them."""
+        """Give frames to the run and the writer; return whether the turn has ended, and what to send."""
         run, writer = self._run, self._writer
         out = []
         ended = self._ended
@@ -188,7 +188,7 @@ class _TurnStream:
         return self._output.push(out[0] if len(out) == 1 else b"".join(out), last=last)
 
     def _wait_no_longer(self) -> None:
-        """Bound the wait for what follows: some upstreams never close, and some never send an end mark."""
+        """Limit the wait for what follows: some upstreams never close, and some never send an end mark."""
         patience = self._patience
         if (self._until is not None and self._waited) or (patience is not None and patience.expired()):
             return
@@ -199,7 +199,7 @@ class _TurnStream:
 
 
 def _patience_s(ended: bool, composing: bool) -> float:
-    """How long a turn that has said its last word may stay open."""
+    """Return the seconds that a turn may stay open after its finish reason or its end mark."""
     if not ended:
         return _AFTER_REASON_S
     return _AFTER_HIDDEN_END_S if composing else AFTER_END_S
