@@ -1,5 +1,7 @@
 """The use of a run as its caller's meter counts it."""
 
+from typing import Literal
+
 from proxy.events import TurnEvent, TurnFinished, Usage, UsageReported
 from proxy.relay.base import RunSettings
 from proxy.relay.routing.prices import Price
@@ -12,12 +14,18 @@ BODY = b'{"messages":"forty bytes of a request"}.'
 class Counter:
     """A :class:`~proxy.records.Meter` that keeps what it is told."""
 
+    counts_cost = False
+
     def __init__(self, *, counts_usage: bool) -> None:
         self.counts_usage = counts_usage
         self.spent: list[tuple[int, int]] = []
 
+    async def hit(self, kind: Literal["tool_calls"], caller: str) -> float | None:
+        """Tool calls are not limited."""
+        return None
+
     def spend(self, tokens: int, cost: int) -> None:
-        """Count."""
+        """Note what is counted."""
         self.spent.append((tokens, cost))
 
 
