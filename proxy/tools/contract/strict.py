@@ -110,7 +110,9 @@ class _Converter:
         self._check_enum(node, path)
         self._check_text(node, path)
         if "array" in kinds and "items" not in node:
-            raise self._fault(path, "strict mode takes no list of anything", "say what it holds: list[str]")
+            raise self._fault(
+                path, "strict mode needs the type of a list's elements", "for example list[str]"
+            )
         strict = self._children(node, path, level)
         if "object" in kinds:
             if level > _MAX_LEVELS:
@@ -181,7 +183,7 @@ class _Converter:
             )
         if "pattern" not in node:
             return
-        # Most processes load no tool that needs it; see metaschema.py.
+        # Imported here because most processes load no tool that needs it; see metaschema.py.
         import jsonschema_rs
 
         options = jsonschema_rs.RegexOptions()

@@ -209,8 +209,8 @@ def validate_canonically(
         canonical = value.model_dump(
             mode="json", by_alias=True, exclude_unset=True, round_trip=True, warnings="none"
         )
-        # Plain values that serialize as the model wrote them would validate to the same again, so the second
-        # validation is skipped.  Not so with private attributes: a serializer may have consumed them.
+        # Plain values that serialize as the model wrote them would validate to the same again, so skip the
+        # second validation.  But with private attributes do not: a serializer may have consumed them.
         plain = all(type(one) in _PLAIN for one in held) and value.__pydantic_private__ is None
         plain = plain and tuple(value.__dict__.values()) == held
         if plain and _written_alike(canonical, arguments):

@@ -134,10 +134,10 @@ class Definition:
                 annotations=written["annotations"],
             )
         except (KeyError, TypeError):
-            raise UnusableDefinition("it is no definition of a tool") from None
+            raise UnusableDefinition("it is not the definition of a tool") from None
         texts = (made.server, made.name, made.description, made.title)
         if not all(isinstance(text, str) for text in texts) or not isinstance(made.input_schema, dict):
-            raise UnusableDefinition("it is no definition of a tool")
+            raise UnusableDefinition("it is not the definition of a tool")
         return made
 
 
@@ -225,7 +225,7 @@ def check_input(schema: Any) -> dict[str, Any]:
 def _read_tool(server: str, tool: Any) -> Definition:
     """Read one definition; raise :class:`UnusableDefinition` if it is invalid."""
     if not isinstance(tool, dict):
-        raise UnusableDefinition("its definition is no JSON object")
+        raise UnusableDefinition("its definition is not a JSON object")
     name = tool.get("name")
     if not isinstance(name, str) or not name:
         raise UnusableDefinition("it has no name")
@@ -248,7 +248,7 @@ def _text(tool: Mapping[str, Any], key: str) -> str:
     if text is None:
         return ""
     if not isinstance(text, str):
-        raise UnusableDefinition(f"its {key} is no text")
+        raise UnusableDefinition(f"its {key} is not text")
     return text[:_MAX_KEPT]
 
 

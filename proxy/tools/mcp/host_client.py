@@ -82,8 +82,10 @@ class Authorization:
 
 
 Authorize = Callable[[str, str, tuple[str, ...] | None], Awaitable[Authorization]]
-"""Return the authorization for a server: called with its name, a value that it refused (empty at first), and
-the scopes that it requires for a request (``None`` if no scope is missing).  Raises nothing."""
+"""Called as ``(server, refused, scopes)``; returns the authorization for a server, and raises nothing.
+
+``refused`` is a value that the server refused, empty at first.  ``scopes`` are those that it requires for a
+request, ``None`` if no scope is missing."""
 
 
 @dataclass(slots=True)

@@ -82,13 +82,13 @@ class Pin:
         """Read the pin that :meth:`written` wrote; raise :class:`UnusableDefinition` if it is invalid, also
         if its digest does not fit the definition, which was then edited by hand."""
         if not isinstance(written, dict) or not isinstance(written.get("definition"), dict):
-            raise UnusableDefinition("it is no pin")
+            raise UnusableDefinition("it is not a pin")
         definition = Definition.read(written["definition"])
         if written.get("digest") != definition.digest:
-            raise UnusableDefinition("its digest is not that of its definition")
+            raise UnusableDefinition("its digest does not fit its definition")
         transport, at, by = (written.get(key) for key in ("transport", "allowed_at", "allowed_by"))
         if not isinstance(transport, str) or not isinstance(at, int | float) or not isinstance(by, str):
-            raise UnusableDefinition("it is no pin")
+            raise UnusableDefinition("it is not a pin")
         return cls(definition, transport, float(at), by)
 
 
@@ -175,7 +175,7 @@ def write_pin_file(path: Path, pins: Iterable[Pin]) -> None:
 
 
 def read_pin_file(path: Path) -> Sequence[Pin]:
-    """The pins of a file.  Raises :class:`~proxy.errors.ConfigError` that names the pin which is wrong."""
+    """Read the pins of a file; raise :class:`~proxy.errors.ConfigError` that names the first invalid pin."""
     try:
         text = path.read_text("utf-8")
     except OSError as error:
@@ -188,10 +188,10 @@ def read_pin_file(path: Path) -> Sequence[Pin]:
         read = None
     if not isinstance(read, dict) or not isinstance(read.get("pins"), list):
         raise ConfigError(
-            _SETTING, f'"{path}" is no file of pins', "Write one with toolrelay tools allow --file"
+            _SETTING, f'"{path}" is not a file of pins', "Write one with toolrelay tools allow --file"
         )
     if read.get("version") != _VERSION:
-        raise ConfigError(_SETTING, f'"{path}" has version {str(read.get("version"))[:20]}', "Write it anew")
+        raise ConfigError(_SETTING, f'"{path}" has version {str(read.get("version"))[:20]}', "Write it again")
     return [_read_listed(path, place, one) for place, one in enumerate(read["pins"])]
 
 

@@ -67,7 +67,7 @@ def configured_client(server: AuthorizationServer, client_id: str, secret: str) 
         if method in taken:
             return Client(client_id, "configured", secret, method)
     shown = ", ".join(plain_text(one) for one in taken[:5]) or "none"
-    raise OAuthFault(f"{plain_text(server.issuer)} takes no client secret; its ways are: {shown}")
+    raise OAuthFault(f"{plain_text(server.issuer)} accepts no client secret, only: {shown}")
 
 
 async def choose_client(

@@ -70,7 +70,7 @@ def _import_name(entry: str) -> ModuleType:
     """Import a module by its dotted name."""
     try:
         return importlib.import_module(entry)
-    # As above.
+    # The boundary to the user's module, as above.
     except (Exception, SystemExit) as error:  # noqa: BLE001
         raise _import_failed(entry, error, None) from None
 

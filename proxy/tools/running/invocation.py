@@ -57,11 +57,11 @@ class Invocation:
     """The progress of one call.  The call itself is a :class:`~proxy.tools.running.plan.PlannedCall`.
 
     ``deadline`` and ``started`` are monotonic seconds, ``started_at`` the time of day.  ``source`` names the
-    origin of a result that was not made for this call alone.  ``claimed`` says that its effect is claimed on
-    record, ``begun`` that it has begun, by this call or by another (``caused_by``, else empty), ``untrusted``
-    that its result contains text from an untrusted source.  ``connecting`` says that it waits for
-    credentials, ``connected_s`` for how many seconds it did.  ``catalog`` has the tools of its run.
-    ``approved`` says whether a person approved the call, or is the exact approval.
+    origin of a result that was not made for this call alone.  ``claimed`` says that its effect is claimed
+    in the record.  ``begun`` says that the effect has begun, by this call or by another (``caused_by``, else
+    empty).  ``untrusted`` says that its result contains text from an untrusted source.  ``connecting`` says
+    that it waits for credentials, ``connected_s`` for how many seconds it did.  ``catalog`` has the tools of
+    its run.  ``approved`` says whether a person approved the call, or is the exact approval.
     """
 
     id: str
@@ -221,7 +221,7 @@ class InvocationJournal:
             self.logger.warning("tool_invocation_error", **facts, error_code=error_code)
 
     def facts(self, invocation: Invocation) -> dict[str, Any]:
-        """Return the fields of every log line about a call.
+        """Return the fields that every log line about a call has.
 
         ``correlation_id`` is the run, ``operation_id`` the place of the call in it.
         """

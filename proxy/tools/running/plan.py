@@ -59,7 +59,7 @@ class ApprovedCall:
 
     @property
     def decision(self) -> str:
-        """What the row says of why the call may run."""
+        """The reason, for the row, why the call may run."""
         return f"approved by {self.by} ({self.id})"
 
     def mismatch(self, planned: "PlannedCall") -> str:
@@ -88,7 +88,7 @@ class ContinuedCall:
 
     @property
     def decision(self) -> str:
-        """What the row says of why the call may run."""
+        """The reason, for the row, why the call may run."""
         return f"continues {self.id}"
 
     def mismatch(self, planned: "PlannedCall") -> str:
@@ -168,7 +168,7 @@ class PlannedCall:
 
     @property
     def read_only(self) -> bool:
-        """Whether a cancellation may stop it."""
+        """Whether a cancellation may stop the call."""
         return self.spec.effect is ToolEffect.READ_ONLY
 
     @property

@@ -15,8 +15,8 @@ __all__ = ["ToolCrashed", "ToolTasks", "ToolTimedOut"]
 T = TypeVar("T")
 
 _WHAT_TO_DO = (
-    "every call of it is refused until one of these tasks ends; correct the tool so that it ends in its time"
-    " (no blocking call without a time-out, no swallowed cancellation), then start the server anew"
+    "the proxy refuses every call of this tool until one of these tasks ends; correct the tool so that it"
+    " ends in time (no blocking call without a time-out, no swallowed cancellation), then restart the proxy"
 )
 
 _TURNS = 8

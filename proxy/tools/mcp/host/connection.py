@@ -242,7 +242,7 @@ class Connection:
             page = await session.request("tools/list", params, _LIST_S)
             listed = page.get("tools")
             if not isinstance(listed, list):
-                raise UnusableDefinition("the server's list of tools is none")
+                raise UnusableDefinition("the server's answer has no list of tools")
             tools += listed
             cursor = page.get("nextCursor")
             # An empty cursor is a cursor; only a missing one means that this was the last page.

@@ -1,8 +1,8 @@
 """Talk to a server that is a child process: one JSON-RPC message per line, over standard input and output.
 
-With the official SDK's own transport, one bad byte ends the session, a line that is not a message makes a
-call wait for ever, and lines have no size limit.  This transport answers the call that such a line was meant
-for, and ends a server whose line is too long.
+The official SDK's own transport has three faults.  One bad byte ends the session, a call waits for ever after
+a line that is not a message, and lines have no size limit.  This transport answers the call that such a line
+was meant for, and ends a server whose line is too long.
 
 Source: the specification's stdio transport, the same in revisions 2024-11-05 to 2026-07-28.
 """
@@ -222,8 +222,8 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
 
 
 def _prepare() -> None:
-    """Run in the child before its program: have it killed when its parent ends, and remove the memory limit,
-    because Node reserves more address space than the host process may use."""
+    """Run in the child before its program: have it killed when its parent ends, and remove the memory limit.
+    Node reserves more address space than the host process may use."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
