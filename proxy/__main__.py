@@ -1,4 +1,4 @@
-"""``python -m proxy`` is ``toolrelay``."""
+"""Run the command line: ``python -m proxy`` is the same as ``toolrelay``."""
 
 from proxy.commands import main
 

@@ -1,4 +1,4 @@
-"""Records of approvals: each is one planned call that a person must approve before it runs.
+"""Records of approvals.  An approval is one planned call that a person must approve before it runs.
 
 Times are seconds since the epoch (UTC).  This module does not depend on a database.
 """
@@ -34,7 +34,7 @@ APPROVAL_ID: Final = r"appr_[0-9a-f]{32}"
 """The format of an approval id, as a regular expression."""
 
 MOST_REASON: Final = 500
-"""The longest reason for a decision, in characters."""
+"""The greatest length of the reason for a decision, in characters."""
 
 DecidedVia = Literal["header", "tool message", "item", "api", "page", "command"]
 """How a decision was made: by a header, a tool message or an item of the caller's next request, by the admin
@@ -47,18 +47,20 @@ _MENTIONS: Final = re.compile(re.escape(_MENTION).replace(r"\{\}", APPROVAL_ID))
 
 
 def approval_ids_in(text: str) -> tuple[str, ...]:
-    """The approval ids in a text, without duplicates, at most sixteen."""
+    """Return the first sixteen approval ids in a text, without duplicates."""
     return tuple(dict.fromkeys(_NAMED.findall(text)))[:_MOST_NAMED] if "appr_" in text else ()
 
 
 def mention(approval_id: str) -> str:
-    """What stands in a conversation in place of a question that its client was asked; the model reads it only
-    if the held turn is lost."""
+    """Return the text that replaces, in a conversation, a question that the client was asked.
+
+    The model reads this text only if the held turn is lost.
+    """
     return _MENTION.format(approval_id)
 
 
 def is_mention(text: str) -> bool:
-    """Whether a text is a mention and nothing else."""
+    """Return whether a text is a mention and nothing else."""
     return _MENTIONS.fullmatch(text) is not None
 
 
@@ -96,12 +98,12 @@ TRANSITIONS: Final[Transitions[ApprovalStatus, ApprovalEvent]] = Transitions(
         (ApprovalStatus.APPROVED, ApprovalEvent.SUPERSEDE): ApprovalStatus.SUPERSEDED,
     }
 )
-"""``used``, ``denied``, ``expired`` and ``superseded`` are final, and only ``approved`` leads to ``used``: a
+"""``used``, ``denied``, ``expired`` and ``superseded`` are final.  Only ``approved`` leads to ``used``, so a
 call runs once, and never after a refusal."""
 
 
 def sources_of(event: ApprovalEvent) -> tuple[ApprovalStatus, ...]:
-    """The states in which an event can happen."""
+    """Return the states in which an event can happen."""
     return tuple(state for state, possible in TRANSITIONS if possible is event)
 
 
@@ -111,10 +113,10 @@ class Approval:
 
     ``run_id``, ``turn``, ``seq`` and ``call_id`` locate the call in the run that asked.  ``caller`` is the
     caller of that run and ``key`` the client key.  ``arguments`` are the model's arguments as canonical JSON
-    in ASCII; ``arguments_shown`` are the same as the model wrote them, without the tool's private fields.
+    in ASCII.  ``arguments_shown`` are the same as the model wrote them, without the tool's private fields.
     ``arguments_digest`` is the SHA-256 of ``arguments``.  ``rule`` is the policy setting that requires the
-    approval.  ``decided_by`` names a key or a user of the machine.  ``words`` is the reason for the decision.
-    ``edited`` is canonical JSON that replaces ``arguments``; empty if nobody changed them.
+    approval.  ``decided_by`` names a key or a user of the machine.  ``words`` is the reason for the
+    decision.  ``edited`` is canonical JSON that replaces ``arguments``; it is empty if nobody changed them.
     ``invocation_id`` is the id of the execution, empty until the call runs.
     """
 
@@ -143,14 +145,18 @@ class Approval:
     invocation_id: str = ""
 
     def at(self, now: float) -> "Approval":
-        """The approval at the time ``now``: expired if nobody decided or used it before ``expires_at``."""
+        """Return the approval as it is at the time ``now``.
+
+        The status is ``expired`` if nobody decided or used the approval before ``expires_at``.
+        """
         if now >= self.expires_at and (self.status, ApprovalEvent.EXPIRE) in TRANSITIONS:
             return replace(self, status=ApprovalStatus.EXPIRED)
         return self
 
     @property
     def runs(self) -> str:
-        """The arguments that the call runs with, as JSON text: the edited ones, or else the model's."""
+        """The arguments that the call runs with, as JSON text: the edited ones if there are any, else the
+        model's."""
         return self.edited or self.arguments
 
 
@@ -158,8 +164,8 @@ class Approval:
 class Decided:
     """A decision.
 
-    ``by`` is who decided, ``via`` how (:data:`DecidedVia`) and ``words`` the reason.  ``arguments`` is
-    checked canonical JSON that replaces the model's arguments; empty to keep them.  ``until`` is when an
+    ``by`` names who decided, ``via`` how (:data:`DecidedVia`), and ``words`` is the reason.  ``arguments``
+    is checked canonical JSON that replaces the model's arguments; empty to keep them.  ``until`` is when an
     approved call expires if nobody uses it.
     """
 
@@ -176,8 +182,8 @@ class ApprovalFilter:
     """Which approvals to list, newest first: at most ``limit``, and only those older than the id ``before``.
 
     ``waiting`` limits the list to those that can still be decided at ``now``, ``over`` to all others,
-    ``caller`` to one caller's, ``run_id`` to those of one run, and ``tools`` to tools that fit one of these
-    patterns.
+    ``caller`` to one caller's, and ``run_id`` to one run's.  ``tools`` limits it to tools that match one of
+    these patterns.
     """
 
     limit: int = 50
@@ -197,26 +203,27 @@ class ApprovalLog(GrantLog, Protocol):
     async def put_approvals(self, approvals: Sequence[Approval], most: int | None = None) -> bool:
         """Store new approvals of one caller, all or none; they are committed on return.
 
-        Returns ``False``, with nothing stored, if more than ``most`` of the caller's could be decided then.
-        Raises :class:`~proxy.errors.StoreUnavailable` if they could not be committed.
+        Return ``False``, and store nothing, if the caller would then have more than ``most`` undecided
+        approvals.  Raise :class:`~proxy.errors.StoreUnavailable` if the approvals could not be committed.
         """
         ...
 
     async def find_approvals(self, ids: Sequence[str]) -> Sequence[Approval]:
-        """The approvals with these ids, in any order; unknown ids are left out.
+        """Return the approvals with these ids, in any order, without unknown ids.
 
-        Raises :class:`~proxy.errors.StoreError`.
+        Raise :class:`~proxy.errors.StoreError` if the record cannot be read.
         """
         ...
 
     async def list_approvals(self, wanted: ApprovalFilter) -> Sequence[Approval]:
-        """Approvals, newest first; raises :class:`~proxy.errors.StoreError`."""
+        """Return approvals, newest first; raise :class:`~proxy.errors.StoreError` if the record cannot be
+        read."""
         ...
 
     async def count_waiting(self, caller: str | None, now: float) -> int:
-        """How many approvals of a caller, or of all for ``None``, can still be decided.
+        """Count the approvals of a caller, or of all callers for ``None``, that can still be decided.
 
-        Raises :class:`~proxy.errors.StoreError`.
+        Raise :class:`~proxy.errors.StoreError` if the record cannot be read.
         """
         ...
 
@@ -225,9 +232,10 @@ class ApprovalLog(GrantLog, Protocol):
     ) -> Approval:
         """Record a decision, unless another one was recorded first; it is committed on return.
 
-        ``approval`` is the approval as it was read.  ``grant`` is put on record with the decision, or neither
-        is: if an approval has a grant already, or its caller :data:`~proxy.grant_records.MOST_GRANTS` active
-        ones.  Returns the approval as it is on record afterwards: with this decision, with the earlier one,
-        or undecided.  Raises :class:`~proxy.errors.StoreError` if it cannot be read.
+        ``approval`` is the approval as it was read.  ``grant`` is stored together with the decision.
+        Neither is stored if the approval already has a grant, or if its caller has
+        :data:`~proxy.grant_records.MOST_GRANTS` active ones.  Return the approval as it is on record
+        afterwards: with this decision, with the earlier one, or undecided.  Raise
+        :class:`~proxy.errors.StoreError` if it cannot be read.
         """
         ...

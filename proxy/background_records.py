@@ -2,8 +2,8 @@
 
 Times are seconds since the epoch (UTC).  This module does not depend on a database.
 
-A response is run by one process at a time.  Each time when a process begins to run it is an *attempt*, and
-attempts are numbered from 1.  What one attempt writes is never mixed with what another one writes.
+One process at a time runs a response.  Each time a process begins to run it is an *attempt*; attempts are
+numbered from 1.  The output of one attempt is never mixed with that of another.
 """
 
 from collections.abc import Sequence
@@ -25,8 +25,11 @@ __all__ = [
 
 
 class BackgroundState(StrEnum):
-    """``running``: a process runs the response, or did when it died.  ``released``: its process has given
-    it up before its end, and any process may run it.  ``ended``: no process runs it any more."""
+    """The state of a background response.
+
+    ``running``: a process runs it, or did so when the process died.  ``released``: its process gave it up
+    before its end, and any process may run it.  ``ended``: no process runs it any more.
+    """
 
     RUNNING = "running"
     RELEASED = "released"
@@ -43,7 +46,7 @@ class BackgroundEvent(StrEnum):
 
 BACKGROUND_TRANSITIONS: Final[Transitions[BackgroundState, BackgroundEvent]] = Transitions(
     {
-        # Only if the process that has it is dead.
+        # Only if the process that runs it is dead.
         (BackgroundState.RUNNING, BackgroundEvent.CLAIM): BackgroundState.RUNNING,
         (BackgroundState.RELEASED, BackgroundEvent.CLAIM): BackgroundState.RUNNING,
         (BackgroundState.RUNNING, BackgroundEvent.RELEASE): BackgroundState.RELEASED,
@@ -51,12 +54,12 @@ BACKGROUND_TRANSITIONS: Final[Transitions[BackgroundState, BackgroundEvent]] = T
         (BackgroundState.RELEASED, BackgroundEvent.END): BackgroundState.ENDED,
     }
 )
-"""``ended`` is final.  A claim and a release also need that no call with an effect has started."""
+"""``ended`` is final.  A claim or a release is possible only while no call with an effect has started."""
 
 
 @value_class
 class Lease:
-    """The right to run a response: that of one attempt.  The next attempt's claim ends it."""
+    """The right of one attempt to run a response.  The claim of the next attempt ends it."""
 
     response_id: str
     attempt: int
@@ -66,10 +69,10 @@ class Lease:
 class BackgroundRecord:
     """A background response on record.
 
-    ``run_id`` is the run of its last attempt.  ``deaths`` counts the attempts that ended with their
-    process.  ``cancelled`` says that its client has asked for its end.  ``asked_at`` is when it was created,
-    ``changed_at`` when its last attempt began, or when it was released or ended.  ``orphaned_at`` is when
-    its process was found dead; ``None`` while that lives.
+    ``run_id`` is the run of its last attempt.  ``deaths`` counts the attempts whose process died.
+    ``cancelled`` says that the client asked to end it.  ``asked_at`` is when it was created.  ``changed_at``
+    is when its last attempt began, or when it was released or ended.  ``orphaned_at`` is when its process
+    was found dead; ``None`` while the process lives.
     """
 
     id: str
@@ -98,7 +101,7 @@ class BackgroundRecord:
 
 @value_class
 class StartedEffect:
-    """A call with an effect that has started.  ``is_known`` says that its outcome is on record."""
+    """A call with an effect that has started.  ``is_known`` says whether its outcome is on record."""
 
     tool: str
     is_known: bool
@@ -107,58 +110,62 @@ class StartedEffect:
 class BackgroundLog(Protocol):
     """Background responses, shared by all processes that have the record open.
 
-    Every change is committed on return, and of several processes that make one at the same moment one does.
+    Every change is committed on return.  If several processes try the same change at once, only one
+    succeeds.
     """
 
     async def put_background(self, record: BackgroundRecord, request: bytes) -> None:
-        """Put a new response on record as this process's; ``request`` is what it is run again from.
+        """Put a new response on record as run by this process; ``request`` is the request to run it again
+        from.
 
-        Raises :class:`~proxy.errors.StoreUnavailable`.
+        Raise :class:`~proxy.errors.StoreUnavailable` if it could not be committed.
         """
         ...
 
     async def find_background(self, response_id: str, caller: str) -> BackgroundRecord | None:
-        """The caller's own response of that id; raises :class:`~proxy.errors.StoreError`."""
+        """Return the response of that id if it is the caller's; raise :class:`~proxy.errors.StoreError`."""
         ...
 
     async def orphaned_background(self) -> Sequence[BackgroundRecord]:
-        """Responses that no process runs, the oldest first; at most a hundred.  Raises StoreError."""
+        """Return the responses that no process runs, oldest first, at most a hundred.  Raise StoreError."""
         ...
 
     async def background_request(self, response_id: str) -> bytes | None:
-        """What was put as ``request``; ``None`` once the response has ended.  Raises StoreError."""
+        """Return the stored ``request``; ``None`` once the response has ended.  Raise StoreError."""
         ...
 
     async def started_effects(self, run_id: str) -> Sequence[StartedEffect]:
-        """The calls with effects that have started in a run and in its agents' runs, in their order; at most
-        a hundred.  Raises StoreError."""
+        """Return the calls with effects that have started in a run and in its agents' runs, in order.
+
+        At most a hundred are returned.  Raise StoreError if the record cannot be read.
+        """
         ...
 
     async def claim_background(self, lease: Lease, run_id: str) -> bool:
-        """Begin the next attempt as this process, under a new ``run_id``; whether it was begun.
+        """Begin the next attempt in this process, under a new ``run_id``; return whether it began.
 
-        It is not if the response is no orphan, has had another attempt since, is cancelled, or has started
-        an effect.  Raises :class:`~proxy.errors.StoreError` if nobody can say.
+        It does not begin if the response is no orphan, has had another attempt since, is cancelled, or has
+        started an effect.  Raise :class:`~proxy.errors.StoreError` if the outcome is unknown.
         """
         ...
 
     async def release_background(self, lease: Lease) -> bool:
-        """Give a response up, so that any process may run it; whether it was given up.
+        """Give a response up, so that any process may run it; return whether it was given up.
 
-        It is not if it has started an effect, has ended, or has had another attempt.  Raises
-        :class:`~proxy.errors.StoreError` if nobody can say.
+        It is not given up if it has started an effect, has ended, or has had another attempt.  Raise
+        :class:`~proxy.errors.StoreError` if the outcome is unknown.
         """
         ...
 
     async def end_background(self, lease: Lease) -> bool:
-        """End a response as this process, and delete its request; whether it has ended by this call, or by
-        an earlier one of this process.
+        """End a response in this process, and delete its request.
 
-        It has not if another process runs it or has ended it, or has begun another attempt.  Raises
-        :class:`~proxy.errors.StoreError` if nobody can say.
+        Return whether this call, or an earlier one of this process, ended it.  The result is ``False`` if
+        another process runs it, has ended it, or has begun another attempt.  Raise
+        :class:`~proxy.errors.StoreError` if the outcome is unknown.
         """
         ...
 
     async def cancel_background(self, response_id: str, caller: str) -> None:
-        """Note that the caller wants the end of a response.  Raises StoreUnavailable."""
+        """Record that the caller wants to end a response.  Raise StoreUnavailable."""
         ...

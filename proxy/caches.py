@@ -1,10 +1,10 @@
 """The caches of a process, with the largest size of each in bytes.  ``/metrics`` shows them.
 
 Memory that a client, a model or an upstream can make grow has a bound in bytes.  Each module that keeps
-something from one request to the next declares it here by name, with a function that returns the present and
-the largest size.  The functions are called only when ``/metrics`` is read, so a request costs nothing.  Sizes
-are estimates that err upward: the lengths of the contents (text at the most that its characters take), and a
-fixed sum for what Python adds to each entry.
+something from one request to the next declares it here by name, with a function that returns its present and
+its largest size.  These functions are called only when ``/metrics`` is read, so a request costs nothing.
+Sizes are estimates that err upward.  They add the lengths of the contents, with text counted at the most
+memory that its characters can take, and a fixed sum for what Python adds to each entry.
 
 The list belongs to the process.  It holds weak references and keeps nothing alive.  The sizes of several
 caches with one name are added up.
@@ -35,14 +35,14 @@ _Value = TypeVar("_Value")
 
 
 class CacheSize(NamedTuple):
-    """What a cache holds, and what it holds at most, in bytes."""
+    """The present size of a cache and its largest size, in bytes."""
 
     held: int
     limit: int
 
 
 class _Declared:
-    """The caches of a process, by the methods that tell their sizes."""
+    """The declared caches of a process, with the functions that return their sizes."""
 
     def __init__(self) -> None:
         self._methods: list[tuple[str, weakref.WeakMethod[Callable[[], CacheSize]]]] = []
@@ -79,22 +79,25 @@ _DECLARED: Final = _Declared()
 
 
 def declare(name: str, size: Callable[[], CacheSize]) -> None:
-    """Report a cache under ``name`` for as long as it lives; ``size`` is a method of it."""
+    """Report a cache under ``name`` for as long as it lives; ``size`` is a method of the cache."""
     _DECLARED.note(name, size)
 
 
 def declare_lru(name: str, function: "_lru_cache_wrapper[Any]", entry_bytes: int) -> None:
-    """Report what an ``lru_cache`` keeps; no entry of it, key and all, takes more than ``entry_bytes``."""
+    """Report an ``lru_cache``; no entry of it takes more than ``entry_bytes``, including its key."""
     _DECLARED.note_function(name, function, entry_bytes)
 
 
 def cache_sizes() -> Mapping[str, CacheSize]:
-    """Every cache of this process, in the order of their names."""
+    """Return the sizes of all caches of this process, sorted by name."""
     return dict(sorted(_DECLARED.sizes().items()))
 
 
 def text_bytes(texts: Iterable[str | bytes | None]) -> int:
-    """What texts take in memory at most, without looking into them: four bytes a character, one a byte."""
+    """Return the most memory that these texts can take, without reading them.
+
+    ASCII text and bytes count one byte for each character, other text four.
+    """
     return sum(
         (len(text) if isinstance(text, bytes) else len(text) if text.isascii() else 4 * len(text))
         for text in texts
@@ -103,7 +106,7 @@ def text_bytes(texts: Iterable[str | bytes | None]) -> int:
 
 
 def value_bytes(value: Any) -> int:
-    """What a JSON value takes in memory: an empty object is thirty times as large as on the wire."""
+    """Return the memory that a JSON value takes: an empty object takes thirty times its size on the wire."""
     total, left = 0, [value]
     while left:
         each = left.pop()
@@ -117,15 +120,15 @@ def value_bytes(value: Any) -> int:
 
 
 class Memo(Generic[_Key, _Value]):
-    """What was worked out before, by what it was worked out from; all of it goes when it is too much.
+    """A bounded cache of computed values.  It drops all entries when they grow too large.
 
-    For what a handful of entries serve nearly every request with, and whose makers one cannot trust to stay
-    a handful.  ``get`` is a dictionary's own.  A key is held as long as its entry, so an object that is
-    equal to itself alone can be one: no other takes its place.
+    Use it where a handful of entries serve nearly every request, but an outsider could cause many more.
+    ``get`` is the method of the dictionary itself.  An entry holds its key, so a key may be an object that
+    is equal only to itself: no other object can take its identity.
     """
 
     def __init__(self, name: str, limit: int, size_of: Callable[[_Key, _Value], int]) -> None:
-        """``size_of`` an entry is its bytes, from its key and its value."""
+        """``size_of`` returns the bytes of an entry from its key and its value."""
         self._found: dict[_Key, _Value] = {}
         self._limit = limit
         self._size_of = size_of
@@ -137,7 +140,7 @@ class Memo(Generic[_Key, _Value]):
         return len(self._found)
 
     def put(self, key: _Key, value: _Value) -> _Value:
-        """Keep a value under a key that has none, and give it back."""
+        """Keep a value under a key that has none, and return the value."""
         size = self._size_of(key, value)
         if size > self._limit:
             return value
@@ -153,10 +156,10 @@ class Memo(Generic[_Key, _Value]):
 
 
 class Snapshot:
-    """One version of something that is replaced as a whole, and what was worked out from it.
+    """One version of something that is replaced as a whole, with the values computed from it.
 
-    That is kept with the version itself (see :class:`Derived`): nobody takes it for another version's, and it
-    goes when the last who uses the version goes.
+    The values are kept with the version itself (see :class:`Derived`).  So they cannot be mistaken for those
+    of another version, and they are freed together with it.
     """
 
     def __init__(self, version: int) -> None:
@@ -165,31 +168,31 @@ class Snapshot:
         self._retired = False
 
     def retire(self) -> None:
-        """Another version has taken the place: whoever still uses this one works out anew what it needs."""
+        """Drop the computed values because a newer version exists; users of this one compute them anew."""
         self._retired = True
         self.memos.clear()
 
     def begin(self, derived: "Derived[Any, Any]", memo: "Memo[Any, Any]") -> None:
-        """Keep a memo as long as this version; not once it is retired."""
+        """Keep a memo as long as this version lives; do nothing if it is retired."""
         if not self._retired:
             self.memos[derived] = memo
 
 
 class Derived(Generic[_Key, _Value]):
-    """What is worked out from a snapshot: a memo for each version, which lives no longer than that.
+    """Values that are computed from a snapshot: one memo for each version, which lives no longer than it.
 
     >>> offers = Derived("offers", 16 << 20, lambda key, offer: offer.kept_bytes)
     >>> offers.of(catalog).get(key)
     """
 
     def __init__(self, name: str, limit: int, size_of: Callable[[_Key, _Value], int]) -> None:
-        """``limit`` in bytes for each version that lives; see :class:`Memo`."""
+        """``limit`` is in bytes, for each version that lives; see :class:`Memo`."""
         self._name = name
         self._limit = limit
         self._size_of = size_of
 
     def of(self, snapshot: Snapshot) -> Memo[_Key, _Value]:
-        """What was worked out from this version so far."""
+        """Return the memo of the values computed from this version."""
         memo: Memo[_Key, _Value] | None = snapshot.memos.get(self)
         if memo is None:
             memo = Memo(self._name, self._limit, self._size_of)

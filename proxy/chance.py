@@ -1,8 +1,8 @@
-"""The random ids and times in a run's answer.  A replay uses the recorded ones again.
+"""The random ids and the times in a run's answer.  A replay uses the recorded ones again.
 
-Ids that the proxy makes, times and durations stand in what clients get.  Each place that makes one asks
-:func:`drawn` for it.  Within :func:`drawing` what is made is noted, or what was noted once comes again;
-outside of it, everything is made anew and nothing is noted.
+The answers that clients get contain ids, times and durations that the proxy makes.  The code that makes such
+a value calls :func:`drawn`.  Inside :func:`drawing`, new values are noted, or noted ones are used again.
+Outside of it, every value is new and none is noted.
 """
 
 import time
@@ -18,15 +18,15 @@ Value = str | int | float
 T = TypeVar("T", str, int, float)
 
 _MOST: Final = 20_000
-"""Values that are noted of one run; an answer that takes more cannot be made again exactly."""
+"""The most values that are noted for one run.  A longer answer cannot be reproduced exactly."""
 
 _current: Final[ContextVar["Draws | None"]] = ContextVar("toolrelay_draws", default=None)
 
 
 class Draws:
-    """The values of one run by their kinds, each kind in the order in which its values were made.
+    """The values of one run by kind, each kind in the order in which its values were made.
 
-    ``again`` are those of a run that is repeated: they come first, and then new ones.
+    ``again`` holds the values of a run that is repeated.  They are used first, then new ones are made.
     """
 
     __slots__ = ("_again", "_left", "taken")
@@ -42,10 +42,10 @@ class Draws:
         return self._left >= 0
 
     def draw(self, kind: str, fresh: Callable[[], T]) -> T:
-        """The next value of a kind."""
+        """Return the next value of a kind."""
         waiting = self._again.get(kind)
         made = fresh()
-        # What was noted is of the type that this place makes, or it is not what is repeated.
+        # A noted value of another type was made by other code, so this place is not what it repeats.
         value = waiting.popleft() if waiting and type(waiting[0]) is type(made) else made
         self._left -= 1
         if self._left >= 0:
@@ -55,9 +55,9 @@ class Draws:
 
 @contextmanager
 def drawing(draws: Draws | None) -> Iterator[None]:
-    """Within the block, and in tasks and threads that begin in it, take values from ``draws``.
+    """Take values from ``draws`` within the block, and in tasks and threads that begin in it.
 
-    ``None`` makes them anew, within another such block, too.
+    With ``None`` all values are new, even inside another such block.
     """
     token = _current.set(draws)
     try:
@@ -67,14 +67,14 @@ def drawing(draws: Draws | None) -> Iterator[None]:
 
 
 def drawn(kind: str, fresh: Callable[[], T]) -> T:
-    """The value that ``fresh`` makes, or the one that was made in its place in the run that is repeated.
+    """Return the value that ``fresh`` makes, or, in a repeated run, the value recorded in its place.
 
-    Values of one ``kind`` are made in the same order by two runs that do the same.
+    Two runs that do the same must make the values of one ``kind`` in the same order.
     """
     draws = _current.get()
     return fresh() if draws is None else draws.draw(kind, fresh)
 
 
 def epoch_s() -> int:
-    """The time in whole seconds since the epoch."""
+    """Return the time in whole seconds since the epoch."""
     return drawn("epoch_s", lambda: int(time.time()))

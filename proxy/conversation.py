@@ -1,12 +1,12 @@
 """A request to a model as a conversation, independent of any dialect.
 
-A client may speak another dialect than the upstream that answers it.  Then the client's request is read
-into a :class:`Conversation`, from which the body of the upstream's dialect is written.  A request that
+A client may speak another dialect than the upstream that answers it.  Then the proxy reads the client's
+request into a :class:`Conversation`, and writes the body in the upstream's dialect from it.  A request that
 stays in one dialect needs none of this.
 
-What a dialect cannot say in these words stays beside them as :class:`Native`, with what another dialect
-does about it, so that nothing is lost without being reported.  A conversation holds what it was read
-from, not copies of it: mappings in it belong to the request and must not be changed.
+What these classes cannot express stays beside them as :class:`Native`, together with what another dialect
+does about it.  So nothing is lost without a report.  A conversation refers to the request that it was read
+from and copies nothing: mappings in it must not be changed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -55,20 +55,20 @@ __all__ = [
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 Loss = Literal["unneeded", "omitted", "refused"]
-"""What another dialect does about something that it cannot say.
+"""What another dialect does about something that it cannot express.
 
-``unneeded``: nothing, for the answer is the same without it.  ``omitted``: it goes without it, and says so.
-``refused``: the request is refused.
+``unneeded``: nothing, because the answer is the same without it.  ``omitted``: the request is sent without
+it, and the loss is reported.  ``refused``: the proxy refuses the request.
 """
 
 
 @value_class
 class Native:
-    """Something that only the dialect of a request can say.
+    """Something that only the dialect of a request can express.
 
-    ``keys`` lead to it from the object that holds it, ``path`` from the whole request
+    ``keys`` is the path to it from the object that holds it, ``path`` from the whole request
     (``messages[2].prefix``).  ``value`` is its JSON text.  ``loss`` says what other dialects do about it,
-    ``reason`` why, in one sentence.
+    and ``reason`` says why, in one sentence.
     """
 
     dialect: str
@@ -84,10 +84,9 @@ class Native:
 
 @value_class
 class Inline:
-    """Bytes that stand in the request.
+    """Bytes that are part of the request.
 
-    ``data`` is base64, or plain text where ``is_text`` says so.  ``media_type`` is empty where the request
-    gives none.
+    ``data`` is base64, or plain text if ``is_text``.  ``media_type`` is empty if the request gives none.
     """
 
     media_type: str
@@ -97,14 +96,15 @@ class Inline:
 
 @value_class
 class Remote:
-    """An address that whoever runs the model asks for."""
+    """An address from which the host of the model fetches the content."""
 
     url: str
 
 
 @value_class
 class Stored:
-    """A file that a provider keeps, by its id there.  ``keeper`` tells whose ids these are."""
+    """A file that a provider stores.  ``file_id`` is its id there; ``keeper`` says which provider's id it
+    is."""
 
     file_id: str
     keeper: str
@@ -115,7 +115,7 @@ Source = Inline | Remote | Stored
 
 @value_class
 class Text:
-    """Words of whoever speaks; never empty."""
+    """Text of a message; never empty."""
 
     text: str
     native: tuple[Native, ...] = field(default=(), kw_only=True)
@@ -124,7 +124,7 @@ class Text:
 
 @value_class
 class Image:
-    """A picture.  ``detail`` is how closely it is looked at, empty where that is left to the model."""
+    """A picture.  ``detail`` is how closely the model looks at it; empty if the model decides."""
 
     source: Source
     detail: str = ""
@@ -134,7 +134,8 @@ class Image:
 
 @value_class
 class File:
-    """A document.  ``name`` is its file name or title, ``context`` what is told of it beside its content."""
+    """A document.  ``name`` is its file name or title; ``context`` is information about it beside its
+    content."""
 
     source: Source
     name: str = ""
@@ -173,7 +174,7 @@ class Reasoning:
 
 @value_class
 class Refusal:
-    """Words with which the model refused."""
+    """The text with which the model refused."""
 
     text: str
     native: tuple[Native, ...] = field(default=(), kw_only=True)
@@ -184,7 +185,7 @@ class Refusal:
 class ToolCallPart:
     """A call of a tool.
 
-    ``arguments`` is JSON text as the model wrote it; of a ``custom`` tool it is any text.
+    ``arguments`` is JSON text as the model wrote it; for a ``custom`` tool it is any text.
     """
 
     call_id: str
@@ -197,9 +198,9 @@ class ToolCallPart:
 
 @value_class
 class NativePart:
-    """A whole part or item that only one dialect knows: a hosted call, a video.
+    """A whole part or item that only one dialect knows, such as a hosted call or a video.
 
-    ``kind`` is its type there; the only :class:`Native` of it is the part itself, with no keys.
+    ``kind`` is its type in that dialect.  Its only :class:`Native` is the part itself, with no keys.
     """
 
     kind: str
@@ -208,12 +209,12 @@ class NativePart:
 
 
 Content = Text | Image | File | Audio | Refusal | NativePart
-"""What is said beside reasoning and calls, and what a tool results in."""
+"""The content of a message beside reasoning and calls, and the content of a tool's result."""
 
 
 @value_class
 class ToolResultPart:
-    """What a call came to.  ``name`` is the tool's, empty where the request does not repeat it."""
+    """The result of a call.  ``name`` is the tool's name, empty if the request does not repeat it."""
 
     call_id: str
     parts: tuple[Content, ...]
@@ -228,9 +229,9 @@ Part = Content | Reasoning | ToolCallPart | ToolResultPart
 
 @value_class
 class Message:
-    """What one side said.
+    """One message of the conversation.
 
-    The results of a turn's calls are the parts of one message of the role ``tool`` behind it.
+    The results of a turn's calls are the parts of one message with the role ``tool`` that follows the turn.
     """
 
     role: Role
@@ -246,8 +247,8 @@ class Message:
 class FunctionTool:
     """A tool whose arguments are an object.
 
-    ``parameters`` is a JSON Schema, ``None`` where the tool takes none.  ``strict`` is ``None`` where the
-    request leaves it to what its dialect does by default.
+    ``parameters`` is a JSON Schema, ``None`` if the tool takes none.  ``strict`` is ``None`` if the request
+    leaves it to the default of its dialect.
     """
 
     name: str
@@ -260,7 +261,7 @@ class FunctionTool:
 
 @value_class
 class Grammar:
-    """What the input of a custom tool must be like: a ``definition`` in ``lark`` or ``regex``."""
+    """The grammar of a custom tool's input: a ``definition`` in the syntax ``lark`` or ``regex``."""
 
     syntax: str
     definition: str
@@ -291,10 +292,10 @@ Tool = FunctionTool | CustomTool | NativeTool
 
 @value_class
 class ToolChoice:
-    """Which tools may or must be called.
+    """Which tools the model may or must call.
 
-    ``auto``, ``none``, ``required`` are about all tools; ``named`` forces the one in ``names``;
-    ``allowed`` bounds what may be called to ``names``, of which one must be if ``forced``.
+    ``auto``, ``none`` and ``required`` apply to all tools.  ``named`` forces the one in ``names``.
+    ``allowed`` limits the calls to ``names``; the model must call one of them if ``forced``.
     """
 
     kind: Literal["auto", "none", "required", "named", "allowed"]
@@ -307,7 +308,7 @@ class ToolChoice:
 
 @value_class
 class Sampling:
-    """How the next token is chosen; ``None`` is the upstream's own default."""
+    """How the model chooses the next token; ``None`` means the upstream's default."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -321,9 +322,9 @@ class Sampling:
 
 @value_class
 class OutputFormat:
-    """The form that the answer must have: any JSON object, or one that fits ``schema``.
+    """The format that the answer must have: any JSON object, or one that fits ``schema``.
 
-    ``name`` and ``description`` tell the model what the schema is of.
+    ``name`` and ``description`` tell the model what the schema describes.
     """
 
     kind: Literal["json_object", "json_schema"]
@@ -335,7 +336,7 @@ class OutputFormat:
 
 @value_class
 class Output:
-    """What the answer is to be like.  ``max_tokens`` counts the reasoning too."""
+    """What the answer must be like.  ``max_tokens`` includes the reasoning."""
 
     max_tokens: int | None = None
     stops: tuple[str, ...] = ()
@@ -348,10 +349,10 @@ class Output:
 
 @value_class
 class ReasoningSettings:
-    """How much the model is to reason, and how much of that is told.
+    """How much the model reasons, and how much of its reasoning the client gets.
 
-    ``effort`` is one of ``none``, ``minimal``, ``low``, ``medium``, ``high``, ``xhigh``, ``max``;
-    ``summary`` asks to be told of it: ``auto``, ``concise`` or ``detailed``.
+    ``effort`` is one of ``none``, ``minimal``, ``low``, ``medium``, ``high``, ``xhigh``, ``max``.
+    ``summary`` asks for a summary of the reasoning: ``auto``, ``concise`` or ``detailed``.
     """
 
     effort: str | None = None
@@ -360,9 +361,9 @@ class ReasoningSettings:
 
 @value_class
 class Service:
-    """What is asked of the provider rather than of the model.
+    """What the client asks of the provider rather than of the model.
 
-    ``store`` is ``None`` where the request leaves it to what its dialect does by default.
+    ``store`` is ``None`` if the request leaves it to the default of its dialect.
     """
 
     user: str | None = None
@@ -377,13 +378,13 @@ class Service:
 
 @value_class
 class Conversation:
-    """A request to go on with a conversation.
+    """A request to continue a conversation.
 
-    ``system`` are the system and developer messages before the first other one; later ones stay in their
-    place in ``messages``.  ``stream_usage`` asks for usage in the stream, ``stream_padding`` for padding of
-    its events.  ``max_tool_calls`` bounds the calls of the whole run.  ``truncate`` lets the upstream drop
-    the beginning of a conversation that is too long for the model.  ``names`` say which field of the
-    client's request an aspect (see :data:`ASPECTS`) was read from.
+    ``system`` holds the system and developer messages that come before any other message; later ones stay in
+    their place in ``messages``.  ``stream_usage`` asks for usage in the stream, ``stream_padding`` for
+    padding of its events.  ``max_tool_calls`` limits the calls of the whole run.  ``truncate`` lets the
+    upstream drop the beginning of a conversation that is too long for the model.  ``names`` maps an aspect
+    (see :data:`ASPECTS`) to the field of the client's request that it was read from.
     """
 
     model: str
@@ -415,8 +416,8 @@ def _aspects(kind: type[Any], prefix: str = "") -> Iterable[str]:
 
 
 ASPECTS: Final = tuple(_aspects(Conversation))
-"""The names of all that a conversation can ask for, such as ``sampling.seed``; each dialect says of each
-what it does about it."""
+"""The names of everything that a conversation can ask for, such as ``sampling.seed``.  Each dialect declares
+for each aspect what it does about it."""
 
 ASPECT_DEFAULTS: Final[Mapping[str, object]] = {
     "parallel_tool_calls": True,
@@ -433,11 +434,11 @@ ASPECT_DEFAULTS: Final[Mapping[str, object]] = {
     "stream": False,
     "stream_usage": False,
 }
-"""Values that ask for nothing: a dialect that cannot say them loses nothing."""
+"""Values that ask for nothing: a dialect that cannot express them loses nothing."""
 
 
 def split_system(messages: Iterable[Message]) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
-    """The system and developer messages that a conversation begins with, and the rest."""
+    """Split messages into the system and developer messages at the beginning, and the rest."""
     listed = tuple(messages)
     start = next(
         (place for place, message in enumerate(listed) if message.role not in ("system", "developer")),

@@ -1,6 +1,6 @@
 """Records of side effects: who claimed each one, and how it ended (rule R5).
 
-Times are seconds since the epoch (UTC).  Nothing here knows a database.
+Times are seconds since the epoch (UTC).  This module does not depend on a database.
 """
 
 from collections.abc import Collection, Mapping
@@ -27,24 +27,25 @@ REPEATS_WITHIN_S: Final = 3600.0
 """Seconds for which a side effect is remembered, so that a repeated request does not cause it again."""
 
 UNSAID_WITHIN_S: Final = 600.0
-"""Seconds after a run without an answer in which the same request is taken for its repeat, though its client
-does not say so.  Programs repeat at once, a person who asks again may do so after minutes."""
+"""The proxy treats the same request as a repeat for this many seconds after a run without an answer.  It
+does so even if the client does not mark the request as one.  Programs retry at once; a person may ask again
+minutes later."""
 
 UNANSWERED: Final = ("failed", "cancelled", "interrupted")
-"""How a run ends whose client did not get the whole answer."""
+"""The final states of a run whose client did not get the whole answer."""
 
 
 @value_class
 class EffectClaim:
-    """What a call takes for itself before it causes its effect (rule R5).
+    """What a call claims before it causes its effect (rule R5).
 
-    ``place`` names the run, the turn and the place in it.  ``request`` is a digest of the client's
-    request and of the call that it led to, ``tool`` one of the request and the tool alone, and ``number``
-    says which of that tool's effects for the request it is, from 0; both digests are empty where equal
-    calls are to have effects of their own.  ``is_repeat`` says that the client called the request a
-    repeat, ``asked_at`` when it came.  ``approval`` is the id of the approval that is used up with the claim;
-    empty for none.  ``lease`` is that of the background response whose run the call belongs to: nothing is
-    committed once another attempt has begun.
+    ``place`` names the run, the turn and the place in the turn.  ``request`` is a digest of the client's
+    request and the call that it led to.  ``tool`` is a digest of the request and the tool alone.  ``number``
+    counts that tool's effects for the request, from 0.  Both digests are empty if equal calls are to have
+    separate effects.  ``is_repeat`` says that the client marked the request as a repeat; ``asked_at`` is
+    when the request came.  ``approval`` is the id of the approval that the claim uses up; empty for none.
+    ``lease`` is the lease of the background response whose run the call belongs to.  Nothing is committed
+    once another attempt has begun.
     """
 
     place: str
@@ -58,29 +59,30 @@ class EffectClaim:
 
     @property
     def slot(self) -> str:
-        """The tool's effect of this number, whatever its arguments; empty where they are not counted."""
+        """The key of the tool's effect with this number, whatever its arguments; empty if effects are not
+        counted."""
         return f"{self.tool}:{self.number}" if self.tool else ""
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """All that is taken, what says most of an effect first."""
+        """All keys that are claimed, the most specific first."""
         return tuple(filter(None, (self.place, self.request, self.slot)))
 
     def yields_to(self, key: str, *, is_repeat: bool, asked_at: float) -> bool:
-        """Whether what another request has taken under one of these keys is in the way of this claim.
+        """Return whether another request's claim of one of these keys blocks this claim.
 
-        It is in the way of a repeat, and of a request that its own repeat overtook.  Nobody comes to a
-        place twice with a right to it.
+        It blocks a repeat, and a request that its own repeat overtook.  A place always blocks: only one call
+        has a right to it.
         """
         return key == self.place or self.is_repeat or (is_repeat and asked_at >= self.asked_at)
 
 
 @value_class
 class EffectResult:
-    """What the model was given of an effect; this is content (rule R3).
+    """The result of an effect as the model got it; this is content (rule R3).
 
-    ``redacted`` is what everyone but the model may see, ``untrusted`` says that a stranger's text
-    is in it.
+    ``redacted`` is what everyone but the model may see.  ``untrusted`` says that it contains text from an
+    outside source.
     """
 
     content: str
@@ -92,12 +94,12 @@ class EffectResult:
 
 @dataclass(frozen=True, slots=True)
 class EarlierEffect:
-    """The effect that somebody else has claimed, as far as it is known.
+    """The effect that another call has claimed, as far as it is known.
 
-    ``started`` is under way, ``interrupted`` broke off with its process: nobody knows whether it
-    happened.  ``result`` is ``None`` until it is over, and where it was not kept.  ``another`` says that
-    it came of another call of the tool for the same request, with ``arguments_redacted``, if those are
-    still known.
+    Status ``started`` means that it is under way.  ``interrupted`` means that its process died during it, so
+    nobody knows whether it happened.  ``result`` is ``None`` until the effect is over, and if the result was
+    not kept.  ``another`` says that a different call of the tool for the same request caused it;
+    ``arguments_redacted`` are that call's, if they are still known.
     """
 
     invocation_id: str
@@ -109,58 +111,62 @@ class EarlierEffect:
 
 
 EarlierAttempt = Literal["none", "running", "unanswered"]
-"""What is on record of a request that may be repeated: nothing, or it was answered in full; its run goes on;
-its run ended less than :data:`UNSAID_WITHIN_S` ago without its client getting the whole answer."""
+"""What is on record about a request that may be repeated.
+
+``none``: nothing, or it was answered in full.  ``running``: its run has not ended.  ``unanswered``: its run
+ended less than :data:`UNSAID_WITHIN_S` ago, and its client did not get the whole answer.
+"""
 
 
 class EffectLog(Protocol):
-    """Which side effects have been caused, for all processes that share a record (rule R5)."""
+    """The side effects that were caused, for all processes that share a record (rule R5)."""
 
     async def claim_effect(self, record: ToolInvocationRecord, claim: EffectClaim) -> EarlierEffect | None:
-        """Commit the row of an execution together with its claim, unless somebody has claimed it.
+        """Commit the row of an execution together with its claim, unless the effect is already claimed.
 
-        ``None``: it is committed, and the effect is the caller's to cause, once.  Else nothing was
-        written, and this is what there is already.  A claim is in the way for
-        :data:`REPEATS_WITHIN_S`; that of a request alone is not in the way of a later request that
-        is no repeat.  Where nothing but the tool's number is taken, it is by ``another`` call.  Raises
-        :class:`~proxy.errors.StoreUnavailable` where nothing is committed.
+        Return ``None`` if it is committed; then the caller must cause the effect, once.  Otherwise nothing
+        was written, and the result is the earlier effect.  A claim blocks others for
+        :data:`REPEATS_WITHIN_S`.  A claim of the request alone does not block a later request that is no
+        repeat.  If only the tool's number is taken, the earlier effect is of ``another`` call.  Raise
+        :class:`~proxy.errors.StoreUnavailable` if nothing is committed.
         """
         ...
 
     async def number_effects(self, claim: EffectClaim) -> Mapping[int, str]:
-        """The effects of the claim's tool for its request that are in its way: ids of their executions
-        by their number, in the order of those.  Raises :class:`~proxy.errors.StoreError` where the record
-        cannot be read.
+        """Return the effects of the claim's tool, for its request, that block the claim.
+
+        The mapping goes from their numbers, in order, to the ids of their executions.  Raise
+        :class:`~proxy.errors.StoreError` if the record cannot be read.
         """
         ...
 
     async def find_effect(self, claim: EffectClaim) -> EarlierEffect | None:
-        """What has become of the effect that this claim found taken; ``None`` where it was given back.
+        """Return the present state of the effect that blocked this claim; ``None`` if it was released.
 
-        Raises :class:`~proxy.errors.StoreError` where the record cannot be read.
+        Raise :class:`~proxy.errors.StoreError` if the record cannot be read.
         """
         ...
 
     async def earlier_attempt(self, claim: EffectClaim) -> EarlierAttempt:
-        """How the run of an earlier request ended that is the same as the claim's, and in which its tool has
-        had effects.  A run of this very process goes on for nobody: whoever asks knows of it.
+        """Return how the run of an earlier, equal request ended in which the claim's tool had effects.
 
-        Raises :class:`~proxy.errors.StoreError` where the record cannot be read.
+        Runs that go on in this same process are left out, because the caller knows about them.  Raise
+        :class:`~proxy.errors.StoreError` if the record cannot be read.
         """
         ...
 
     def settle_effects(self, invocation_ids: Collection[str]) -> None:
-        """Queue that a client has the whole answer of a run in which its model was given what came of these
-        effects.  Never waits."""
+        """Queue a note that the client got the whole answer of a run whose model saw the results of these
+        effects.  Never wait."""
         ...
 
     def keep_effect(self, invocation_id: str, result: EffectResult) -> None:
-        """Queue what the model was given, before the execution's row is closed.  Never waits."""
+        """Queue the result that the model got, before the execution's row is closed.  Never wait."""
         ...
 
     def release_effect(self, invocation_id: str) -> None:
-        """Queue that the claims of an execution are free again: it was never begun, or nobody repeats it.
+        """Queue the release of the claims of an execution, because it never began or nobody repeats it.
 
-        Never waits.
+        Never wait.
         """
         ...

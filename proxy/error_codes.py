@@ -1,7 +1,7 @@
-"""Every error code of a response, as data: what it means, and what to do about it.
+"""Every error code of a response, as data: its meaning and its remedy.
 
-docs/reference/errors.md and the pages below ``/docs/errors`` are made from it.  Texts are Markdown; their
-links are relative to ``docs/``.
+``docgen`` makes docs/reference/errors.md from it, and the proxy the pages below ``/docs/errors``.  Texts are
+Markdown; their links are relative to ``docs/``.
 """
 
 from collections.abc import Mapping
@@ -25,9 +25,10 @@ _SIGN_IN: Final = "authentication_error"
 class ErrorCode:
     """One kind of error.
 
-    ``name`` is the code, or the HTTP status where ``error.code`` is null.  ``statuses`` are those with which
-    it is answered, and ``type`` is ``error.type`` in OpenAI's shape; both are empty for an error that no HTTP
-    response has.  ``when`` says what happened, ``remedy`` what to do; it is empty where nothing can be done.
+    ``name`` is the code, or the HTTP status if ``error.code`` is null.  ``statuses`` are the possible HTTP
+    statuses, and ``type`` is ``error.type`` in OpenAI's shape.  Both are empty for an error that no HTTP
+    response has.  ``when`` says what happened, and ``remedy`` what to do; it is empty if nothing can be
+    done.
     """
 
     name: str
@@ -166,7 +167,7 @@ _ALL: Final = (
         "The request came through a proxy, and the server is open or `auth.mode` is `forward`.",
         "Name that proxy's address in `server.trusted_proxies`, or serve without `--open`.",
     ),
-    # What is there.
+    # Paths, models and stored objects.
     ErrorCode(
         "not_found", (404,), _REQUEST,
         "Nothing is served at this path. Below `/admin`: no run has this id. The API is below `/v1`.",
@@ -220,7 +221,7 @@ _ALL: Final = (
         "The `Accept` header of a request to `/mcp` names neither JSON nor an event stream.",
         "Send an `Accept` header with `application/json` and the media type of event streams.",
     ),
-    # How much, and how it is sent.
+    # Sizes, formats and rates.
     ErrorCode(
         "request_timeout", (408,), _REQUEST,
         "The head or the body took longer than `server.header_timeout_s` or `server.body_timeout_s`.",
@@ -477,9 +478,9 @@ ERRORS: Final[Mapping[str, ErrorCode]] = MappingProxyType({error.name: error for
 
 
 def docs_path(code: str | None, status: int) -> str:
-    """The path of the page about an error; empty for a code that is not the proxy's.
+    """Return the path of the page about an error; empty for a code that is not the proxy's.
 
-    An error without a code has the page of its status, or that of all codes.
+    An error without a code has the page of its status if there is one, else the page of all codes.
     """
     name = str(status) if code is None else code
     if name in ERRORS:
@@ -488,5 +489,8 @@ def docs_path(code: str | None, status: int) -> str:
 
 
 def help_link(address: str) -> tuple[str, str]:
-    """The response header that leads to the page of an error (RFC 8288), by its path or whole address."""
+    """Return the response header that links to the page of an error (RFC 8288).
+
+    ``address`` is the path or the whole URL of the page.
+    """
     return "Link", f'<{address}>; rel="help"'

@@ -1,8 +1,8 @@
-"""The tree of errors: one root, one branch for each party that can be at fault.
+"""The exceptions of this package: one root, and one branch for each party that can be at fault.
 
-``ConfigError`` is the operator's, ``RequestError`` the client's, ``UpstreamError`` the model
-provider's, ``WireError`` a message that no wire allows, ``ToolFailure`` a tool's, ``StoreError``
-the record's.  Nothing here does I/O, and no message carries a key or a tool argument.
+``ConfigError`` is the operator's fault, ``RequestError`` the client's, ``UpstreamError`` the model
+provider's, ``ToolFailure`` a tool's, and ``StoreError`` the record's.  ``WireError`` is a message that its
+wire does not allow.  This module does no I/O, and no message contains a key or a tool argument.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -52,7 +52,7 @@ ToolErrorCode = Literal[
     "budget_exhausted",
     "cancelled",
 ]
-"""What a tool result can say went wrong; the model reads these words (rule T3)."""
+"""The error codes of tool results; the model reads them (rule T3)."""
 
 
 class ToolRelayError(Exception):
@@ -62,9 +62,9 @@ class ToolRelayError(Exception):
 class ConfigError(ToolRelayError):
     """The operator's configuration cannot be used.
 
-    ``setting`` is the dotted name (``server.port``), ``problem`` what is wrong with it and
-    ``remedy`` what to do; together they make the one line that the command prints.  ``others`` are the
-    faults that were found with this one.
+    ``setting`` is the dotted name (``server.port``), ``problem`` says what is wrong with it, and ``remedy``
+    what to do.  The command prints them as one line.  ``others`` are the faults that were found together
+    with this one.
     """
 
     others: "tuple[ConfigError, ...]" = ()
@@ -77,15 +77,15 @@ class ConfigError(ToolRelayError):
 
 
 class NoRecord(ConfigError):
-    """There is no record where one is to be read: no server has been started yet, or its file is another."""
+    """There is no record at the configured place: no server was started yet, or it uses another file."""
 
 
 class Faults(list[ConfigError]):
-    """Configuration faults that are collected, for whoever wants all of them and not the first."""
+    """Collects configuration faults, for callers that report all of them and not only the first."""
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Keep the fault that ends this part of the work, and go on behind it."""
+        """Catch and keep a fault that ends the block, so that the code after the block still runs."""
         try:
             yield
         except ConfigError as fault:
@@ -93,14 +93,15 @@ class Faults(list[ConfigError]):
 
 
 Guard = Callable[[], AbstractContextManager[None]]
-"""Stands around each part of a start that may fail by itself: :meth:`Faults.kept`, or nothing."""
+"""Makes the context manager around each part of a start that may fail independently: :meth:`Faults.kept`, or
+one that does nothing."""
 
 
 class RequestError(ToolRelayError):
-    """The client's request cannot be served; answered in OpenAI's error shape.
+    """The proxy cannot serve the client's request; the client gets OpenAI's error shape.
 
-    ``status`` is an HTTP status from 400 to 499, or 503 where the proxy itself cannot serve now.
-    ``param`` names the offending field (``messages[2].tool_call_id``).
+    ``status`` is an HTTP status from 400 to 499, or 503 if the proxy itself cannot serve now.  ``param``
+    names the offending field (``messages[2].tool_call_id``).
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class RequestError(ToolRelayError):
 
 
 class ModelMissing(RequestError):
-    """A body names no model, in OpenAI's words."""
+    """A body names no model.  The message is OpenAI's."""
 
     def __init__(self) -> None:
         super().__init__(400, "You must provide a model parameter.", param="model")
@@ -132,8 +133,8 @@ class ModelMissing(RequestError):
 class RunFault(ToolRelayError):
     """An error that ends a run and that the client gets.
 
-    ``status`` is the HTTP status, used if the response has not started yet.  ``code`` and ``type`` are always
-    in the error.  ``headers`` are added to the response.
+    ``status`` is the HTTP status, used if the response has not started yet.  ``code`` and ``type`` are
+    always part of the error.  ``headers`` are added to the response.
     """
 
     status = 502
@@ -163,13 +164,13 @@ class UpstreamError(RunFault):
 
 
 class UpstreamUnreachable(UpstreamError):
-    """No connection, or it closed before a single response byte arrived."""
+    """The proxy got no connection, or it closed before a single response byte arrived."""
 
     code = "upstream_unreachable"
 
 
 class UpstreamTimeout(UpstreamError):
-    """The upstream did not connect, answer or go on within its configured time."""
+    """The upstream did not connect, answer or continue within its configured time limit."""
 
     status = 504
     code = "upstream_timeout"
@@ -194,8 +195,10 @@ class ServerStopping(RunFault):
 
 
 class NotOnRecord(RunFault):
-    """What a client's next request needs could not be stored: by default the turn that waits for the client's
-    results, so that no request could continue it."""
+    """The proxy could not store what the client's next request needs.
+
+    By default this is the turn that waits for the client's results, so no request could continue it.
+    """
 
     status = 503
     code = "store_unavailable"
@@ -214,15 +217,15 @@ class WireError(RunFault):
 
 
 class FrameTooLarge(WireError):
-    """One event outgrew its bound before its end came."""
+    """One event exceeded its size limit before its end arrived."""
 
 
 class Unreadable(WireError):
-    """What an upstream sent cannot be read here and may hold a call of a server tool (rule W5)."""
+    """The proxy cannot read what an upstream sent, and it may hold a call of a server tool (rule W5)."""
 
 
 class TooManyValues(Unreadable):
-    """JSON of an upstream's that would take far more memory than it has bytes."""
+    """The JSON that an upstream sent would take far more memory than it has bytes."""
 
     code = "upstream_too_large"
 
@@ -235,19 +238,18 @@ class StoreError(ToolRelayError):
 
 
 class StoreUnavailable(StoreError):
-    """A write that had to be durable was not: locked, full, read-only or closed."""
+    """A write that had to be durable failed: the database is locked, full, read-only or closed."""
 
 
 class StoreTooNew(StoreError):
-    """The database was written by a later schema than this code knows."""
+    """The database was written by a later schema than this code supports."""
 
 
 class ToolFailure(ToolRelayError):
-    """A tool's own refusal or failure, with words that are safe for the model to read.
+    """A refusal or failure that a tool raises, with a message that is safe for the model to read.
 
-    A tool raises it to choose its message; any other exception becomes ``execution_failed``
-    with a message that says nothing about the cause.  ``transient`` says that the same call may
-    go well a moment later.
+    Any other exception becomes ``execution_failed``, with a message that says nothing about the cause.
+    ``transient`` says that the same call may succeed a moment later.
     """
 
     def __init__(
@@ -260,5 +262,5 @@ class ToolFailure(ToolRelayError):
 
 
 def how_to_install(extra: str) -> str:
-    """What an operator types to get an extra; no package index has this package."""
+    """Return the command that installs an extra; no package index has this package."""
     return f"In the folder of toolrelay's source, run: pip install '.[{extra}]'"

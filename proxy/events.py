@@ -1,7 +1,7 @@
 """The events of one model turn, independent of any dialect.
 
-A :class:`Frame` pairs the events decoded from one wire message with that message's exact bytes,
-so that a writer of the same wire can forward instead of encode.
+A :class:`Frame` pairs the events of one wire message with the exact bytes of the message, so a writer of the
+same wire can forward the bytes instead of encoding them again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ __all__ = [
 class ToolDefinition:
     """A server tool as a model sees it.  ``parameters`` is a JSON Schema of type object.
 
-    ``written`` is how it was written for upstreams, by the form: each wire does that once.
+    ``written`` caches its serialized forms for upstreams, by form, so that each wire writes it once.
     """
 
     name: str
@@ -55,11 +55,11 @@ class ToolDefinition:
 class ToolCall:
     """One assembled call of one turn.
 
-    ``call_id`` is the upstream's own id, repaired only where it was blank or repeated (rule W8).
-    ``arguments`` is the raw JSON text the model produced, not yet parsed.  ``index`` is the
-    position among the turn's calls, dense from 0.  ``item_id`` is the Responses item id, if any.
-    ``legacy`` marks a Chat ``function_call``, whose result has no id to go back to.  ``native`` is the
-    call as the upstream sent it, for the record alone: nothing is decided by it.
+    ``call_id`` is the upstream's own id, repaired only if it was blank or repeated (rule W8).  ``arguments``
+    is the raw JSON text that the model produced, not yet parsed.  ``index`` is the position among the turn's
+    calls, dense from 0.  ``item_id`` is the Responses item id, if any.  ``legacy`` marks a Chat
+    ``function_call``, whose result refers to no id.  ``native`` is the call as the upstream sent it.  It is
+    for the record alone; no decision depends on it.
     """
 
     call_id: str
@@ -71,16 +71,16 @@ class ToolCall:
     native: str = field(default="", repr=False, compare=False)
 
     def to_run(self, name: str, native: str) -> "ToolCall":
-        """The same call under the id of its tool, with what the record is to have of it."""
+        """Return the same call with the id of its tool as ``name``, and the text to record as ``native``."""
         return ToolCall(self.call_id, name, self.arguments, self.index, self.item_id, self.legacy, native)
 
 
 @value_class
 class ResultImage:
-    """An image of a tool's result, checked and within its bounds.
+    """An image of a tool's result, checked and within its limits.
 
-    ``url`` is a ``data:`` URL in base64 of ``size`` bytes of ``media_type``, or an ``https:`` address
-    that whoever runs the model asks for; then ``size`` is 0 and ``media_type`` may be empty.
+    ``url`` is a ``data:`` URL in base64 with ``size`` bytes of ``media_type``, or an ``https:`` address that
+    the host of the model fetches.  For an address ``size`` is 0 and ``media_type`` may be empty.
     """
 
     url: str = field(repr=False)
@@ -90,23 +90,23 @@ class ResultImage:
 
     @property
     def words(self) -> str:
-        """One line for a model."""
+        """A description of the image for a model, in one line."""
         facts = [self.media_type, f"{self.size} bytes" if self.size else self.url]
         title = f'"{self.title}" ' if self.title else ""
         return f"{title}({', '.join(fact for fact in facts if fact)})"
 
 
 def left_out(words: str, why: str = "only text can be passed on") -> str:
-    """The line that takes an image's place; ``words`` are :attr:`ResultImage.words`."""
+    """Return the line that replaces an image; ``words`` are :attr:`ResultImage.words`."""
     return f"[toolrelay: an image {words} was left out; {why}]"
 
 
 @value_class
 class ToolProgress:
-    """How far a call has come: ``done`` of ``total``, which is ``None`` where nobody knows it.
+    """The progress of a call: ``done`` of ``total``, which is ``None`` if nobody knows it.
 
-    ``message`` is a tool's own word on it, and may be a stranger's: it is for whoever sees the result.
-    ``inner`` is a call that the tool, an agent, has made itself.
+    ``message`` is the tool's own text about it.  It may come from an outside source, so only readers of the
+    result may see it.  ``inner`` is a call that the tool, an agent, made itself.
     """
 
     done: float
@@ -117,13 +117,13 @@ class ToolProgress:
 
 @value_class
 class ToolResult:
-    """What a call came to.
+    """The result of a call.
 
-    ``content`` is the text for the model: the tool's full output, or for a failure the JSON
-    object ``{"ok": false, "error_code": …, "message": …}``.  ``images`` belong to it; a wire that
-    cannot carry them says so in their place.  ``redacted`` is what everyone but the model may see.
-    ``milliseconds`` is the time the call took, 0 where nothing ran.  ``waits`` says that the call has not
-    come to its end: it goes on once a person has decided about what it called itself.
+    ``content`` is the text for the model: the tool's full output, or for a failure the JSON object ``{"ok":
+    false, "error_code": …, "message": …}``.  ``images`` belong to it; a wire that cannot carry them writes a
+    note in their place.  ``redacted`` is what everyone but the model may see.  ``milliseconds`` is the
+    duration of the call, 0 if nothing ran.  ``waits`` says that the call is not complete: it continues after
+    a person has decided about calls that it made itself.
     """
 
     call_id: str
@@ -139,7 +139,8 @@ class ToolResult:
     waits: bool = False
 
     def to_keep(self) -> "ToolResult":
-        """The same with words for its images, as it is kept for a repeat of its request."""
+        """Return the same result with text in place of its images, as it is stored for a repeated
+        request."""
         if not self.images:
             return self
         words = [left_out(image.words, "it was given to an earlier try") for image in self.images]
@@ -148,7 +149,8 @@ class ToolResult:
 
 @value_class
 class InnerCall:
-    """A call that an agent has made: it starts, or has come to ``result``.  Both are redacted."""
+    """A call that an agent makes: it starts if ``result`` is ``None``, else it has ended.  Both are
+    redacted."""
 
     call: ToolCall
     arguments: Any
@@ -157,10 +159,11 @@ class InnerCall:
 
 @value_class
 class Usage:
-    """Tokens of one turn.  ``native`` is the upstream's own usage object, every field of it.
+    """The tokens of one turn.  ``native`` is the upstream's own usage object with all its fields.
 
-    ``cached_tokens`` are those of ``input_tokens`` that the upstream had read before, ``reasoning_tokens``
-    those of ``output_tokens`` that the model spent on reasoning."""
+    ``cached_tokens`` are those of ``input_tokens`` that the upstream had cached.  ``reasoning_tokens`` are
+    those of ``output_tokens`` that the model spent on reasoning.
+    """
 
     input_tokens: int
     output_tokens: int
@@ -171,13 +174,13 @@ class Usage:
 
     @property
     def all_tokens(self) -> int:
-        """What counts against a limit, also where the upstream gives no total."""
+        """The tokens that count against a limit, even if the upstream gives no total."""
         return max(self.total_tokens, self.input_tokens + self.output_tokens)
 
 
 @value_class
 class TurnStarted:
-    """The upstream named its response."""
+    """The upstream sent the id of its response."""
 
     id: str
     model: str
@@ -206,12 +209,12 @@ class RefusalDelta:
 
 @value_class
 class CitationAdded:
-    """A source of the answer's text, told once that text has been told.
+    """A source of the answer's text.  It comes after the text that it belongs to.
 
-    ``start`` and ``end`` bound what it is the source of, in characters of the turn's whole text: all of its
-    :class:`TextDelta` joined.  ``end`` is not greater than ``start`` where the upstream does not say.
-    ``url`` is the address of the source, empty where only the upstream's dialect has a form for it.
-    ``cited`` are words of the source itself.
+    ``start`` and ``end`` delimit that text, in characters of the turn's whole text: all of its
+    :class:`TextDelta` joined.  ``end`` is not greater than ``start`` if the upstream does not give the
+    range.  ``url`` is the address of the source, empty if only the upstream's dialect has a form for it.
+    ``cited`` is text of the source itself.
     """
 
     start: int
@@ -223,7 +226,7 @@ class CitationAdded:
 
 @value_class
 class ToolCallStarted:
-    """A call whose name is known for certain.  ``seq`` is its place in the turn, dense from 0."""
+    """A call whose name is certain.  ``seq`` is its place in the turn, dense from 0."""
 
     seq: int
     call_id: str
@@ -242,7 +245,7 @@ class ToolCallDelta:
 
 @value_class
 class ToolCallFinished:
-    """A call is whole.  ``call.arguments`` is the last word on its arguments."""
+    """A call is complete.  ``call.arguments`` are its final arguments."""
 
     seq: int
     call: ToolCall
@@ -250,14 +253,14 @@ class ToolCallFinished:
 
 @value_class
 class UsageReported:
-    """Tokens so far in this turn; the last report of a turn is the one that counts."""
+    """The tokens so far in this turn.  Only the last report of a turn counts."""
 
     usage: Usage
 
 
 @value_class
 class TurnFinished:
-    """The model said why it stopped, in the neutral words of the Chat wire."""
+    """The model gave its reason to stop, as a finish reason of the Chat wire."""
 
     reason: str
 
@@ -285,7 +288,7 @@ TurnEvent = (
 
 
 def pauses(events: Sequence[TurnEvent]) -> bool:
-    """Whether a turn stops here only so that it is gone on with, as Anthropic's ``pause_turn`` does."""
+    """Return whether a turn only pauses, to be continued, as Anthropic's ``pause_turn`` does."""
     for event in events:
         if type(event) is TurnFinished:
             return event.reason == "pause"
@@ -294,13 +297,13 @@ def pauses(events: Sequence[TurnEvent]) -> bool:
 
 @value_class
 class Frame:
-    """One wire message: its exact bytes, its decoded payload, what it means.
+    """One wire message: its exact bytes, its decoded payload, and the events that it means.
 
-    ``payload`` is ``None`` for a comment, an end mark, or data that is not a JSON object.
-    ``undecided`` counts the tool calls that have begun but whose owner is not certain yet.
-    ``count`` is how many messages it tells of.  Messages that are alike but for their text may go out
-    before they are told: then a frame of none has the bytes, and one of many has no bytes and a payload
-    in which their texts are joined.
+    ``payload`` is ``None`` for a comment, an end mark, or data that is not a JSON object.  ``undecided``
+    counts the tool calls that have begun but whose owner is not certain yet.  ``count`` is the number of
+    messages whose events the frame reports.  The proxy may send messages that differ only in their text
+    before it reports their events.  Then a frame with count 0 has the bytes, and a later one has no bytes,
+    their count, and a payload in which their texts are joined.
     """
 
     raw: bytes

@@ -1,7 +1,8 @@
-"""Patterns of names in which ``*`` stands for any text, matched without regular expressions.
+"""Match names against patterns in which ``*`` stands for any text, without regular expressions.
 
-:mod:`fnmatch` compiles one for each pattern, in a quarter of a millisecond, and keeps a few hundred of them.
-Those of a token come new with each token, so that whoever holds one could have 60 made for each request.
+:mod:`fnmatch` compiles a regular expression for each pattern, which takes a quarter of a millisecond, and
+caches a few hundred of them.  Each token brings its own patterns, so the holder of a key that creates tokens
+could cause 60 compilations with each request.
 """
 
 from fnmatch import fnmatchcase
@@ -10,12 +11,12 @@ __all__ = ["fits", "is_costly"]
 
 
 def is_costly(pattern: str) -> bool:
-    """Whether a pattern takes a regular expression after all: it has more than ``*`` in it."""
+    """Return whether a pattern needs a regular expression because it has more wildcards than ``*``."""
     return "?" in pattern or "[" in pattern
 
 
 def fits(name: str, pattern: str) -> bool:
-    """Whether all of a name fits a pattern; the same as :func:`fnmatch.fnmatchcase` says."""
+    """Return whether the whole name fits a pattern, with the same result as :func:`fnmatch.fnmatchcase`."""
     if "*" not in pattern and not is_costly(pattern):
         return name == pattern
     if is_costly(pattern):
@@ -23,7 +24,7 @@ def fits(name: str, pattern: str) -> bool:
     first, *middle, last = pattern.split("*")
     if len(name) < len(first) + len(last) or not name.startswith(first) or not name.endswith(last):
         return False
-    # Each part where it stands first leaves the most for the others.
+    # Taking the first match of each part leaves the most text for the other parts.
     at, end = len(first), len(name) - len(last)
     for part in middle:
         at = name.find(part, at, end)

@@ -1,7 +1,7 @@
 """Records of grants: each lets later calls of one tool run without asking a person again.
 
-A grant comes of a decision about an approval (:mod:`proxy.approval_records`).  Times are seconds since the
-epoch (UTC).  This module does not depend on a database.
+A grant is created by a decision about an approval (:mod:`proxy.approval_records`).  Times are seconds since
+the epoch (UTC).  This module does not depend on a database.
 """
 
 from collections.abc import Sequence
@@ -13,27 +13,27 @@ from proxy.values import value_class
 __all__ = ["GRANT_ID", "MOST_GRANTS", "Grant", "GrantFilter", "GrantLog", "GrantScope", "GrantState"]
 
 GRANT_ID: Final = r"grant_[0-9a-f]{32}"
-"""The format of a grant's id, as a regular expression."""
+"""The format of a grant id, as a regular expression."""
 
 MOST_GRANTS: Final = 50
-"""The most active grants of one caller."""
+"""The greatest number of active grants of one caller."""
 
 GrantScope = Literal["caller", "conversation"]
-"""Which requests a grant covers: all of its caller's, or those that continue the turn which asked."""
+"""Which requests a grant covers: all of its caller's, or those that continue the turn that asked."""
 
 GrantState = Literal["active", "expired", "revoked"]
 
 
 @value_class
 class Grant:
-    """Permission for later calls like the one of an approval.
+    """Permission for later calls that are like the call of an approval.
 
     ``approval_id`` is the approval that it was made with, and ``run_id`` the run that asked.  ``caller`` is
-    the caller of that run.  ``spec_digest`` is the definition of the tool as it was then.  ``rule`` has the
-    reasons for asking that the person was told (see :func:`proxy.tools.access.policy.reasons_of`).
-    ``bounds`` is JSON: by the path of an argument, what it may be; ``{}`` for no limits.  ``made_by`` and
-    ``made_via`` are the approval's ``decided_by`` and ``decided_via``.  ``uses`` counts the calls
-    that it let through.
+    the caller of that run.  ``spec_digest`` is the definition of the tool at that time.  ``rule`` holds the
+    reasons for asking that the person saw (see :func:`proxy.tools.access.policy.reasons_of`).  ``bounds`` is
+    JSON that maps the path of an argument to its permitted values; ``{}`` for no limits.  ``made_by`` and
+    ``made_via`` are the approval's ``decided_by`` and ``decided_via``.  ``uses`` counts the calls that it
+    permitted.
     """
 
     id: str
@@ -55,7 +55,7 @@ class Grant:
     used_at: float | None = None
 
     def state(self, now: float) -> GrantState:
-        """What the grant is at the time ``now``; only an active one lets calls run."""
+        """Return the state of the grant at the time ``now``; only an active grant lets calls run."""
         if self.revoked_at is not None:
             return "revoked"
         return "expired" if now >= self.expires_at else "active"
@@ -66,7 +66,7 @@ class GrantFilter:
     """Which grants to list, newest first: at most ``limit``, and only those older than the id ``before``.
 
     ``active`` limits the list to those that let calls run at ``now``, ``caller`` to one caller's, and
-    ``tools`` to tools that fit one of these patterns.
+    ``tools`` to tools that match one of these patterns.
     """
 
     limit: int = 50
@@ -81,37 +81,39 @@ class GrantFilter:
 class GrantLog(Protocol):
     """Grants, shared by all processes that have the record open.
 
-    They are put on record with the decision that makes them; see
+    A grant is stored with the decision that makes it; see
     :meth:`proxy.approval_records.ApprovalLog.decide_approval`.
     """
 
     async def find_grants(self, ids: Sequence[str]) -> Sequence[Grant]:
-        """The grants with these ids, in any order; unknown ids are left out.
+        """Return the grants with these ids, in any order, without unknown ids.
 
-        Raises :class:`~proxy.errors.StoreError`.
+        Raise :class:`~proxy.errors.StoreError` if the record cannot be read.
         """
         ...
 
     async def grants_of_approval(self, approval_id: str) -> Sequence[Grant]:
-        """The grant that was made with an approval, or none; raises :class:`~proxy.errors.StoreError`."""
+        """Return the grant that was made with an approval, if any; raise
+        :class:`~proxy.errors.StoreError`."""
         ...
 
     async def list_grants(self, wanted: GrantFilter) -> Sequence[Grant]:
-        """Grants, newest first; raises :class:`~proxy.errors.StoreError`."""
+        """Return grants, newest first; raise :class:`~proxy.errors.StoreError` if the record cannot be
+        read."""
         ...
 
     async def use_grant(self, grant_id: str, now: float) -> bool:
         """Count a call that is about to run, unless the grant is no longer active; committed on return.
 
-        ``False``: it has expired, was revoked or is gone, and nothing was counted.  Raises
-        :class:`~proxy.errors.StoreUnavailable` if nobody can say.
+        Return ``False``, and count nothing, if the grant has expired, was revoked or is gone.  Raise
+        :class:`~proxy.errors.StoreUnavailable` if the outcome is unknown.
         """
         ...
 
     async def revoke_grant(self, grant_id: str, by: str, now: float) -> Grant | None:
         """Revoke a grant, unless it was revoked before; committed on return.
 
-        Returns the grant as it is on record afterwards, ``None`` if there is none.  Raises
-        :class:`~proxy.errors.StoreError`.
+        Return the grant as it is on record afterwards, ``None`` if there is none.  Raise
+        :class:`~proxy.errors.StoreError` if the record fails.
         """
         ...

@@ -1,8 +1,8 @@
-"""Long work on large texts, done in a thread so that the event loop can serve other requests.
+"""Run long work on large texts in a thread, so that the event loop can serve other requests.
 
-To parse, copy or search megabytes takes tens of milliseconds, in which a loop that did it itself would serve
-nobody.  A thread of Python's does not run beside the loop, but the interpreter changes between them after
-every step that is long in itself.
+To parse, copy or search megabytes takes tens of milliseconds.  On the event loop, this would block all other
+requests.  A Python thread does not run in parallel with the loop, but the interpreter switches between them
+after every long step.
 """
 
 import asyncio
@@ -15,18 +15,19 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LARGE_BYTES: Final = 1024 * 1024
-"""Of a text that is copied and searched, up to ten times, in less than 20 ms."""
+"""The size in bytes above which work on a text goes to a thread.  A text of this size can be copied and
+searched up to ten times in less than 20 ms."""
 
 LARGE_EVENT_BYTES: Final = 64 * 1024
-"""Of a text whose values are not counted: with as many as it can hold it is parsed in less than 20 ms.  A
-change of thread takes a tenth of a millisecond."""
+"""The same for an event whose JSON values are not counted.  Even with as many values as it can hold, such an
+event is parsed in less than 20 ms.  A change of thread takes a tenth of a millisecond."""
 
 
 async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run ``work`` in a thread, and return or raise what it does.
+    """Run ``work`` in a thread, and return its result or raise its exception.
 
-    A thread cannot be stopped.  So a cancelled caller still waits for the end of the work; until then nobody
-    else may use the same data.
+    A thread cannot be stopped.  So a cancelled caller still waits until the work ends; until then no other
+    code may use the same data.
     """
     done = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
     try:

@@ -1,15 +1,14 @@
-"""Untrusted text for a terminal: control characters are escaped.
+"""Escape control characters in untrusted text for a terminal.
 
-A model, a tool or a client chooses much of what these commands print: names, messages, error
-texts.  Escape sequences in it could rewrite what the operator has read, set the window's title or
-paste into the shell; bidirectional overrides could turn a line around; ``[link=…]`` is a command
-to rich.
+A model, a tool or a client chooses much of what the commands print: names, messages, error texts.  Escape
+sequences in it could rewrite what the operator has read, set the window's title or paste into the shell.
+Bidirectional overrides could turn a line around, and ``[link=…]`` is a command to rich.
 """
 
 import unicodedata
 from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:  # It is loaded where something is printed: whoever serves prints plain lines only.
+if TYPE_CHECKING:  # Imported only where something is printed: the server prints plain lines only.
     from rich.text import Text
 
 __all__ = ["INVISIBLE", "VARIATIONS", "counted", "plain_text", "safe_cell", "safe_text"]
@@ -30,27 +29,27 @@ _HIDDEN_CATEGORIES: Final = frozenset(
 INVISIBLE: Final = frozenset(
     map(chr, (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), 0x2800, 0x3164, 0xFFA0))
 ) | frozenset(map(chr, range(0xE0100, 0xE01F0)))
-"""Letters and marks that are shown as nothing.  Source: Default_Ignorable_Code_Point of Unicode, and the
-empty pattern of Braille."""
+"""Letters and marks that look like nothing.  Source: Default_Ignorable_Code_Point of Unicode, and the empty
+pattern of Braille."""
 
 VARIATIONS: Final = frozenset(map(chr, range(0xFE00, 0xFE10)))
-"""Each chooses how the character before it looks; many in a row could spell out a text."""
+"""Each selects the look of the character before it; many in a row could encode a text."""
 
 _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
 _MOST_COMBINING: Final = 4
 
 
 def plain_text(text: str, limit: int = DEFAULT_LIMIT) -> str:
-    """The text on one line with every character that does something written out (``\\x1b``).
+    """Return the text on one line, with each control character as an escape (``\\x1b``).
 
-    A backslash is doubled, so that an escape can be told from the same letters in the text.  At
-    most ``limit`` characters of the text are shown, then an ellipsis.  For output that reads no
-    markup, such as an error line.
+    A backslash is doubled, so that an escape differs from the same letters in the text.  At most ``limit``
+    characters of the text are shown, then an ellipsis.  Use it for output that interprets no markup, such as
+    an error line.
     """
     shown: list[str] = []
     combining, before = 0, ""
     for character in text[:limit]:
-        # A few marks on a letter are a language, a pile of them covers other lines.
+        # Some languages put a few marks on a letter; a pile of them would cover other lines.
         combining = combining + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
         if combining > _MOST_COMBINING or character in INVISIBLE or _is_idle(character, before):
             shown.append(_written_out(character))
@@ -67,9 +66,9 @@ def plain_text(text: str, limit: int = DEFAULT_LIMIT) -> str:
 
 
 def safe_text(text: str, limit: int = DEFAULT_LIMIT) -> str:
-    """Like :func:`plain_text`, and with rich's markup escaped: for a string that rich parses.
+    """Return the text as :func:`plain_text` does, with rich's markup escaped, for a string that rich parses.
 
-    It may stand anywhere in markup, also right before a tag.
+    The result may stand anywhere in markup, even right before a tag.
     """
     from rich.markup import escape
 
@@ -77,19 +76,19 @@ def safe_text(text: str, limit: int = DEFAULT_LIMIT) -> str:
 
 
 def safe_cell(text: str, style: str = "", limit: int = DEFAULT_LIMIT) -> "Text":
-    """The text as a rich object of its own, with no markup and no ``:emoji:`` read in it."""
+    """Return the text as a rich object, in which no markup and no ``:emoji:`` is interpreted."""
     from rich.text import Text
 
     return Text(plain_text(text, limit), style=style)
 
 
 def counted(number: int, thing: str) -> str:
-    """So many of a thing, whose plural ends in -s: ``1 turn``, ``2 turns``."""
+    """Return a number with its noun, whose plural ends in -s: ``1 turn``, ``2 turns``."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _is_idle(character: str, before: str) -> bool:
-    """Whether a character would change the look of the one before it, and there is none."""
+    """Return whether a character selects the look of the one before it, but there is none."""
     return character in VARIATIONS and (before in VARIATIONS or not before.strip())
 
 

@@ -1,6 +1,6 @@
-"""The rows of the record, and the ports through which tools reach the outside.
+"""The rows of the record, and the interfaces of what stores them, counts calls and keeps tokens.
 
-Times are seconds since the epoch (UTC).  Nothing here knows a database.
+Times are seconds since the epoch (UTC).  This module does not depend on a database.
 """
 
 from collections.abc import Mapping
@@ -54,29 +54,31 @@ class ToolEffect(StrEnum):
 
 @value_class
 class RunRecord:
-    """All that one client request caused.
+    """One client request with all that it caused.
 
-    ``caller`` is who asked: a client key's id, or ``"open"``; with the end user where one is
-    named.  ``finish_reason`` is what the client was told.  ``withheld`` maps a tool that was not
-    offered to the rule that withheld it.  ``trace`` is how much of server tools the client was shown.
-    ``shape`` is a digest of the prompt without the conversation: model, tools, parameters; two runs
-    with one shape asked in the same way.  Both are empty where nothing is known of them.  ``cost`` is
-    in billionths of the currency of the prices, ``None`` where the model has no price.  ``spent`` is the
-    setting whose budget the run has used up.  ``unreported`` turns ended without a word of the upstream
-    on what they used; the counts of tokens are those of the others.  ``left_out`` are fields of the client's
-    request that an upstream of another dialect was not sent, and what it said that the client's dialect has
-    no form for (``answer.citations``).
+    ``caller`` is the id of a client key, or ``"open"``, with the end user if one is named.
+    ``finish_reason`` is the one that the client got.  ``withheld`` maps a tool that was not offered to the
+    rule that withheld it.  ``trace`` is how much of server tools the client was shown.  ``shape`` is a
+    digest of the prompt without the conversation: model, tools, parameters.  Two runs with the same shape
+    asked in the same way.  Both are empty if they are unknown.  ``cost`` is in billionths of the currency of
+    the prices, ``None`` if the model has no price.  ``spent`` is the setting whose budget the run has used
+    up.  ``unreported`` counts the turns for which the upstream reported no usage; the token counts are those
+    of the other turns.  ``left_out`` names fields of the client's request that were not sent to an upstream
+    of another dialect.  It also names parts of the answer that the client's dialect has no form for
+    (``answer.citations``).
 
-    A run of an agent has the name of the ``agent``, and the id of the run that called it as ``parent_run``;
-    ``parent_call`` is the id of the execution of its tool there.  All three are empty for any other run.
+    The run of an agent has the name of the ``agent``, and the id of the run that called it as
+    ``parent_run``.  ``parent_call`` is the id of the execution of the agent's tool there.  All three are
+    empty for any other run.
 
-    ``memory`` says which hidden turns were put back into the request, and why others were not: ``put_back``
-    is a list of ``run``, ``kind``, ``bytes`` and ``loosely``, and ``counts`` has a number for each outcome of
-    :mod:`proxy.relay.memory.outcomes`.  It is ``None`` if the request sent nothing back that turns could be
-    behind.  ``continues`` is the id of the newest run whose hidden turns were put back, empty for none.
+    ``memory`` says which hidden turns were restored into the request, and why others were not.  Its
+    ``put_back`` is a list of ``run``, ``kind``, ``bytes`` and ``loosely``; its ``counts`` has a number for
+    each outcome of :mod:`proxy.relay.memory.outcomes`.  It is ``None`` if the request sent nothing back that
+    could have hidden turns behind it.  ``continues`` is the id of the newest run whose hidden turns were
+    restored, empty for none.
 
-    ``takes_over`` is the id of the run whose background response this run has taken over, because its process
-    had died or was stopped; empty for any other run.
+    ``takes_over`` is the id of the run whose background response this run has taken over, because its
+    process had died or was stopped; empty for any other run.
     """
 
     id: str
@@ -114,12 +116,12 @@ class RunRecord:
 
 @value_class
 class TurnRecord:
-    """One upstream model response.
+    """One model response of an upstream.
 
-    ``number`` counts from 1 within its run; ``cost`` is as the run's.  The counts of tokens are ``None``
-    where the upstream did not report them.  ``withheld`` maps tools that the
-    run offers and this turn was not shown to the rule that withheld them.  ``first_at`` is when the first
-    piece of its answer came, ``None`` where none did.
+    ``number`` counts from 1 within its run; ``cost`` is as in the run.  The token counts are ``None`` if the
+    upstream did not report them.  ``withheld`` maps tools that the run offers, but that this turn did not
+    show, to the rule that withheld them.  ``first_at`` is when the first piece of the answer arrived,
+    ``None`` if none did.
     """
 
     run_id: str
@@ -140,10 +142,10 @@ class TurnRecord:
 
 @value_class
 class MessageRecord:
-    """One message of a run's hidden or final conversation, in the Chat wire's terms (rule R2).
+    """One message of a run's hidden or final conversation, in the Chat format (rule R2).
 
-    ``content`` is text, ``content_json`` any other content as JSON text, ``tool_calls`` and
-    ``function_call`` JSON text as sent.  This is content, not record: it is kept only as
+    ``content`` is text, and ``content_json`` any other content as JSON text.  ``tool_calls`` and
+    ``function_call`` are JSON text as sent.  This is content, not record: it is kept only as
     ``store.content`` allows (rule R3).
     """
 
@@ -161,7 +163,7 @@ class MessageRecord:
 
 @value_class
 class ToolInvocationRecord:
-    """One execution, redacted: allowlisted output fields, arguments less their private fields."""
+    """One execution of a tool, redacted: allowlisted output fields, and arguments without private fields."""
 
     id: str
     run_id: str
@@ -188,16 +190,16 @@ class ToolInvocationRecord:
 
 
 def operation_id(run_id: str, turn: int, seq: int) -> str:
-    """The place of a call in its run: run, turn, number of the call in it."""
+    """Return the place of a call in its run: run, turn, and number of the call in the turn."""
     return f"{run_id}.{turn}.{seq}"
 
 
 @value_class
 class NativeCall:
-    """A call as the upstream sent it, beside the row of its execution.
+    """A call as the upstream sent it, stored beside the row of its execution.
 
-    ``payload`` is the JSON of the wire's own call object, fields that nobody here knows included.
-    This is content (rule R3), for people who look into a run; nothing is decided by it.
+    ``payload`` is the JSON of the wire's own call object, including fields that the proxy does not know.
+    This is content (rule R3), for people who inspect a run; no decision depends on it.
     """
 
     invocation_id: str
@@ -207,11 +209,11 @@ class NativeCall:
 
 @value_class
 class SuspendedTurn:
-    """A hidden part of a conversation, held until the client comes back.
+    """A hidden part of a conversation, kept until the client continues it.
 
-    ``key`` is a digest over the caller, the visible conversation and the exact set of the
-    client's call ids.  ``payload`` is the wire's own JSON; only the wire that wrote it reads it.
-    An ``ephemeral`` one is never written down: its client asked that nothing be stored.
+    ``key`` is a digest of the caller, the visible conversation and the exact set of the client's call ids.
+    ``payload`` is JSON in the wire's own format; only the wire that wrote it reads it.  An ``ephemeral``
+    turn is never written to the database, because its client asked to store nothing.
     """
 
     key: str
@@ -225,11 +227,11 @@ class SuspendedTurn:
 
 @value_class
 class HiddenTurns:
-    """The hidden turns behind one answer, to be put back when the client sends that answer again.
+    """The hidden turns behind one answer, to be restored when the client sends that answer again.
 
-    ``key`` is a digest over caller, model, tools, the visible conversation and the answer.
-    ``variant`` is a digest of ``payload``: one key with two variants says that the same visible
-    conversation came about in two ways, and then neither is put back (rule R4).
+    ``key`` is a digest of caller, model, tools, the visible conversation and the answer.  ``variant`` is a
+    digest of ``payload``.  If one key has two variants, the same visible conversation arose in two ways, and
+    neither is restored (rule R4).
     """
 
     key: str
@@ -243,11 +245,11 @@ class HiddenTurns:
 
 @value_class
 class ResponseRecord:
-    """A response of the Responses wire that server tools took part in: only we know it whole.
+    """A response of the Responses wire in which server tools took part: only the proxy has it whole.
 
-    ``id`` is the id the client was given.  ``response`` and ``input_items`` are the JSON of the
-    Response resource and of the list of its input items; ``continuation`` is the wire's own JSON
-    of what the next request has to go on with.  All three are content (rule R3).
+    ``id`` is the id that the client got.  ``response`` and ``input_items`` are the JSON of the Response
+    resource and of the list of its input items.  ``continuation`` is JSON in the wire's own format that the
+    next request continues from.  All three are content (rule R3).
     """
 
     id: str
@@ -261,9 +263,9 @@ class ResponseRecord:
 
 @value_class
 class KeptResult:
-    """A result too large to be shown at once, whole, for ``caller`` to read by its ``handle``.
+    """A whole result that was too large to be shown at once.  ``caller`` can read it by its ``handle``.
 
-    This is content (rule R3).  ``untrusted`` says that it is a stranger's text.
+    This is content (rule R3).  ``untrusted`` says that it is text from an outside source.
     """
 
     handle: str
@@ -276,10 +278,10 @@ class KeptResult:
 
 @value_class
 class KeptWire:
-    """The bytes of a run on both sides of the wire, as :mod:`proxy.server.taping.tape` writes them.
+    """The bytes of a run on both sides of the proxy, as :mod:`proxy.server.taping.tape` writes them.
 
-    This is content (rule R3).  ``size`` counts the bytes of bodies that are kept, and ``cut`` says that there
-    were more.
+    This is content (rule R3).  ``size`` counts the bytes of the stored bodies.  ``cut`` says that there were
+    more.
     """
 
     run_id: str
@@ -291,47 +293,48 @@ class KeptWire:
 
 
 class InvocationLog(Protocol):
-    """Where the runner puts one row per execution."""
+    """Stores the rows of executions; the runner writes one for each execution."""
 
     async def open_invocation(self, record: ToolInvocationRecord, *, durable: bool) -> None:
         """Write the row of an execution that is about to start.
 
-        With ``durable`` the call returns only when the row is committed (rule R1) and raises
-        :class:`~proxy.errors.StoreUnavailable` where it cannot be; otherwise the row is queued.
+        With ``durable``, return only when the row is committed (rule R1), and raise
+        :class:`~proxy.errors.StoreUnavailable` if it cannot be.  Otherwise queue the row.
         """
         ...
 
     def close_invocation(self, record: ToolInvocationRecord) -> None:
-        """Queue the final state of an opened execution.  Never waits, never raises."""
+        """Queue the final state of an opened execution.  Never wait, never raise."""
         ...
 
     def put_native_call(self, record: NativeCall) -> None:
-        """Keep a call as it came, as far as content may be kept at all.  Never waits, never raises."""
+        """Store a call as the upstream sent it, if the settings allow content to be kept.  Never wait or
+        raise."""
         ...
 
 
 class KeptResults(Protocol):
-    """Where results are kept that any process may be asked for."""
+    """Stores large results, which any process may be asked for."""
 
     def put_result(self, record: KeptResult) -> None:
-        """Queue a result, as far as content is kept at all; else memory has it.  Never waits."""
+        """Queue a result if content is kept at all, else hold it in memory.  Never wait."""
         ...
 
     async def find_result(self, handle: str, caller: str) -> KeptResult | None:
-        """The caller's own result of that handle, for :data:`RESULTS_KEPT_S`.
+        """Return the result of that handle if it is the caller's and younger than :data:`RESULTS_KEPT_S`.
 
-        Raises :class:`~proxy.errors.StoreError` where the record cannot be read.
+        Raise :class:`~proxy.errors.StoreError` if the record cannot be read.
         """
         ...
 
 
 class Limiter(Protocol):
-    """How many tool calls a caller may make."""
+    """Limits how many tool calls a caller may make."""
 
     async def hit(self, kind: Literal["tool_calls"], caller: str) -> float | None:
-        """Count one; ``None`` if within the limit, else the seconds until one is free again.
+        """Count one call.  Return ``None`` within the limit, else the seconds until one is free again.
 
-        Raises :class:`~proxy.errors.ToolFailure` where it cannot be counted and must be.
+        Raise :class:`~proxy.errors.ToolFailure` if the call cannot be counted but must be.
         """
         ...
 
@@ -341,7 +344,7 @@ class Meter(Limiter, Protocol):
 
     @property
     def counts_usage(self) -> bool:
-        """Whether tokens or cost are limited, so that usage has to be known."""
+        """Whether tokens or cost are limited, so that usage must be known."""
         ...
 
     @property
@@ -350,37 +353,38 @@ class Meter(Limiter, Protocol):
         ...
 
     def spend(self, tokens: int, cost: int) -> None:
-        """Count what was used; ``cost`` in billionths.  Never waits, never raises."""
+        """Count the usage; ``cost`` is in billionths.  Never wait, never raise."""
         ...
 
 
 class TokenVault(Protocol):
-    """Where tokens of connections outlive a process and are shared by all, sealed."""
+    """Stores the tokens of connections, encrypted, beyond the life of a process and for all processes."""
 
     def exclusive(self, name: str) -> AbstractAsyncContextManager[None]:
-        """A block that one process at a time is in for each name; raises StoreUnavailable."""
+        """Return a block that only one process at a time can enter for each name; raise StoreUnavailable."""
         ...
 
     async def load(self, name: str) -> bytes | None:
-        """What any process saved last under a name; raises :class:`~proxy.errors.StoreError`."""
+        """Return the last tokens that any process saved under a name; raise
+        :class:`~proxy.errors.StoreError`."""
         ...
 
     async def save(self, name: str, tokens: bytes) -> None:
-        """Keep tokens in place of the earlier ones, committed on return; raises StoreUnavailable."""
+        """Replace the tokens under a name; committed on return.  Raise StoreUnavailable."""
         ...
 
     async def forget(self, name: str) -> None:
-        """Delete what is kept under a name, committed on return; raises StoreUnavailable."""
+        """Delete the tokens under a name; committed on return.  Raise StoreUnavailable."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ClientKey:
-    """A client key that was made: what is known of it, and what it may do.
+    """A client key that was created, with what it may do.
 
-    ``digest`` is the keyed hash of its secret under the hash key that ``hashed_by`` names; the
-    secret itself is nowhere.  ``verify_key`` checks the tokens that it mints (Ed25519, 32 bytes);
-    ``None`` where it may mint none.  ``grants`` are the words of ``[keys.NAME]`` but the secret.
+    ``digest`` is the keyed hash of its secret, made with the hash key that ``hashed_by`` names.  The secret
+    itself is stored nowhere.  ``verify_key`` checks the tokens that the key mints (Ed25519, 32 bytes);
+    ``None`` if it may mint none.  ``grants`` are the fields of ``[keys.NAME]`` except the secret.
     """
 
     id: str
@@ -396,11 +400,11 @@ class ClientKey:
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """All client keys of a store at one moment, the oldest first, revoked ones too.
+    """All client keys of a store at one moment, oldest first, including revoked ones.
 
-    ``version`` grows with every change.  ``hash_keys`` are those that the store has, by their names;
-    a key whose hash key is missing cannot be checked.  ``ever_made`` stays true when the keys, or
-    all of the store, are gone; keys that were declared count too.
+    ``version`` grows with every change.  ``hash_keys`` are the hash keys of the store by name; a client key
+    whose hash key is missing cannot be checked.  ``ever_made`` stays true even if the keys, or the whole
+    store, are gone.  Declared keys count too.
     """
 
     version: int

@@ -1,6 +1,7 @@
 """Encrypted texts that clients carry for the proxy.  Only the proxy can read or make them.
 
-AES-256-GCM with a random nonce for each text.  A text is bound to its place: what it is, and for whom.
+The cipher is AES-256-GCM with a random nonce for each text.  A text is bound to its place: to what it is,
+and for whom.
 """
 
 import base64
@@ -22,25 +23,26 @@ class TextSeal:
     """Encrypts texts of one purpose, and decrypts those that come back.
 
     ``keys`` are 32 bytes each.  The first one encrypts; all of them decrypt, so that a key can be replaced.
-    ``purpose`` has at most 16 bytes; what is sealed for one does not open for another.
+    ``purpose`` has at most 16 bytes.  A text that is encrypted for one purpose cannot be decrypted for
+    another.
     """
 
     def __init__(self, keys: Sequence[bytes], purpose: bytes, version: bytes = b"\x01") -> None:
-        """``version`` is the first byte of what is sealed, and names its format."""
+        """``version`` is the first byte of an encrypted text, and identifies its format."""
         self._keys = keys
         self._purpose = purpose
         self._version = version
 
     def close(self, text: bytes, place: bytes) -> str:
-        """The encrypted text in base64; no two are equal, even of the same text.
+        """Return the encrypted text in base64; no two results are equal, even for the same text.
 
-        A run that is repeated gets the same one again for the same text and place.
+        A run that is replayed gets the same result again for the same text and place.
         """
         digest = hashlib.blake2b(place + b"\0" + text, digest_size=16).hexdigest()
         return drawn(f"sealed {digest}", lambda: self._close(text, place))
 
     def _close(self, text: bytes, place: bytes) -> str:
-        # Imported here: it takes 8 MiB of each process, and many never seal a text.
+        # Imported here because it takes 8 MiB of each process, and many processes never seal a text.
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         nonce = os.urandom(_NONCE_BYTES)
@@ -48,8 +50,8 @@ class TextSeal:
         return base64.b64encode(self._version + nonce + sealed).decode()
 
     def open(self, sealed: str, place: bytes) -> bytes | None:
-        """The text that :meth:`close` was given; ``None`` if it was changed, or sealed with another key or
-        for another place."""
+        """Return the text that :meth:`close` got; ``None`` if it was changed, or encrypted with another key
+        or for another place."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 

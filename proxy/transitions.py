@@ -10,14 +10,14 @@ Event = TypeVar("Event", bound=StrEnum)
 
 
 class IllegalTransition(RuntimeError):
-    """An event that cannot happen in the state in which it happened: a fault of the program."""
+    """An event happened in a state in which it is impossible: a defect of the program."""
 
 
 class Transitions(dict[tuple[State, Event], State]):
     """The next state by state and event.
 
-    What is not in the table raises :class:`IllegalTransition`; what is there is found without a call, as the
-    hash of a ``StrEnum`` is that of its text.
+    A missing pair raises :class:`IllegalTransition`.  A lookup calls no Python function, because the hash of
+    a ``StrEnum`` is that of its text.
     """
 
     __slots__ = ()

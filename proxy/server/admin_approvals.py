@@ -1,4 +1,4 @@
-"""``/admin/approvals``: lists approvals, and takes the decisions of administrators."""
+"""``/admin/approvals``: lists approvals and takes the decisions of administrators."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -34,9 +34,9 @@ _KNOWN: Final = ("approve", "reason", "arguments", "grant")
 
 
 def approval_to_json(approval: Approval, *, whole: bool = False) -> dict[str, Any]:
-    """An approval as plain JSON values; times are seconds since the epoch (UTC).
+    """Return an approval as plain JSON values; times are seconds since the epoch (UTC).
 
-    ``whole`` shows the exact arguments that run, with the tool's private fields.
+    ``whole`` adds the exact arguments that run, with the tool's private fields.
     """
     shown: dict[str, Any] = {
         "id": approval.id,
@@ -66,7 +66,8 @@ def approval_to_json(approval: Approval, *, whole: bool = False) -> dict[str, An
 
 
 def grant_to_json(grant: Grant, state: str) -> dict[str, Any]:
-    """A grant as plain JSON values; times are seconds since the epoch (UTC).  ``state`` is what it is now."""
+    """Return a grant as plain JSON values; times are seconds since the epoch (UTC). ``state`` is its present
+    state."""
     return {
         "id": grant.id,
         "object": "approval.grant",
@@ -91,7 +92,8 @@ def grant_to_json(grant: Grant, state: str) -> dict[str, Any]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object without duplicate members: parsers differ about which one of them counts."""
+    """Build a JSON object; raise ``ValueError`` for duplicate members, because parsers differ about which one
+    counts."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("duplicate member")
@@ -99,7 +101,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def verdict_of_body(raw: bytes) -> Verdict:
-    """The decision in a request body: only the JSON value ``true`` approves.
+    """Return the decision in a request body: only the JSON value ``true`` approves.
 
     Raises :class:`~proxy.errors.RequestError` (400).
     """
@@ -138,7 +140,7 @@ def verdict_of_body(raw: bytes) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class AdminApprovals:
-    """What administrators and approvers can do with approvals, by the admin API and on the page."""
+    """The actions of administrators and approvers on approvals, for the admin API and for the pages."""
 
     decisions: Decisions
 
@@ -151,9 +153,10 @@ class AdminApprovals:
         waiting: bool = False,
         over: bool = False,
     ) -> tuple[Sequence[dict[str, Any]], bool]:
-        """A page of approvals that ``decider`` may decide about, newest first, and whether there are more.
+        """Return a page of the approvals that ``decider`` may decide, newest first, and whether there are
+        more.
 
-        ``waiting`` and ``over`` limit it to those that can still be decided, or to all others.
+        ``waiting`` selects those that can still be decided, ``over`` all others.
 
         Raises :class:`~proxy.errors.StoreError`.
         """
@@ -168,21 +171,21 @@ class AdminApprovals:
         return [approval_to_json(one) for one in found[:limit]], len(found) > limit
 
     async def shown(self, approval_id: str, decider: Decider, *, content: bool) -> dict[str, Any]:
-        """One approval; ``content`` adds the exact arguments that run, and is logged.
+        """Return one approval; ``content`` adds the exact arguments that run, and this is logged.
 
         Raises :class:`~proxy.errors.RequestError` (404) and :class:`~proxy.errors.StoreError`.
         """
         approval = await self.decisions.find(approval_id, decider)
         if content:
-            # Before it is given out, so that nobody reads what the log does not tell of.
+            # Logged before the arguments go out, so that nobody reads them without an entry in the log.
             log_read(approval, decider)
         return approval_to_json(approval, whole=content)
 
     async def granted(
         self, query: Mapping[str, str], decider: Decider, *, limit: int, active: bool
     ) -> tuple[Sequence[dict[str, Any]], bool]:
-        """A page of grants of tools that ``decider`` is an approver of, newest first, and whether there are
-        more.  ``active`` limits it to those that let calls run now.
+        """Return a page of the grants for tools that ``decider`` may approve, newest first, and whether there
+        are more. ``active`` selects those that let calls run now.
 
         Raises :class:`~proxy.errors.StoreError`.
         """
@@ -192,7 +195,7 @@ class AdminApprovals:
         return [grant_to_json(one, grants.state(one)) for one in found[:limit]], len(found) > limit
 
     async def grant(self, grant_id: str, decider: Decider, *, revokes: bool = False) -> dict[str, Any]:
-        """One grant, after it was revoked if ``revokes``.
+        """Return one grant; ``revokes`` revokes it first.
 
         Raises :class:`~proxy.errors.RequestError` (404) and :class:`~proxy.errors.StoreError`.
         """
@@ -203,7 +206,7 @@ class AdminApprovals:
     async def decided(
         self, approval_id: str, decider: Decider, request: EdgeRequest, via: DecidedVia
     ) -> dict[str, Any]:
-        """Record the decision in the body of a request.
+        """Record the decision in the body of a request and return the approval.
 
         Raises :class:`~proxy.errors.RequestError` (400, 403, 404, 408, 409, 413) and
         :class:`~proxy.errors.StoreError`.
@@ -214,13 +217,13 @@ class AdminApprovals:
 
 
 def decider_of(key: Key) -> Decider:
-    """The holder of an administrator's or approver's key."""
+    """Return the decider for an administrator's or approver's key."""
     name = key.caller.name
     return Decider(f"key {name}", key=name, tools=("*",) if key.admin else key.approves)
 
 
 def log_read(approval: Approval, decider: Decider) -> None:
-    """Log that somebody reads the exact arguments of a call."""
+    """Log that an administrator or approver reads the exact arguments of a call."""
     log = structlog.get_logger("proxy.admin")
     log.warning(
         "approval_read", caller=decider.key or decider.name, approval_id=approval.id, tool=approval.tool

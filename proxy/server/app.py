@@ -1,6 +1,6 @@
-"""The composition root: from a configuration to a running application.
+"""The composition root: builds a running application from a configuration.
 
-Only here and in the parts of ``server/compose/`` are concrete wires, stores, upstreams and tools named.
+Only this module and ``server/compose/`` name concrete wires, stores, upstreams and tools.
 """
 
 import hashlib
@@ -57,9 +57,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class App:
-    """Services with their HTTP surface: what :class:`~proxy.server.serving.runner.EdgeRunner` runs.
+    """Services with their HTTP surface, run by :class:`~proxy.server.serving.runner.EdgeRunner`.
 
-    ``sessions`` are those of the web UI, ``None`` where it is not served.
+    ``sessions`` are those of the web UI; ``None`` if the UI is not served.
     """
 
     services: Services
@@ -77,11 +77,11 @@ class App:
 async def create_app(
     config: Config, *, overrides: Overrides | None = None, peers: Peers | None = None
 ) -> App:
-    """The application; closing it closes its services.  ``peers`` are other processes of the same port.
+    """Build the application; closing it closes its services. ``peers`` are other processes of the same port.
 
-    Raises what :func:`create_services` raises, and ConfigError for an allowed tool without its
-    credentials or a bound that bounds nothing, for a server that would admit other machines without
-    a key although nobody said so, and for an aiohttp that cannot serve safely.
+    Raises what :func:`create_services` raises. Raises ConfigError if an allowed tool lacks its credentials or
+    a bound has no effect. Raises it too if the server would admit other machines without a key and the
+    configuration does not say so, and if aiohttp cannot serve safely.
     """
     check_http_parser()
     services, authentication, hash_key = await _checked_services(config, overrides)
@@ -137,7 +137,7 @@ async def create_app(
 
 
 def _replays(services: Services) -> OfflineReplay:
-    """Replays runs of the record for the web UI, each with a server of its own."""
+    """Return an object that replays recorded runs for the web UI, each with its own server."""
 
     async def make(config: Config, overrides: Overrides) -> App:
         return await create_app(config, overrides=overrides)
@@ -148,8 +148,8 @@ def _replays(services: Services) -> OfflineReplay:
 async def _checked_services(
     config: Config, overrides: Overrides | None
 ) -> tuple[Services, Authentication, bytes]:
-    """What serves, who comes in, and the record's key for hashes; nothing stays open where one of them
-    cannot be had."""
+    """Return the services, the authentication and the record's hash key; close everything if one of them
+    fails."""
     services = await create_services(config, overrides=overrides, reap=True)
     try:
         faults = [*services.missing_connections(), *services.misplaced_bounds()]
@@ -158,18 +158,20 @@ async def _checked_services(
         services.registry.hold_to(services.check_catalog)
         authentication = await open_authentication(config, services.store)
         if config.keys:
-            # Their names may be gone from the configuration at the next start; that must open nothing.
+            # The next start may no longer have these names in its configuration; that must not open the
+            # server.
             await services.store.note_keys()
         _, hash_key = await services.store.hash_key()
         services.instruments.watch_loop()
         return services, authentication, hash_key
-    except BaseException:  # A start that is cancelled leaves nothing open either.
+    except BaseException:  # A cancelled start leaves nothing open either.
         await services.aclose()
         raise
 
 
 async def _item_keys(store: KeySource, hash_key: bytes) -> Sequence[bytes]:
-    """What signs and encrypts the items that clients carry: first the present key, then the old ones.
+    """Return the keys that sign and encrypt the items that clients carry: the present key first, then the old
+    ones.
 
     Raises :class:`~proxy.errors.StoreError`.
     """
@@ -179,7 +181,8 @@ async def _item_keys(store: KeySource, hash_key: bytes) -> Sequence[bytes]:
 
 
 async def open_authentication(config: Config, store: KeySource) -> Authentication:
-    """How clients come in; raises what :func:`~proxy.server.auth.authenticate.make_authentication` raises."""
+    """Set up how clients authenticate; raise what :func:`~proxy.server.auth.authenticate.make_authentication`
+    raises."""
     return await make_authentication(
         config.auth.mode,
         store,

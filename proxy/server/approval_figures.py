@@ -1,7 +1,8 @@
-"""What ``/metrics`` says of approvals.
+"""The metrics of approvals on ``/metrics``.
 
-Approvals are decided in this process, in another one or on the command line, and they expire by themselves.
-So what became of them is read from the record now and then.  Each is counted once, by the process that asked.
+An approval is decided in this process, in another one or on the command line, or it expires by itself. So
+this process reads the outcomes from the record at intervals. The process that asked for an approval counts
+it, once.
 """
 
 import asyncio
@@ -18,8 +19,7 @@ from proxy.errors import StoreError
 __all__ = ["MOST_FOLLOWED", "ApprovalFigures"]
 
 MOST_FOLLOWED: Final = 2048
-"""The most approvals whose outcome one process waits for; those asked for after that are counted as requested
-alone."""
+"""The most approvals whose outcome one process follows; later ones are counted only as requested."""
 
 _EVERY_S: Final = 10.0
 _AT_ONCE: Final = 100
@@ -28,7 +28,7 @@ _FOLLOWED_BYTES: Final = 2000
 
 
 class ApprovalFigures:
-    """Counts approvals.  One for each process that counts."""
+    """Counts approvals; each process that counts has one."""
 
     def __init__(
         self,
@@ -39,7 +39,8 @@ class ApprovalFigures:
         every_s: float = _EVERY_S,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """``count`` is told the tool and the outcome, ``waited`` the seconds until each decision."""
+        """``count`` is called with the tool and the outcome, ``waited`` with the seconds until each
+        decision."""
         self._log = log
         self._count = count
         self._waited = waited
@@ -51,7 +52,7 @@ class ApprovalFigures:
         declare("followed_approvals", self._cache_size)
 
     def told(self, kind: str, facts: Mapping[str, Any]) -> None:
-        """Take note of a step; see :data:`~proxy.relay.approvals.grants.OnApproval`."""
+        """Take note of an event of an approval; see :data:`~proxy.relay.approvals.grants.OnApproval`."""
         approval = facts.get("approval")
         if kind == "approval_grant_used":
             self._count(facts["tool"], "granted")
@@ -61,21 +62,22 @@ class ApprovalFigures:
                 self._followed[approval.id] = approval
 
     def figures(self) -> Mapping[str, float]:
-        """How many calls wait, of all processes on this record; see ``Sources`` of the metrics."""
+        """Return how many calls wait, over all processes on this record; see ``Sources`` of the metrics."""
         return {"toolrelay_approvals_pending": float(self._pending)}
 
     def start(self) -> None:
-        """Begin to look at the record now and then."""
+        """Start the task that reads the record at intervals."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="approval-figures")
 
     async def aclose(self) -> None:
-        """Look no more."""
+        """Stop the task."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
 
     async def look(self) -> None:
-        """Count what has changed since the last look; raises :class:`~proxy.errors.StoreError`."""
+        """Count what has changed since the last look; raise :class:`~proxy.errors.StoreError` if the record
+        fails."""
         self._pending = await self._log.count_waiting(None, self._now())
         ids = list(self._followed)
         for at in range(0, len(ids), _AT_ONCE):
@@ -93,7 +95,7 @@ class ApprovalFigures:
                 structlog.get_logger("proxy.approvals").warning("approvals_uncounted", reason=str(error))
 
     def _changed(self, before: Approval, after: Approval | None) -> None:
-        """Count what became of an approval; ``None`` if it is no longer on record."""
+        """Count the new status of an approval; ``after`` is ``None`` if it is no longer on record."""
         if after is None:
             del self._followed[before.id]
             return

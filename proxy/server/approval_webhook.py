@@ -1,8 +1,8 @@
 """The webhook of approvals: tells the operator's service that a call waits for a person.
 
-It only informs: the answer decides nothing, and the message has no secret and no link that acts.  Messages
-are signed as Standard Webhooks 1.0 says (https://www.standardwebhooks.com), so that its libraries can check
-them.
+It only informs: the service's response decides nothing, and the message has no secret and no link that acts.
+Messages are signed as in Standard Webhooks 1.0 (https://www.standardwebhooks.com), so that its libraries can
+verify them.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from proxy.tools.contract.capabilities import HttpFailure
 __all__ = ["MOST_QUEUED", "ApprovalWebhook", "signature"]
 
 MOST_QUEUED: Final = 256
-"""The most messages that wait in a process; further ones are not sent, and the log says so."""
+"""The most messages that wait in a process; the proxy drops further ones and logs each."""
 
 _TRIES: Final = 8
 _FIRST_WAIT_S: Final = 1.0
@@ -37,13 +37,13 @@ _MOST_ARGUMENTS: Final = 64 * 1024
 
 
 def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
-    """The header ``webhook-signature`` of a message; ``timestamp`` is in seconds since the epoch."""
+    """Return the header ``webhook-signature`` of a message; ``timestamp`` is in seconds since the epoch."""
     said = f"{message_id}.{timestamp}.".encode() + body
     return "v1," + base64.b64encode(hmac.digest(_key(secret), said, hashlib.sha256)).decode()
 
 
 def _key(secret: str) -> bytes:
-    """The bytes of a secret: after ``whsec_`` it is base64, as the libraries make it."""
+    """Return the bytes of a secret: after ``whsec_`` it is base64, the form that the libraries generate."""
     if secret.startswith(_ENCODED):
         with contextlib.suppress(binascii.Error):
             return base64.b64decode(secret.removeprefix(_ENCODED), validate=True)
@@ -58,10 +58,11 @@ class _Message:
 
 
 class ApprovalWebhook:
-    """Sends one message for each call that starts to wait, in order, beside the runs and never in their way.
+    """Sends one message for each call that starts to wait, in order, in its own task, so that no run waits
+    for it.
 
     Messages go to ``url`` at ``host`` over ``pool``, which checks the address that it connects to.
-    ``arguments`` adds the redacted arguments.  ``page`` is the page where people decide; empty for none.
+    ``arguments`` adds the redacted arguments. ``page`` is the page where people decide; empty for none.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class ApprovalWebhook:
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.approvals")
 
     def told(self, kind: str, facts: Mapping[str, Any]) -> None:
-        """Take note of what happened to an approval; see :data:`~proxy.relay.approvals.grants.OnApproval`.
+        """Queue a message if an approval was requested; see :data:`~proxy.relay.approvals.grants.OnApproval`.
 
         Returns at once.
         """
@@ -107,7 +108,7 @@ class ApprovalWebhook:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="approval-webhook")
 
     async def aclose(self) -> None:
-        """Stop sending; what waits is not sent."""
+        """Stop sending; queued messages are dropped."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -144,11 +145,12 @@ class ApprovalWebhook:
             try:
                 await self._deliver(message)
             except Exception:  # noqa: BLE001
-                # The boundary of this task: if it died, no later message would be sent.
+                # The boundary of this task: if it ended, no later message would be sent.
                 self._log.exception("approval_webhook_failed", approval_id=message.approval_id)
 
     async def _deliver(self, message: _Message) -> None:
-        """Send a message until it is taken, too old, or tried often enough."""
+        """Send a message; retry until the service accepts it, the approval expires, or the tries are used
+        up."""
         wait_s, reason = _FIRST_WAIT_S, ""
         for attempt in range(_TRIES):
             if self._now() >= message.expires_at:
@@ -174,7 +176,7 @@ class ApprovalWebhook:
         self._log.warning("approval_webhook_failed", approval_id=message.approval_id, reason=reason)
 
     async def _post(self, message: _Message) -> int:
-        # The id stays the same, so that a service can tell a repeated message.
+        # A retry keeps the id, so that a service can recognise a repeated message.
         message_id, timestamp = f"msg_{message.approval_id}", int(self._now())
         headers = {
             "webhook-id": message_id,

@@ -1,4 +1,4 @@
-"""Who sent a request, and what they may do: settled once, before anything else is read."""
+"""Who sent a request and what they may do. Both are settled before the proxy reads anything else."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -13,9 +13,9 @@ __all__ = ["Caller", "OwnBound", "Rights", "end_user_name"]
 
 @dataclass(frozen=True, slots=True)
 class OwnBound:
-    """What one argument may be for one caller: at ``path``, of the tools that fit ``tools``.
+    """One caller's limit on an argument: the value at ``path``, for the tools that match ``tools``.
 
-    ``setting`` is what it is written under.
+    ``setting`` is the name of the setting that has it.
     """
 
     setting: str
@@ -26,14 +26,14 @@ class OwnBound:
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What a caller may reach; without arguments: everything.
+    """What a caller may reach; by default, everything.
 
-    ``models`` are lists of patterns, and a model must fit one of each list; no list allows all.
-    ``upstreams`` of ``None`` are all.  ``tools`` are patterns beside the name of the setting that they
-    came from, one for each list that must allow a tool.  ``arguments`` are bounds beside those of
-    policy; all of them hold.  ``endpoints`` are patterns of paths below
-    ``/v1`` that are served beside inference.  With ``keyed`` only inference and ``endpoints`` are
-    served, and only the caller's own responses.  With ``shared`` several people come with one key.
+    ``models`` are lists of patterns; a model must match one pattern of each list, and without a list all
+    models are allowed. ``upstreams`` are names; ``None`` means all. ``tools`` are pairs ``(setting,
+    patterns)``, and each of these lists must allow a tool. ``arguments`` are bounds that hold in addition to
+    those of the policy. ``endpoints`` are patterns of paths below ``/v1`` that are served besides inference.
+    With ``keyed`` only inference and ``endpoints`` are served, and only the caller's own responses. With
+    ``shared`` several people use one key.
     """
 
     models: tuple[tuple[str, ...], ...] = ()
@@ -51,24 +51,25 @@ class Rights:
         object.__setattr__(self, "_hash", hash((narrowed, self.keyed, self.shared)))
 
     def __hash__(self) -> int:
-        """Worked out once: permissions are looked up by it with each request."""
+        """Return the hash, which is computed once: each request looks up its permissions by it."""
         return self._hash
 
 
 EVERYTHING: Final = Rights()
-"""The rights of those whom nothing is kept from."""
+"""The rights of callers that have no limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """One who was let in.
+    """A caller that was authenticated or let in.
 
-    ``name`` is what the record calls them: a client key's id, a digest of what a client sends
-    upstream itself, or ``"open"``.  ``counted_as`` is what limits count by: the key, or the address
-    where there are no keys.  ``limits`` are the caller's own; ``None`` where the general ones hold.
-    ``also_counted_as`` is the key behind a minted token, and ``also_limits`` are its limits: they hold
-    as well, for all its tokens together.  It is the address of one who brings a credential that is not
-    checked here, under the general limits.  ``end_user`` is the person that a token was made for.
+    ``name`` identifies the caller in the record: a client key's id, a digest of the credential that a client
+    sends to the upstream itself, or ``"open"``. Limits are counted by ``counted_as``: the key, or the address
+    if there are no keys. ``limits`` are the caller's own; ``None`` if the general ones hold.
+
+    ``also_counted_as`` is the key behind a minted token, and ``also_limits`` are the limits of that key; they
+    hold for all its tokens together. For a caller with a credential that the proxy does not check, it is the
+    address, under the general limits. ``end_user`` is the person that a token was made for.
     """
 
     name: str = "open"
@@ -81,5 +82,5 @@ class Caller:
 
 
 def end_user_name(user: str) -> str:
-    """What the record calls an end user, behind the key and a slash: 24 hexadecimal digits."""
+    """Return the name of an end user in the record, after the key and a slash: 24 hexadecimal digits."""
     return hashlib.blake2b(user.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()

@@ -1,4 +1,4 @@
-"""One request of the API, with all that is settled about it before its body is read."""
+"""One request of the API, with everything that is settled about it before its body is read."""
 
 from typing import NamedTuple
 
@@ -13,10 +13,11 @@ __all__ = ["Context"]
 
 
 class Context(NamedTuple):
-    """A request that was let in: it is complete when it is made, and nothing of it changes.
+    """An admitted request; it is complete when it is made, and nothing in it changes.
 
-    ``request`` is its HTTP, and ``facts`` are what is counted and logged of it.  ``target`` has its endpoint.
-    ``permissions`` are what its caller sees of models, upstreams and tools, and ``admission`` counts its use.
+    ``request`` is its HTTP, and ``facts`` are what metrics and logs say about it. ``target`` has its
+    endpoint. ``permissions`` are the models, upstreams and tools that its caller may use. ``admission``
+    counts its use.
     """
 
     request: EdgeRequest

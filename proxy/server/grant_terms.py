@@ -1,4 +1,5 @@
-"""The words of a grant, read alike from headers, messages, the admin API, the UI and the command line."""
+"""Reads the terms of a grant, in the same way from headers, messages, the admin API, the UI and the command
+line."""
 
 import re
 from collections.abc import Mapping
@@ -25,10 +26,11 @@ _LONGEST_VALUE: Final = 1000
 
 
 def read_terms(value: Any, at: str = "grant") -> GrantTerms:
-    """What a grant is to cover: how long (``for``), whether only this ``conversation``, and what
-    ``arguments`` may be, as in ``policy.arguments`` below the name of a tool.
+    """Read what a grant covers: how long (``for``), whether only this ``conversation``, and the limits on
+    ``arguments``, written as in ``policy.arguments`` below the name of a tool.
 
-    ``at`` is where the value stands.  Raises :class:`~proxy.errors.RequestError` (400) that names the field.
+    ``at`` is the place of the value, for messages. Raises :class:`~proxy.errors.RequestError` (400) that
+    names the field.
     """
     if not isinstance(value, dict):
         raise _fault(at, f"must be a JSON object like {GRANT_EXAMPLE}")
@@ -59,7 +61,7 @@ def _read_limits(value: Any, at: str) -> ArgumentLimits:
             at, f'must be an object of at most {_MOST_BOUNDS} limits like {{"amount": {{"max": 100}}}}'
         )
     try:
-        # Bounds are of a pattern of tools; the tool of a grant is that of its approval.
+        # Bounds belong to a pattern of tools; a grant is for the tool of its approval, so any pattern does.
         bounds = _BOUNDS.validate_python({"*": value})["*"]
     except ValidationError as error:
         first = error.errors()[0]

@@ -1,4 +1,4 @@
-"""What a run remembered, as plain JSON values: what was put back into its request, and why not more."""
+"""The memory of a run as plain JSON values: what was restored into its request, and why not more."""
 
 from typing import Any, cast
 
@@ -12,12 +12,12 @@ _UNKNOWN = "A later version of the proxy wrote this outcome."
 
 
 def memory_to_json(detail: RunDetail) -> dict[str, Any] | None:
-    """The "Memory" section of a run; ``None`` if nothing was looked up and no run goes on from it.
+    """Return the "Memory" section of a run; ``None`` if nothing was looked up and no run continues from it.
 
-    ``put_back`` has an entry for each earlier run whose hidden turns went into the request, ``outcomes`` a
-    number and a sentence for each outcome.  ``given_bytes`` is the size of the encrypted turn that the client
-    was given to carry, 0 for none.  ``continues`` is the id of the run that this one goes on from, or
-    ``None``, and ``continued_by`` are the runs that go on from this one.
+    ``put_back`` has an entry for each earlier run whose hidden turns were restored into the request.
+    ``outcomes`` has a number and a sentence for each outcome. ``given_bytes`` is the size of the encrypted
+    turn that the client was given to carry, 0 for none. ``continues`` is the id of the run that this one
+    continues from, or ``None``. ``continued_by`` are the runs that continue from this one.
     """
     run = detail.run
     if run.memory is None and not run.continues and not detail.continued_by:

@@ -1,4 +1,4 @@
-"""The record, as the configuration says: a part of what ``app.py`` composes that supervisors need, too."""
+"""Opens the record that the configuration names: the part of ``app.py`` that supervisors need, too."""
 
 from proxy.server.config.load import Config
 from proxy.store.base import Store
@@ -9,7 +9,7 @@ __all__ = ["open_record"]
 
 
 def open_record(config: Config, *, reap: bool = False, must_exist: bool = False) -> Store:
-    """The record, not started yet; with ``must_exist`` none is made, and NoRecord is raised for that."""
+    """Return the record, not started yet. With ``must_exist`` raise NoRecord instead of creating one."""
     settings = config.store
     options = StoreOptions(
         content=settings.content,

@@ -1,7 +1,7 @@
 """What the processes that serve one port can ask each other.
 
-A process says under a name what it has to tell, as bytes; any of them can have what all tell.  How the
-others are reached is not known here: a process that serves alone has none.
+A process publishes bytes under a name; any of the processes can collect what all of them publish. This module
+does not know how the others are reached: a process that serves alone has no others.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,14 +12,14 @@ import structlog
 __all__ = ["MAX_ANSWER", "Answers", "Peers"]
 
 MAX_ANSWER = 4 << 20
-"""Bytes that one process may tell under one name."""
+"""The most bytes that one process may publish under one name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the processes told, this one's own first; ``missing`` of them told nothing in time.
+    """The answers of the processes, this one's own first; ``missing`` is the number that gave none in time.
 
-    ``ended`` is what is left of those that have gone, where what they told is remembered.
+    ``ended`` are the last answers of processes that have ended, if they are kept.
     """
 
     bodies: tuple[bytes, ...] = ()
@@ -28,7 +28,7 @@ class Answers:
 
 
 AskOthers = Callable[[str, float], Awaitable[Answers]]
-"""(name, seconds) → what all others tell."""
+"""Called as ``(name, seconds)``; returns the answers of all other processes."""
 
 
 class Peers:
@@ -39,29 +39,30 @@ class Peers:
         self._tells: dict[str, Callable[[], bytes]] = {}
 
     def publish(self, name: str, give: Callable[[], bytes]) -> None:
-        """Answer to ``name`` with what ``give`` returns then: quickly, and at most ``MAX_ANSWER`` bytes."""
+        """Answer to ``name`` with what ``give`` returns at that time. It must be quick and at most
+        ``MAX_ANSWER`` bytes."""
         self._tells[name] = give
 
     @property
     def told(self) -> Sequence[str]:
-        """The names under which this process has something to tell."""
+        """The names that this process publishes."""
         return tuple(self._tells)
 
     def own(self, name: str) -> bytes | None:
-        """What this process tells; ``None`` where it has nothing, or too much."""
+        """Return this process's own answer; ``None`` if there is none, or it is too large or fails."""
         give = self._tells.get(name)
         if give is None:
             return None
         try:
             body = give()
-        # The boundary to whoever registered: a fault of theirs must not take the channel along.
+        # The boundary to the publisher: its fault must not break the channel.
         except Exception:  # noqa: BLE001
             structlog.get_logger("proxy.server").exception("peer_answer_failed", name=name)
             return None
         return body if len(body) <= MAX_ANSWER else None
 
     async def ask_all(self, name: str, *, within_s: float = 1.0) -> Answers:
-        """What every process tells under a name, after ``within_s`` seconds at the latest."""
+        """Return the answers of all processes to a name, within ``within_s`` seconds."""
         body = self.own(name)
         own = Answers((body,)) if body is not None else Answers(missing=1)
         if self.ask_others is None:

@@ -1,4 +1,4 @@
-"""What the status of a run means, in one sentence for people."""
+"""The meaning of a run's status, as one sentence for people."""
 
 from proxy.store.base import RunDetail
 
@@ -6,7 +6,7 @@ __all__ = ["meaning_of_run"]
 
 
 def meaning_of_run(detail: RunDetail) -> str:
-    """The status of a run as a sentence: what became of it, and what it waits for."""
+    """Return the status of a run as a sentence: how it ended, or what it waits for."""
     run = detail.run
     match run.status:
         case "running":

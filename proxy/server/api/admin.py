@@ -1,6 +1,6 @@
-"""``/admin``: the record, the tools and what waits for a person, for administrators.
+"""``/admin``: the record, the tools and the waiting approvals, for administrators.
 
-Nothing runs here, and nothing changes but by decisions about approvals and by the end of grants.
+No tool runs here. The only changes are decisions about approvals and revoked grants.
 """
 
 import asyncio
@@ -36,10 +36,10 @@ from proxy.tools.mcp.overview import ServerOverview
 __all__ = ["REPORT_S", "RUN_QUERY", "Admin", "json_answer", "page", "parse_query", "read_limit", "truth"]
 
 REPORT_S: Final = 10.0
-"""The longest that an administrator waits for the record."""
+"""The most seconds that an administrator waits for the record."""
 
 Overviews = Callable[[], Awaitable[Sequence[ServerOverview]]]
-"""How all MCP servers are now; raises :class:`~proxy.errors.StoreError`."""
+"""Returns the present state of all MCP servers; raises :class:`~proxy.errors.StoreError`."""
 
 _APPROVAL_ID: Final = re.compile(APPROVAL_ID)
 _GRANT: Final = re.compile(f"grants/{GRANT_ID}")
@@ -47,15 +47,16 @@ _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _MOST_PARAMETERS: Final = 20
 _LONGEST_VALUE: Final = 256
 RUN_QUERY: Final = query_of("/admin/runs")
-"""What a list of runs may be asked for."""
+"""The query parameters of a list of runs."""
 
 _TRUTH: Final = {"true": True, "false": False}
 
 
 class Admin:
-    """The administrators' paths.
+    """Answers the administrators' paths.
 
-    Each of them needs an administrator's key, on loopback too; those of approvals take an approver's as well.
+    Each of them needs an administrator's key, on loopback too; the paths of approvals also accept an
+    approver's.
     """
 
     def __init__(
@@ -82,10 +83,10 @@ class Admin:
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.admin")
 
     async def answer(self, request: EdgeRequest, facts: RequestFacts, target: Target) -> web.Response:
-        """Answer for a path of ``/admin`` or below.
+        """Answer a path at or below ``/admin``.
 
-        Raises :class:`~proxy.errors.RequestError`: 401 or 403 for all but administrators, whatever they
-        ask for; then 400, 404, 405, and 503 where the record cannot be read.
+        Raises :class:`~proxy.errors.RequestError`: 401 or 403 for everybody but administrators, on every
+        path. For administrators it raises 400, 404, 405, and 503 if the record cannot be read.
         """
         kind, slash, run_id = target.path.removeprefix("/admin").removeprefix("/").partition("/")
         decider = Decider("")
@@ -163,7 +164,7 @@ class Admin:
         if detail is None:
             raise _unknown(target)
         if content:
-            # Before it is given out, so that nobody reads what the log does not tell of.
+            # Logged before the content goes out, so that nobody reads it without an entry in the log.
             self._log.warning(
                 "content_read",
                 command="/admin/runs",
@@ -172,12 +173,12 @@ class Admin:
                 run_id=run_id,
                 messages=len(detail.messages),
             )
-        # A run may be many megabytes: no stream waits until it is written out.
+        # A run may be many megabytes: encoding it in a thread keeps the streams of other clients moving.
         return await asyncio.to_thread(json_answer, detail_to_json(detail, content=content))
 
     async def runs(self, query: Mapping[str, str]) -> dict[str, Any]:
-        """A page of runs, the newest first; ``before`` is the last id of the page before it, and ``id`` what
-        their ids begin with.
+        """Return a page of runs, newest first. ``before`` is the last id of the previous page, and ``id`` is
+        a prefix of the ids to list.
 
         Raises :class:`~proxy.errors.RequestError` (400) and :class:`~proxy.errors.StoreError`.
         """
@@ -188,12 +189,12 @@ class Admin:
             wanted = replace(wanted, caller=caller)
         runs = await self._store.list_runs(wanted)
         if not runs and wanted.before is not None and await self.find(wanted.before) is None:
-            # Purged meanwhile: an empty page would say that this was the end.
+            # Purged meanwhile: an empty page would look like the end of the list.
             raise RequestError(400, f"before: there is no run {wanted.before!r}.", param="before")
         return page([run_to_json(run) for run in runs[:limit]], more=len(runs) > limit)
 
     async def find(self, run_id: str) -> RunDetail | None:
-        """The run of exactly this id; the store would take the beginning of one, too."""
+        """Return the run with exactly this id; the store would also accept a prefix."""
         detail = await self._store.get_run(run_id) if _RUN_ID.match(run_id) else None
         return detail if detail is not None and detail.run.id == run_id else None
 
@@ -202,13 +203,14 @@ class Admin:
         return json_answer(await self.servers())
 
     async def servers(self) -> dict[str, Any]:
-        """Every MCP server with its tools, as their process told last.  Raises StoreError."""
+        """Return every MCP server with its tools, as their process last reported. Raises StoreError."""
         catalog = self._registry.current
         rows = [server_to_json(one, catalog, self._policy) for one in await self._servers()]
         return page(rows, more=False)
 
     def tools(self) -> dict[str, Any]:
-        """Every loaded tool; ``withheld`` says why models are not offered it, ``null`` that they are."""
+        """Return every loaded tool; ``withheld`` says why models are not offered it, or is ``null`` if they
+        are."""
         rows = []
         for spec in self._registry.current.tools():
             decision = self._policy.decide(spec)
@@ -221,14 +223,14 @@ class Admin:
 
 
 def _change_at(rest: str) -> str:
-    """The method that changes something at a path below ``/admin/approvals``; empty for none."""
+    """Return the method that changes something at a path below ``/admin/approvals``; empty if none does."""
     if rest == "grants":
         return ""
     return "DELETE" if rest.startswith("grants/") else "POST"
 
 
 def page(rows: Sequence[dict[str, Any]], *, more: bool) -> dict[str, Any]:
-    """A list as the API's own lists are; ``last_id`` is what the next page comes after."""
+    """Return a list in the form of the API's own lists; the next page starts after ``last_id``."""
     return {
         "object": "list",
         "data": rows,
@@ -247,7 +249,8 @@ def json_answer(value: dict[str, Any]) -> web.Response:
 
 
 def _encoded(value: dict[str, Any]) -> str:
-    """The same as one call of the encoder would give; in one call it would hold up all other threads."""
+    """Encode an object as one call of the encoder would; one call would block all other threads for too
+    long."""
     members = []
     for name, part in value.items():
         text = f"[{', '.join(map(to_line, part))}]" if isinstance(part, list) else to_line(part)
@@ -256,12 +259,12 @@ def _encoded(value: dict[str, Any]) -> str:
 
 
 def _unknown(target: Target) -> RequestError:
-    """The same for a path, an id that no run can have, and one that no run has."""
+    """Return the same error for an unknown path, an impossible run id and a run that does not exist."""
     return RequestError(404, f"There is no endpoint at {target.path[:100]}.", code="not_found")
 
 
 def parse_query(query: str, *known: str) -> dict[str, str]:
-    """The parameters of a query; raises RequestError for one that is unknown, twice there or too long."""
+    """Return the parameters of a query; raise RequestError for one that is unknown, repeated or too long."""
     found: dict[str, str] = {}
     try:
         pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_PARAMETERS, errors="strict")
@@ -286,7 +289,8 @@ def parse_query(query: str, *known: str) -> dict[str, str]:
 
 
 def read_limit(text: str | None) -> int:
-    """The number of rows that a query asks for; raises :class:`~proxy.errors.RequestError` (400)."""
+    """Return the number of rows that a query asks for; raise :class:`~proxy.errors.RequestError` (400) if
+    invalid."""
     if text is None:
         return DEFAULT_LIMIT
     if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= MOST_LIMIT):

@@ -1,6 +1,6 @@
-"""Counting the tokens of a request that has something of the proxy's in it.
+"""Counts the tokens of a request that contains items or choices of the proxy.
 
-The upstream is sent the chosen server tools themselves, and no encrypted turn, which it could not read.
+The upstream gets the chosen server tools themselves, and no encrypted turns, which it could not read.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _NAMED: Final = b'"toolrelay'
 
 
 class Counting(Passthrough):
-    """Answers for the endpoints that count tokens; ``wires`` are by the names of their dialects."""
+    """Answers the endpoints that count tokens; the keys of ``wires`` are the names of their dialects."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Counting(Passthrough):
         self._planner = planner
 
     def _prepared(self, context: Context, body: Body, route: Route) -> Body:
-        """The body with the tools that it chooses in place of what chose them.
+        """Return the body with the chosen tools in place of what chose them.
 
         Raises :class:`~proxy.errors.RequestError` as a request for an answer would.
         """

@@ -1,4 +1,4 @@
-"""Handing a request on: what an upstream sees of it, and the way of its answer back to the client."""
+"""Forwards requests: what an upstream gets of a request, and how its answer returns to the client."""
 
 import hashlib
 from collections.abc import AsyncIterator, Mapping
@@ -32,7 +32,7 @@ __all__ = ["Forwarder", "headers_of_runs"]
 
 
 class Forwarder:
-    """Hands requests on as they are, and pumps their answers back."""
+    """Forwards requests unchanged and pumps the answers back."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Forwarder:
         hooks: Hooks,
         wires: Mapping[str, Wire],
     ) -> None:
-        """``wires`` are those in which streams can be repaired, by the names of their dialects."""
+        """``wires`` are those whose streams can be repaired, by the names of their dialects."""
         self._wires = wires
         self._request_reader = request_reader
         self._clients = clients
@@ -52,10 +52,10 @@ class Forwarder:
     async def send(
         self, context: Context, body: Body | None, candidates: Candidates, caller: str = ""
     ) -> web.StreamResponse:
-        """Hand a request on to the first upstream that answers.
+        """Forward a request to the first upstream that answers.
 
-        ``body`` is what was read of it, and ``None`` where the client's is streamed.  ``caller`` is whose the
-        response will be.  Raises :class:`~proxy.errors.UpstreamError` where none of them answers.
+        ``body`` is the body if it was read; ``None`` streams the client's body. ``caller`` is the owner of
+        the response. Raises :class:`~proxy.errors.UpstreamError` if none of them answers.
         """
         while True:
             try:
@@ -64,14 +64,14 @@ class Forwarder:
                 continue
 
     async def send_by(self, context: Context, body: Body | None = None) -> web.StreamResponse:
-        """Hand on what decides nothing: to the first upstream that the caller may use."""
+        """Forward a request that chooses no upstream, to the first one that the caller may use."""
         route = default_route(context.permissions.router, context.target.endpoint.dialect)
         return await self.send(context, body, Candidates([route], NO_FALLBACK))
 
     async def send_to(
         self, context: Context, body: Body | None, route: Route, candidates: Candidates, caller: str
     ) -> web.StreamResponse:
-        """Hand a request on to one upstream; raises :class:`NextUpstream` where another may answer."""
+        """Forward a request to one upstream; raise :class:`NextUpstream` if another may answer."""
         endpoint = context.target.endpoint
         request, posts = context.request, context.request.method == "POST"
         upload = self._request_reader.upload(context) if body is None and request.body_exists else None
@@ -83,7 +83,7 @@ class Forwarder:
         relayed = client if body is None else self._clients.heard(client, body.raw)
         relayed.blank_out(route.served.secrets)
         try:
-            # A stream may stay open for long: what was asked is kept by nobody once it is answered.
+            # A stream may stay open for long, so no reference keeps the request alive once it is answered.
             response = await candidates.ask(
                 route, self._outgoing(context, body or upload, route, metered, last=candidates.last)
             )
@@ -116,7 +116,8 @@ class Forwarder:
         *,
         last: bool,
     ) -> UpstreamRequest:
-        """What an upstream is sent; with ``last`` a body is taken, since nobody else will be asked."""
+        """Build the request for an upstream; with ``last`` the body is released, since no other upstream will
+        be asked."""
         request, target, streams = context.request, context.target, context.target.endpoint.streams
         read = body if isinstance(body, Body) else None
         headers: Headers = self.headers(context, read, identity=streams or metered is not None)
@@ -130,19 +131,19 @@ class Forwarder:
             sent = body
             if (length := request.content_length) is not None:
                 headers = [*headers, ("Content-Length", str(length))]
-        # By place, which takes half of the time that names take.
+        # Positional arguments take half the time of keyword arguments.
         rooted = target.endpoint.dialect.rooted
         return UpstreamRequest(
             request.method, target.below or "", target.query, headers, sent, streams, rooted
         )
 
     def headers(self, context: Context, body: Body | None, *, identity: bool) -> HeaderSection:
-        """What of a request's headers an upstream may see; as :func:`forwardable`."""
+        """Return the request headers that an upstream may see; see :func:`forwardable`."""
         section = context.request.head[_going_up_read if identity else _going_up]
         if IDEMPOTENCY_KEY not in context.request.headers or not context.caller.rights.keyed:
             return section
-        # Many people come with one key of the provider's, which answers what has the same idempotency key
-        # with what it answered before.
+        # Many people share one key of the provider. It answers a repeated idempotency key with its earlier
+        # answer, so each person needs a different key.
         caller, is_person = self._request_reader.principal(context, body)
         people = people_named(body.payload if body is not None else {})
         if not is_person and not people:
@@ -156,7 +157,7 @@ class Forwarder:
 
 
 def _of_one(caller: str, people: str, value: str) -> str:
-    """A key that requests of one person alone have: who is called otherwise cannot send the same."""
+    """Return an idempotency key that belongs to one person: nobody with another name can send the same."""
     digest = hashlib.blake2b(digest_size=24)
     for part in (caller, people, value):
         said = part.encode("utf-8", "surrogatepass")
@@ -165,7 +166,7 @@ def _of_one(caller: str, people: str, value: str) -> str:
 
 
 def _going_up(head: Head) -> HeaderSection:
-    # Never by the list of names itself: it may leave out one that stands twice, and values do not.
+    # Names alone are not enough: the list of names may leave out one that stands twice, values do not.
     return forwardable(list(head.headers.items()), identity=False)
 
 
@@ -174,7 +175,8 @@ def _going_up_read(head: Head) -> HeaderSection:
 
 
 def headers_of_runs(head: Head) -> HeaderSection:
-    """What of a request's headers an upstream sees with each turn of a run."""
-    # A turn that goes on from a call is no repeat of the first, which is what a key on both would say.
+    """Return the request headers that an upstream sees with each turn of a run."""
+    # A turn that continues from a tool call does not repeat the first one, but the same idempotency key would
+    # say so.
     less = without(head[_going_up_read], "idempotency-key")
     return HeaderSection.of(less) if IDEMPOTENCY_KEY in head.headers else head[_going_up_read]

@@ -1,6 +1,6 @@
-"""What the server says of itself to anybody: what it is, at ``/``, and whether it is well.
+"""What the server tells everybody about itself: what it is, at ``/``, and whether it is healthy.
 
-It says the same whatever its mode is, and nothing that its reader does not know but what it is.
+The text is the same in every mode, and tells a reader nothing but what this server is.
 """
 
 import html
@@ -18,7 +18,7 @@ __all__ = ["front_page", "health", "nothing_here"]
 
 _WHAT: Final = "an OpenAI-compatible API"
 _OLLAMA: Final = "Ollama is running"
-"""What an Ollama server says of itself at ``/``."""
+"""The words of an Ollama server at ``/``."""
 _KEY: Final = (
     "the key that the operator of this server gave you, or the start token that the server printed; "
     "an open server accepts any value"
@@ -39,18 +39,18 @@ and the API key to {key}.
 <p>More is in {docs}.
 """
 _HEADERS: Final = {
-    # Nothing in it may run or load, or be framed by a page that wants it clicked.
+    # Nothing in the page may run or load, and no other page may frame it for clickjacking.
     "Content-Security-Policy": "default-src 'none'; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    # It names the address that its reader called.
+    # The page names the address that its reader called.
     "Cache-Control": "no-store",
     "Vary": "Accept",
 }
 
 
 def front_page(request: EdgeRequest) -> web.Response:
-    """A page for browsers, Ollama's own words for its clients, one JSON object for all others."""
+    """Return a page for browsers, Ollama's own words for its clients, one JSON object for all others."""
     base_url = _base_url(request)
     if "text/html" in request.headers.get(hdrs.ACCEPT, "").lower():
         text = _PAGE.format(what=_WHAT, base_url=html.escape(base_url), key=_KEY, docs=_DOCS)
@@ -62,7 +62,7 @@ def front_page(request: EdgeRequest) -> web.Response:
 
 
 def _asks_for_ollama(request: EdgeRequest) -> bool:
-    """Whether a client looks for an Ollama server: several take any other answer for none."""
+    """Return whether a client looks for an Ollama server: several accept no other answer from one."""
     accepted = request.headers.get(hdrs.ACCEPT, "").lower()
     return request.headers.get(hdrs.USER_AGENT, "").lower().startswith("ollama") or accepted.startswith(
         "text/plain"
@@ -70,7 +70,7 @@ def _asks_for_ollama(request: EdgeRequest) -> bool:
 
 
 def nothing_here(request: EdgeRequest, path: str) -> RequestError:
-    """What is said to a client outside of the API: most have a base URL that lacks its ``/v1``."""
+    """Return the error for a path outside of the API; most such clients have a base URL without ``/v1``."""
     base_url = _base_url(request)
     return RequestError(
         404,
@@ -82,7 +82,7 @@ def nothing_here(request: EdgeRequest, path: str) -> RequestError:
 
 
 def health(state: str) -> web.Response:
-    """A state for probes: 200 for ``ok``, else a 503 that the log names by its state."""
+    """Return a state for probes: 200 for ``ok``, else 503; the log names the failure by its state."""
     response = web.json_response({"status": state}, status=200 if state == "ok" else 503)
     if state != "ok":
         response[ERROR_CODE] = state.replace(" ", "_")
@@ -90,5 +90,5 @@ def health(state: str) -> web.Response:
 
 
 def _base_url(request: EdgeRequest) -> str:
-    """What a client would call: the address that this request was sent to, as far as it can be known."""
+    """Return the base URL for a client: the address that this request was sent to, as far as it is known."""
     return f"{own_origin(request.head)}/v1"

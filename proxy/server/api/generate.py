@@ -1,4 +1,4 @@
-"""What a model answers with server tools: planned for each upstream, then run or handed on."""
+"""Requests for a model's answer: planned for each upstream, then run with server tools or forwarded."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -41,13 +41,13 @@ from proxy.wires.wire import CrossableWire, Wire
 __all__ = ["Generate"]
 
 _NAMED = b'"toolrelay'
-"""What stands in a body that shows an item of ours again, or chooses a server tool."""
+"""Part of a body that repeats an item of the proxy or chooses a server tool."""
 _OUR_ID = b"_toolrelay"
-"""What stands in a body that shows an id of ours again."""
+"""Part of a body that repeats an id of the proxy."""
 
 
 class Generate:
-    """Answers for the endpoints of dialects whose wires can have server tools."""
+    """Answers the endpoints of dialects whose wires support server tools."""
 
     def __init__(
         self,
@@ -61,10 +61,10 @@ class Generate:
         history: bool,
         detached: DetachedRuns,
     ) -> None:
-        """``wires`` are by the names of their dialects, or what endpoints call their ``reader``; what is of
-        another is for ``passthrough``.
+        """``wires`` are by the names of their dialects, or by the ``reader`` of their endpoints;
+        ``passthrough`` answers all others.
 
-        ``history`` says whether the operator lets answers be looked up and remembered.
+        ``history`` says whether the operator lets the proxy look up and remember answers.
         """
         self._wires = wires
         crossable = {
@@ -89,7 +89,8 @@ class Generate:
         self._run_ids = new_ids("run_")
 
     async def answer(self, context: Context) -> web.StreamResponse:
-        """Read, plan, and run or hand on; see :class:`~proxy.server.api.pipeline.EndpointHandler`."""
+        """Read and plan the request, then run or forward it; see
+        :class:`~proxy.server.api.pipeline.EndpointHandler`."""
         endpoint = context.target.endpoint
         wire = self._wires.get(endpoint.reader or endpoint.dialect.name)
         if wire is None:
@@ -97,7 +98,7 @@ class Generate:
         body = await self._request_reader.read(context)
         check_counts(body.payload, len(body.raw))
         if endpoint.kind == "complete":
-            # An upstream of this dialect is sent the rest as it came.
+            # An upstream of this dialect gets the rest of the body unchanged.
             body = without_carried(wire, body)
         principal = self._request_reader.principal(context, body)
         if context.caller.rights.keyed:
@@ -122,7 +123,7 @@ class Generate:
         return await self._plan(context, self._ask(context, wire, body, principal, options, routes))
 
     async def _decide(self, principal: Principal, context: Context, heard: Heard | None) -> None:
-        """Take the decisions that a request's header and its conversation bring, as its caller's."""
+        """Apply the decisions in a request's header and conversation, in the name of its caller."""
         decider = Decider(principal.name, caller=principal.name, key=context.caller.name)
         for approval_id, verdict in decisions_of(context.request.head):
             await self._approvals.decide(approval_id, verdict, decider, "header")
@@ -130,7 +131,7 @@ class Generate:
             await take_answers(self._approvals, heard, decider, read_terms)
 
     def _routes(self, context: Context, wire: Wire, body: Body, options: RequestOptions) -> Sequence[Route]:
-        """The upstreams that may answer; of those, the ones that offer what the request chose."""
+        """Return the upstreams that may answer; if the request chose tools, those that offer them."""
         others = self._others[wire.dialect.name]
         routes = routes_of_model(context, self._prices, body.payload, others)
         chooses = (options.wanted and options.wanted.names) or _NAMED in body.raw
@@ -149,7 +150,7 @@ class Generate:
         options: RequestOptions,
         routes: Sequence[Route],
     ) -> Ask:
-        """The request without its HTTP."""
+        """Return the request without its HTTP."""
         request_id, key = context.facts.request_id, context.caller.name
         message = context.request.websocket
         return Ask(
@@ -163,7 +164,7 @@ class Generate:
         )
 
     async def _plan(self, context: Context, ask: Ask) -> web.StreamResponse:
-        """What the first upstream that answers makes of a request."""
+        """Return the answer of the first upstream that answers: run, composed or forwarded."""
         if (message := context.request.websocket) is not None:
             return await self._answer_message(context, ask, message)
         planning = self._planner.begin(ask)
@@ -180,7 +181,7 @@ class Generate:
     async def _answer_message(
         self, context: Context, ask: Ask, message: WebSocketMessage
     ) -> web.StreamResponse:
-        """The answer to a message of a WebSocket: always that of a run, which says what becomes of it."""
+        """Answer a message of a WebSocket, always with a run, because a run reports how it ended."""
         if message.generates:
             return await self._run(context, ask, await self._planner.job(self._planner.begin(ask)))
         client = self._clients.open(context, ask.identity.caller)
@@ -188,7 +189,7 @@ class Generate:
         return client.response
 
     async def _begin(self, context: Context, ask: Ask) -> web.StreamResponse:
-        """The first answer for a response in the background: what it is now, or its events."""
+        """Start a background response; answer with its present state or its events."""
         request = stored_request(ask, await self._tickets.of(context.caller))
         run = await self._background.start(ask, request)
         context.facts.run_id = run.run_id
@@ -202,7 +203,7 @@ class Generate:
         return client.response
 
     async def _resumed(self, context: Context, ask: Ask, asked: str) -> web.StreamResponse:
-        """The answer of a run that its client may leave and come back to, begun or resumed."""
+        """Answer with a run that its client may leave and come back to; start or resume it."""
         resumable, caller = self._resumable, ask.identity.caller
         resumable.check()
         request = same_request(context.target.path, ask.body.raw)
@@ -229,7 +230,7 @@ class Generate:
         return client.response
 
     async def _run(self, context: Context, ask: Ask, job: Job) -> web.StreamResponse:
-        """The answer that a run composes."""
+        """Answer with the response that a run composes."""
         run_id = context.facts.run_id = job.identity.run_id
         client = self._clients.open(context, job.identity.caller)
         client.set_header(RUN, run_id)
@@ -245,7 +246,7 @@ class Generate:
 
 
 def _is_background(context: Context, body: Body) -> bool:
-    """Whether a request asks for a response in the background."""
+    """Return whether a request asks for a response in the background."""
     creates = context.target.endpoint.creates == "response"
     return creates and body.payload.get("background") is True and context.request.websocket is None
 
@@ -253,15 +254,15 @@ def _is_background(context: Context, body: Body) -> bool:
 def _has_to_be_planned(
     context: Context, body: Body, routes: Sequence[Route], options: RequestOptions
 ) -> bool:
-    """Whether a request has to be planned: some upstream has tools for it, or earlier requests left something
-    with its client that it shows again: an id of ours, or items."""
+    """Return whether a request has to be planned: an upstream has tools for it, or it repeats ids or items
+    that earlier responses of the proxy gave its client."""
     permissions = context.permissions
     if context.request.websocket is not None:
         return True
     if context.target.endpoint.kind == "complete":
         return any(route.wire for route in routes)
     for route in routes:
-        # What is not asked in the request's own dialect has to be translated, and text may have to be read.
+        # A request in another dialect has to be translated, and the model's text may have to be parsed.
         if (
             route.wire
             or route.served.text_calls is not None

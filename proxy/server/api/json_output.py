@@ -1,7 +1,6 @@
-"""Runs, tools and MCP servers as plain JSON values: one shape for the command line and for ``/admin``.
+"""Runs, tools and MCP servers as plain JSON values, in one shape for the command line and for ``/admin``.
 
-What is on record is redacted before it gets there.  Content (messages) is another thing: it is
-shown only where it is asked for.
+What the record holds was redacted before it was stored. Content (messages) is shown only on request.
 """
 
 import json
@@ -48,7 +47,7 @@ _TOKENS = ("input_tokens", "output_tokens", "total_tokens")
 
 
 def run_to_json(run: RunRecord) -> dict[str, Any]:
-    """The run as plain JSON values; times are seconds since the epoch (UTC), cost is in units of the
+    """Return a run as plain JSON values; times are seconds since the epoch (UTC), cost is in units of the
     currency."""
     known: dict[str, Any] = {} if reported(run) else dict.fromkeys(_TOKENS)
     return (
@@ -67,30 +66,31 @@ def run_to_json(run: RunRecord) -> dict[str, Any]:
 
 
 def reported(counts: RunRecord | UsageRow) -> bool:
-    """Whether the upstream said of any turn what it used; without turns there is nothing to say."""
+    """Return whether the upstream reported the usage of any turn; also true if there are no turns."""
     return counts.unreported == 0 or counts.unreported < counts.turns
 
 
 def tokens_text(count: int, counts: RunRecord | UsageRow) -> str:
-    """A sum of tokens for people: ``-`` where nothing was reported, ``N+`` where only some was."""
+    """Return a sum of tokens for people: ``-`` if nothing was reported, ``N+`` if only some was."""
     if not reported(counts):
         return "-"
     return f"{count}+" if counts.unreported else str(count)
 
 
 def reported_cost(counts: RunRecord | UsageRow) -> int | None:
-    """The cost of the reported use; ``None`` if no model had a price or the use is unknown."""
+    """Return the cost of the reported usage; ``None`` if no model had a price or the usage is unknown."""
     return counts.cost if reported(counts) else None
 
 
 def costs_text(counts: RunRecord | UsageRow) -> str:
-    """A sum of costs for people, as :func:`tokens_text` has tokens."""
+    """Return a sum of costs for people, marked as in :func:`tokens_text`."""
     cost = reported_cost(counts)
     return cost_text(cost) + ("+" if cost is not None and counts.unreported else "")
 
 
 def detail_to_json(detail: RunDetail, *, content: bool = False) -> dict[str, Any]:
-    """The run with its turns and invocations; with ``content`` its messages, and its calls as they came."""
+    """Return a run with its turns and invocations; ``content`` adds its messages and its calls as the model
+    wrote them."""
     answer: dict[str, Any] = {
         "run": run_to_json(detail.run),
         "meaning": meaning_of_run(detail),
@@ -117,7 +117,7 @@ def detail_to_json(detail: RunDetail, *, content: bool = False) -> dict[str, Any
 
 
 def usage_to_json(by: Sequence[UsageKey], row: UsageRow) -> dict[str, Any]:
-    """A group of a report; a day is a date (UTC), and ``id`` tells groups of one report apart."""
+    """Return a group of a report. A day is a date (UTC), and ``id`` is unique within the report."""
     group: dict[str, Any] = {
         key: (_EPOCH + timedelta(days=int(value))).isoformat() if key == "day" else value
         for key, value in zip(by, row.group, strict=True)
@@ -132,7 +132,7 @@ def usage_to_json(by: Sequence[UsageKey], row: UsageRow) -> dict[str, Any]:
 
 
 def tool_to_json(spec: ToolSpec, decision: Decision) -> dict[str, Any]:
-    """A tool as a model would see it, and what policy says of it by which rule."""
+    """Return a tool as a model would see it, with the policy's decision and its rule."""
     return {
         "id": spec.name,
         "name": spec.name,
@@ -146,11 +146,11 @@ def tool_to_json(spec: ToolSpec, decision: Decision) -> dict[str, Any]:
 
 
 def server_to_json(one: ServerOverview, catalog: Catalog, policy: Policy) -> dict[str, Any]:
-    """An MCP server with its tools; ``withheld`` says why models are not offered one, ``null`` that they are.
+    """Return an MCP server with its tools; ``withheld`` says why models are not offered one, or is ``null``.
 
-    No argument of a command and no query of an address is in it: either may hold a secret.  A changed
-    tool has ``pinned``, ``current`` and ``difference`` (lines with ``-`` or ``+`` before them) where its
-    server's present definition is known.  All of it is a stranger's text.
+    It leaves out the arguments of a command and the query of an address: either may hold a secret. A changed
+    tool has ``pinned``, ``current`` and ``difference`` (lines that begin with ``-`` or ``+``) if its server's
+    present definition is known. All of this text comes from the MCP server and is not trusted.
     """
     status = one.status
     name, version = status.server_info
@@ -180,7 +180,7 @@ def server_to_json(one: ServerOverview, catalog: Catalog, policy: Policy) -> dic
 
 
 def _changes(tool: ToolOverview) -> dict[str, Any]:
-    """What a changed tool was, and is."""
+    """Return the pinned and the present definition of a changed tool."""
     if tool.pinned is None or tool.current is None:
         return {}
     return {
@@ -203,7 +203,7 @@ def _withheld(tool: ToolOverview, server: Server, catalog: Catalog, policy: Poli
 
 
 def _reached_by(server: Server) -> str:
-    """The program, or the address without what may be secret in it."""
+    """Return the program, or the address without the parts that may be secret."""
     if server.command:
         return server.command
     parts = urlsplit(server.url)
@@ -211,10 +211,11 @@ def _reached_by(server: Server) -> str:
 
 
 def to_line(value: Any) -> str:
-    """JSON on one line and in ASCII, so that a terminal shows it and obeys none of it.
+    """Return JSON on one line and in ASCII, so that a terminal shows control characters and does not obey
+    them.
 
-    It takes what a record may hold and other encoders refuse: large numbers, lone surrogates,
-    mappings of any kind; and names the rest by its ``str``.
+    It accepts what a record may hold and other encoders refuse: large numbers, lone surrogates and mappings
+    of any kind. All other objects become their ``str``.
     """
     return json.dumps(value, default=_plain)
 
@@ -224,7 +225,7 @@ def _plain(value: Any) -> Any:
 
 
 def _duration(record: TurnRecord | ToolInvocationRecord) -> dict[str, float | None]:
-    """How many seconds something took; nothing for what never came to an end."""
+    """Return how many seconds something took; ``None`` if it never ended."""
     ended_at = record.ended_at
     return {"duration_s": None if ended_at is None else max(0.0, ended_at - record.started_at)}
 

@@ -1,4 +1,4 @@
-"""Requests that may change an upstream for all its users.  Only keys that name the path may send them."""
+"""Requests that may change an upstream for all its users. Only keys that name the path may send them."""
 
 from aiohttp import web
 
@@ -11,15 +11,15 @@ __all__ = ["Managed"]
 
 
 class Managed:
-    """Answers for paths that pull, make, copy or delete models, and for those that nobody knows."""
+    """Answers paths that pull, create, copy or delete models, and paths that no dialect knows."""
 
     def __init__(self, passthrough: EndpointHandler) -> None:
         self._passthrough = passthrough
 
     async def answer(self, context: Context) -> web.StreamResponse:
-        """Refuse it, or hand it on; see :class:`~proxy.server.api.pipeline.EndpointHandler`.
+        """Refuse or forward the request; see :class:`~proxy.server.api.pipeline.EndpointHandler`.
 
-        Raises :class:`~proxy.errors.RequestError` (403), whoever may come in without a key too.
+        Raises :class:`~proxy.errors.RequestError` (403), also for callers that need no key.
         """
         below, rights = context.target.below or "", context.caller.rights
         if not any(fits(below, pattern) for pattern in rights.endpoints):

@@ -1,4 +1,4 @@
-"""Which models there are, over all upstreams: one list of what they all serve, in the client's dialect."""
+"""Lists the models of all upstreams as one list, in the client's dialect."""
 
 import asyncio
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ _MAX_BYTES = 8 * 1024 * 1024
 
 
 class Models:
-    """Answers which models there are."""
+    """Answers requests for models."""
 
     def __init__(self, forwarder: Forwarder, request_reader: RequestReader, prices: Prices) -> None:
         self._forwarder = forwarder
@@ -37,7 +37,8 @@ class Models:
         self._prices = prices
 
     async def answer(self, context: Context) -> web.StreamResponse:
-        """The models that the caller may use; see :class:`~proxy.server.api.pipeline.EndpointHandler`."""
+        """Return the models that the caller may use; see
+        :class:`~proxy.server.api.pipeline.EndpointHandler`."""
         router, endpoint = context.permissions.router, context.target.endpoint
         dialect = _dialect(context)
         if endpoint.action == "show":
@@ -62,7 +63,8 @@ class Models:
         return web.Response(body=orjson.dumps(found), content_type="application/json")
 
     async def _shown(self, context: Context, router: Router) -> web.StreamResponse:
-        """What Ollama's clients ask of one model: from its own upstream if that speaks their dialect."""
+        """Answer Ollama's ``show`` request for one model: its upstream answers if it speaks that dialect,
+        else the proxy."""
         body = await self._request_reader.read(context)
         named = body.payload.get("model") or body.payload.get("name")
         older = isinstance(named, str) and body.payload.get("model") != named
@@ -72,7 +74,7 @@ class Models:
         dialect = context.target.endpoint.dialect
         route = routes_of_model(context, self._prices, body.payload, tuple(BY_WIRE))[0]
         if dialect.wire in route.served.wires:
-            # The name of the field that older clients use is not read everywhere.
+            # Not every upstream reads the field's name that older clients use.
             route = replace(route, renamed=route.renamed or older)
             return await self._forwarder.send(context, body, Candidates.of([route], body.payload))
         headers = self._forwarder.headers(context, None, identity=True)
@@ -85,7 +87,8 @@ class Models:
 
 
 def _dialect(context: Context) -> Dialect:
-    """The client's dialect: several list their models at one path, and are told apart by their headers."""
+    """Return the client's dialect: several dialects list their models at one path and differ in their
+    headers."""
     own = context.target.endpoint.dialect
     headers = context.request.headers
     return next(
@@ -101,15 +104,15 @@ def _dialect(context: Context) -> Dialect:
 
 
 def _lists(served: ServedUpstream, own: Dialect) -> ModelLists:
-    """The form in which an upstream lists its models: the client's own, if it speaks that."""
+    """Return the form in which an upstream lists its models: the client's own if the upstream speaks it."""
     spoken = [BY_WIRE[wire].models for wire in sorted(served.wires)]
     return own.models if own.models in spoken else spoken[0]
 
 
 async def _list_models(router: Router, dialect: Dialect, headers: Headers) -> Any:
-    """One list of the models that are served, under the names that clients use, each once.
+    """Return one list of the served models under the names that clients use, each once.
 
-    An upstream that does not answer is left out.  Raises :class:`UpstreamError` where none does.
+    It leaves out upstreams that do not answer. Raises :class:`UpstreamError` if none answers.
     """
     models, failures = await _gather(router, dialect, headers)
     if failures and len(failures) == len(router.served):
@@ -118,10 +121,10 @@ async def _list_models(router: Router, dialect: Dialect, headers: Headers) -> An
 
 
 async def _find_model(router: Router, dialect: Dialect, model: str, headers: Headers) -> Any:
-    """One model by the name that clients use.
+    """Return one model by the name that clients use.
 
-    Raises :class:`RequestError` (404) for any other, and :class:`UpstreamError` where an upstream that may
-    serve it does not answer: nobody knows then that there is no such model.
+    Raises :class:`RequestError` (404) for any other. Raises :class:`UpstreamError` if an upstream that may
+    serve it does not answer, because then the model may still exist.
     """
     if router.permits(model):
         models, failures = await _gather(router, dialect, headers)
@@ -139,7 +142,7 @@ async def _find_model(router: Router, dialect: Dialect, model: str, headers: Hea
 
 
 async def _running(router: Router, dialect: Dialect, path: str, headers: Headers) -> Any:
-    """The models that servers of the client's dialect have in memory; others do not tell."""
+    """Return the models that upstreams of the client's dialect have in memory; others do not report this."""
     asked = [served for served in router.served if dialect.wire in served.wires]
     answers = await asyncio.gather(*(_ask(served, dialect.models, path, headers) for served in asked))
     models: dict[str, dict[str, Any]] = {}
@@ -152,7 +155,7 @@ async def _running(router: Router, dialect: Dialect, path: str, headers: Headers
 async def _gather(
     router: Router, dialect: Dialect, headers: Headers
 ) -> tuple[dict[str, dict[str, Any]], list[tuple[ServedUpstream, UpstreamError]]]:
-    """The models that are served, by name; and the upstreams that did not say theirs, with why."""
+    """Return the served models by name, and the upstreams that did not list theirs, each with its error."""
     lists = [_lists(served, dialect) for served in router.served]
     answers = await asyncio.gather(
         *(_ask(served, own, own.path, headers) for served, own in zip(router.served, lists, strict=True))
@@ -176,7 +179,7 @@ async def _gather(
 async def _ask(
     served: ServedUpstream, lists: ModelLists, path: str, headers: Headers
 ) -> Mapping[str, dict[str, Any]] | UpstreamError:
-    """The upstream's models by their names, or why it did not say."""
+    """Return the upstream's models by name, or the error if it did not list them."""
     try:
         request = UpstreamRequest("GET", path, headers=headers, rooted=lists.rooted)
         response = await served.upstream.open(request)
@@ -191,7 +194,7 @@ async def _ask(
             f"The upstream answered the request for its models with status {response.status}."
         )
     if served.secrets is not None:
-        # What is composed here passes no stream that would take our key out.
+        # This response is built here and passes no stream that would remove the operator's key.
         body = served.secrets.blanked(body)
     try:
         return lists.read(orjson.loads(body))
@@ -202,7 +205,7 @@ async def _ask(
 def _shown(
     served: ServedUpstream, lists: ModelLists, models: Mapping[str, dict[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """The models this upstream serves to clients; a renamed one needs not be on its list."""
+    """Return the models that this upstream serves to clients; a renamed one need not be on its list."""
     if served.renamed is None:
         return {name: model for name, model in models.items() if served.shown_name(name) is not None}
     owner = served.upstream.name
@@ -215,7 +218,7 @@ def _shown(
 def _renamed(
     served: ServedUpstream, lists: ModelLists, models: Mapping[str, dict[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Those of an upstream's models that it serves to clients, under the names that these use."""
+    """Return the models of an upstream that it serves to clients, under the names that clients use."""
     shown = {name: served.shown_name(name) for name in models}
     return {
         name: {**models[model], **dict.fromkeys(lists.names, name)}

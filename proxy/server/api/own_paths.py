@@ -1,4 +1,4 @@
-"""What the proxy answers for itself outside of the API: its pages, probes, metrics, administration, UI."""
+"""Answers the proxy's own paths outside of the API: pages, probes, metrics, administration, UI."""
 
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -20,20 +20,20 @@ __all__ = ["OwnPaths", "Surface"]
 
 
 class Surface(Protocol):
-    """What answers for some paths of its own: the web UI."""
+    """A part that answers some paths itself: the web UI."""
 
     def serves(self, target: Target) -> bool:
-        """Whether a path is one of them."""
+        """Return whether it answers this path."""
         ...
 
     async def answer(self, request: EdgeRequest, facts: RequestFacts, target: Target) -> web.StreamResponse:
-        """The response; raises :class:`~proxy.errors.RequestError`."""
+        """Return the response; raise :class:`~proxy.errors.RequestError` for a refused request."""
         ...
 
 
 class OwnPaths:
-    """Answers what is below no prefix of a dialect.  Without a ``snapshot`` there are no metrics, without
-    ``ui`` no pages."""
+    """Answers the paths that are below no prefix of a dialect. Without a ``snapshot`` it serves no metrics,
+    without ``ui`` no pages."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class OwnPaths:
         self._errors = ErrorPages()
 
     async def answer(self, request: EdgeRequest, facts: RequestFacts, target: Target) -> web.StreamResponse:
-        """The response; raises :class:`~proxy.errors.RequestError` (404) where there is nothing."""
+        """Return the response; raise :class:`~proxy.errors.RequestError` (404) if there is no such path."""
         if request.method in ("GET", "HEAD"):
             if target.path == "/":
                 return front_page(request)

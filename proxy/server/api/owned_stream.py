@@ -1,7 +1,8 @@
-"""A response to a client whose id is noted as the client's own, while its bytes pass untouched.
+"""A response whose id is recorded as the client's own, while its bytes pass unchanged.
 
-A client goes on from its response as soon as it has all of it, and may reach another process.  So where
-there are others, what ends the response waits until the note is where they find it.
+A client continues from a response as soon as it has all of it, and its next request may reach another
+process. So if there are other processes, the end of the response waits until the note of the owner is
+committed.
 """
 
 import re
@@ -33,22 +34,22 @@ from proxy.wires.stream.sse import SSEParser, decode_event
 __all__ = ["AnyClientStream", "ClientStreams", "OwnedClientStream"]
 
 _MOST_EVENTS: Final = 256
-"""Events before the one that says it: nobody sends as many."""
+"""The most events that are searched for the id; no upstream sends as many before it."""
 _MAX_BYTES: Final = 8 << 20
-"""How much of a response is read for its id; it is in the first event, or in the object."""
+"""The most bytes of a response that are searched for its id, which is in the first event or in the object."""
 
 _ENDING: Final = re.compile(rb"response\.(?:completed|incomplete|failed)")
-"""In the event after which a client need not wait for the stream's end."""
+"""Marks the event after which a client need not wait for the stream's end."""
 
 _MOST_READ_AT_END: Final = 50_000
-"""Values of an object whose end nobody announced, which is read on the loop."""
+"""The most values of an object that is read on the event loop, when the response ends without notice."""
 _OVERLAP: Final = 32
-"""Bytes of a piece that may be the beginning of such a word."""
+"""The last bytes of a piece that are kept, because an end event's name may begin in them."""
 
 
 class OwnedClientStream(HttpClientStream):
-    """``own`` is called once with the id of the response: before the event that says it goes out, or
-    before the end of an object does.  With ``settle`` the end goes out when that was waited for."""
+    """A response to a client that notes its own id. It calls ``own`` once with the id: before the event with
+    the id goes out, or before the end of an object does. With ``settle`` the end waits for that first."""
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class OwnedClientStream(HttpClientStream):
 
     def _push_on(self, data: bytes, last: bool) -> Awaitable[None] | None:
         wait = super()._push(data, last)
-        # While the id is looked for, or its note is not committed, each piece has to come by here.
+        # While the id is unknown, or its note is not committed, each piece has to pass through here.
         self._flows = self._flows and not (self._looking or self._pending)
         return wait
 
@@ -114,7 +115,7 @@ class OwnedClientStream(HttpClientStream):
             await wait
 
     def _ends(self, data: bytes) -> bool:
-        """Whether a piece may say that the response is over, however the stream is cut."""
+        """Return whether a piece may end the response, even if an event's name is cut between two pieces."""
         seen = self._before + data
         self._before = seen[-_OVERLAP:]
         return _ENDING.search(seen) is not None
@@ -129,7 +130,7 @@ class OwnedClientStream(HttpClientStream):
         self._pending = False
 
     def _noted(self, committed: bool) -> None:
-        # What was lost for good is found by nobody, however long its client waits.
+        # Waiting would not help: a note that is lost stays lost.
         self._pending = False
 
     def _look(self, data: bytes) -> None:
@@ -155,7 +156,7 @@ class OwnedClientStream(HttpClientStream):
                 self._stop()
             return
         self._seen += data
-        # Every piece may end as an object does: to read all of it each time would cost its square.
+        # Every piece may end like an object. Parsing all of it each time would take quadratic time.
         if str(self._size) == self._length or (self._size >= self._again and data.rstrip().endswith(b"}")):
             self._again = 2 * self._size
             self._read(bytes(self._seen))
@@ -165,7 +166,7 @@ class OwnedClientStream(HttpClientStream):
         super().finish()
 
     def _look_once_more(self) -> None:
-        """Read an object of which nobody knew that it was whole."""
+        """Read an object that was not known to be complete before the response ended."""
         if self._looking and self._seen:
             self._found(_object_in(bytes(self._seen), _MOST_READ_AT_END))
 
@@ -176,7 +177,7 @@ class OwnedClientStream(HttpClientStream):
             self._found(_object_in(text))
 
     def _found(self, said: dict[str, Any] | None) -> None:
-        """Note the id of the response in an event or an object, if one is there."""
+        """Take note of the response's id in an event or an object, if it has one."""
         if said is None or not self._looking:
             return
         response = said.get("response", said)
@@ -193,7 +194,7 @@ class OwnedClientStream(HttpClientStream):
 
 
 def _object_in(text: bytes, most_values: int = MOST_READ_VALUES) -> dict[str, Any] | None:
-    """The JSON object that a text is, if it holds no more values than that."""
+    """Return the JSON object in a text; ``None`` if it is none or has more than ``most_values`` values."""
     if count_values(text, most_values) > most_values:
         return None
     try:
@@ -212,7 +213,8 @@ AnyClientStream = HttpClientStream | WebSocketStream
 
 
 class ClientStreams:
-    """Makes the responses to clients.  ``listen`` hears what is answered to bodies that are read."""
+    """Makes the responses to clients. ``listen`` gets the answers to requests whose bodies the proxy
+    reads."""
 
     def __init__(
         self,
@@ -231,14 +233,14 @@ class ClientStreams:
         self._listen = listen
 
     def open(self, context: Context, caller: str) -> AnyClientStream:
-        """A response to a client; one that is read for its id where that is to be noted as the caller's."""
+        """Open a response to a client; it notes its id if the proxy records whose response it is."""
         request, endpoint = context.request, context.target.endpoint
         sent = {"x-request-id": context.facts.request_id, "Server": "toolrelay"}
         if request.page_headers:
             sent.update(request.page_headers)
         own: Own | None = None
         if caller and endpoint.creates == "response" and context.caller.rights.keyed:
-            # What the upstream keeps under our key is this caller's from now on, and nobody else's.
+            # The upstream keeps this response under the proxy's key; from now on only this caller may use it.
             own = partial(self._note_owner, caller)
         elif endpoint.creates == "conversation":
             own = partial(self._note_thread, self._principals.of(request, context.caller, {}).name)
@@ -254,7 +256,8 @@ class ClientStreams:
         return client
 
     def heard(self, client: ClientStream, asked: bytes) -> ClientStream:
-        """The same response, and who listens is told of it; ``asked`` is the request's body."""
+        """Return the response, with the listener attached if there is one; ``asked`` is the request's
+        body."""
         return client if self._listen is None else TeeStream(client, self._listen(asked))
 
     def _note_owner(self, caller: str, response_id: str, noted: Callable[[bool], None]) -> None:

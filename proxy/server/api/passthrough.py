@@ -1,4 +1,4 @@
-"""What has no server tools: read only as far as it takes to know where it goes, and handed on."""
+"""Requests without server tools: read only as far as routing needs it, and forwarded."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -23,7 +23,7 @@ _FORM: Final = "multipart/form-data"
 
 
 class Passthrough:
-    """Answers for all endpoints that nothing else answers for."""
+    """Answers all endpoints that have no other handler."""
 
     def __init__(self, request_reader: RequestReader, forwarder: Forwarder, prices: Prices) -> None:
         self._request_reader = request_reader
@@ -31,7 +31,7 @@ class Passthrough:
         self._prices = prices
 
     async def answer(self, context: Context) -> web.StreamResponse:
-        """Hand a request on; see :class:`~proxy.server.api.pipeline.EndpointHandler`."""
+        """Forward a request; see :class:`~proxy.server.api.pipeline.EndpointHandler`."""
         request, target, endpoint = context.request, context.target, context.target.endpoint
         reads = must_read(context.caller.rights, request, target)
         if target.deployment and request.method != "POST":
@@ -43,7 +43,7 @@ class Passthrough:
                 await self._request_reader.check_rights(
                     context, body, self._request_reader.principal(context, body)
                 )
-            # Limits do not change who answers.
+            # Limits do not change which upstream answers.
             routes = self._routes(context, body, routed=reads or not counted)
             body = self._prepared(context, body, routes[0])
             return await self._forwarder.send(context, body, Candidates.of(routes, body.payload))
@@ -52,22 +52,22 @@ class Passthrough:
         check_query(context, [default_route(context.permissions.router, endpoint.dialect)])
         if endpoint.body == "form" and request.content_type == _FORM:
             return await self._forwarder.send_by(context)
-        # Nothing goes up that two readers could take for two things.
+        # The body is read as strict JSON: two parsers must not read it in two ways.
         return await self._forwarder.send_by(context, await self._request_reader.read(context))
 
     def _prepared(self, context: Context, body: Body, route: Route) -> Body:
-        """What an upstream is sent in place of a body that was read."""
+        """Return the body for the upstream, in place of the one that was read."""
         return body
 
     def _routes(self, context: Context, body: Body, *, routed: bool) -> Sequence[Route]:
-        """Who may answer: where it is ``routed``, those that serve the model."""
+        """Return the upstreams that may answer; if ``routed``, those that serve the model."""
         endpoint = context.target.endpoint
         if not routed or (endpoint.model == "optional" and body.payload.get("model") is None):
             routes = [default_route(context.permissions.router, endpoint.dialect)]
         else:
             routes = list(routes_of_model(context, self._prices, body.payload))
         if endpoint.same_model:
-            # Vectors of two models cannot be compared: better none than some of another.
+            # Vectors of two models cannot be compared, so no other model takes over.
             routes = [route for route in routes if route.model == routes[0].model]
         check_query(context, routes)
         return routes

@@ -1,4 +1,4 @@
-"""The stages that every request of the API passes: route, authenticate, admit; then what answers it."""
+"""The stages of every API request: route, authenticate, admit; then its handler answers it."""
 
 import asyncio
 from collections.abc import Awaitable, Mapping
@@ -24,15 +24,15 @@ __all__ = ["EndpointHandler", "Pipeline"]
 
 
 class EndpointHandler(Protocol):
-    """Answers requests of some kind."""
+    """Answers requests of one kind."""
 
     def answer(self, context: Context) -> Awaitable[web.StreamResponse]:
-        """The response, sent or still to be sent; raises what clients are told of."""
+        """Return the response, sent or still to be sent; raise the errors that clients are told."""
         ...
 
 
 class Pipeline:
-    """Serves any request that may come from where it comes from; its target alone says what answers it."""
+    """Serves every request that passed the outer layers; the target alone selects the handler."""
 
     def __init__(
         self,
@@ -46,7 +46,8 @@ class Pipeline:
         stages: Mapping[Kind, EndpointHandler],
         sockets: WebSockets,
     ) -> None:
-        """``stages`` answer for their kinds of endpoints, and that of ``other`` for all that have none."""
+        """``stages`` has the handlers by the kinds of their endpoints; ``other`` handles the kinds that have
+        none."""
         self._targets = targets
         self._authenticator = authenticator
         self._admission = admission
@@ -58,14 +59,15 @@ class Pipeline:
         self._sockets = sockets
 
     async def serve(self, request: EdgeRequest, facts: RequestFacts) -> web.StreamResponse:
-        """The response to a request; raises :class:`~proxy.errors.RequestError` and what the stages raise."""
+        """Return the response to a request; raise :class:`~proxy.errors.RequestError` and what the stages
+        raise."""
         target = request.head[self._targets]
         facts.endpoint, facts.operation_asked = target.label, target.endpoint.operation
         if target.below is None:
             return await self._own.answer(request, facts, target)
         upgrades = hdrs.UPGRADE in request.headers and "websocket" in request.head.listed(hdrs.UPGRADE)
         if upgrades and target.endpoint.kind != "socket":
-            # What follows may be meant for another protocol, so it is not read as a request.
+            # The bytes that follow may belong to another protocol, so they are not read as a request.
             raise no_websocket_here()
         control = self._admission
         control.draining.check()
@@ -81,7 +83,8 @@ class Pipeline:
     async def serve_as(
         self, request: EdgeRequest, facts: RequestFacts, target: Target, caller: Caller
     ) -> web.StreamResponse:
-        """Serve a request for a target as that of somebody who may see all of server tools, whoever sent it.
+        """Serve a request for a target as ``caller``, who may see everything of server tools, whoever sent
+        it.
 
         Raises as :meth:`serve` does.
         """
@@ -97,7 +100,7 @@ class Pipeline:
         caller: Caller,
         trace_max: Trace | None = None,
     ) -> web.StreamResponse:
-        """Admit a request by its caller's limits, and answer it."""
+        """Admit a request within its caller's limits, and answer it."""
         control = self._admission
         control.enter(request)
         try:
@@ -120,7 +123,8 @@ class Pipeline:
             control.leave(request)
 
     def _stage(self, context: Context) -> EndpointHandler:
-        """What answers a request that was let in.  Nothing below the proxy's own path goes upstream."""
+        """Return the handler of an admitted request. Nothing below the proxy's own path goes to an
+        upstream."""
         if (context.target.below or "").startswith("/toolrelay/"):
             return self._tokens
         return self._stages.get(context.target.endpoint.kind, self._passthrough)

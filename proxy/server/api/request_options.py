@@ -1,4 +1,4 @@
-"""What a request's headers ask of the proxy itself: tools, a trace, a history, to be taken for a repeat."""
+"""What a request's headers ask of the proxy itself: tools, a trace, a history, and whether it is a retry."""
 
 import re
 from collections.abc import Sequence
@@ -36,9 +36,9 @@ _TRACE: Final = istr(TRACE)
 
 
 def request_options_of(context: Context, *, history: bool) -> RequestOptions:
-    """What a request asks for; ``history`` says whether the operator lets answers be remembered.
+    """Return the options of a request; ``history`` says whether the operator lets the proxy remember answers.
 
-    Raises :class:`~proxy.errors.RequestError` (400) for what there is not.
+    Raises :class:`~proxy.errors.RequestError` (400) for an option that does not exist.
     """
     head, permissions = context.request.head, context.permissions
     attempt = head[attempt_of] if permissions.acts else NO_ATTEMPT
@@ -50,12 +50,12 @@ def request_options_of(context: Context, *, history: bool) -> RequestOptions:
 
 
 def attempt_of(head: Head) -> Attempt:
-    """The headers by which a client marks repeats of a request."""
+    """Return the headers by which a client marks retries of a request."""
     return Attempt(head.sole(IDEMPOTENCY_KEY) or "", head.listed(_RETRY_COUNT), head.sole(_SESSION) or "")
 
 
 def _chooses(head: Head) -> bool:
-    """Whether a request chooses tools, a trace or a history: nearly none does."""
+    """Return whether a request chooses tools, a trace or a history; nearly none does."""
     headers = head.headers
     return _TOOLS in headers or _TRACE in headers or _HISTORY in headers
 
@@ -65,10 +65,10 @@ def _decides(head: Head) -> bool:
 
 
 def decisions_of(head: Head) -> Sequence[tuple[str, Verdict]]:
-    """What a request's header decides, by the ids of approvals; nothing in nearly all.
+    """Return the decisions in a request's header, by the ids of approvals; nearly all requests have none.
 
-    With commas between: ``ID``, ``ID;deny``, or with a grant ``ID;for=1h``, ``ID;conversation`` or both.
-    Raises :class:`~proxy.errors.RequestError` (400).
+    The header is a list separated by commas: ``ID``, ``ID;deny``, or with a grant ``ID;for=1h``,
+    ``ID;conversation`` or both. Raises :class:`~proxy.errors.RequestError` (400).
     """
     if not head[_decides]:
         return ()
@@ -91,7 +91,7 @@ def decisions_of(head: Head) -> Sequence[tuple[str, Verdict]]:
 
 
 def _wants_history(head: Head) -> bool:
-    """Whether a request has its answers looked up and remembered, where the operator lets that be."""
+    """Return whether a request wants its answers looked up and remembered, if the operator allows it."""
     given = head.sole(_HISTORY)
     wish = "on" if given is None else given.strip().lower()
     if wish not in ("on", "off"):
@@ -100,10 +100,12 @@ def _wants_history(head: Head) -> bool:
 
 
 def _trace(context: Context) -> Trace:
-    """The trace a request gets: what it asks for, or ``silent`` where that is more than it may.
+    """Return the trace of a request: the one it asks for, or ``silent`` if that is more than the caller may
+    see.
 
-    The level below would do something else than was asked for: who wants ``events``, which stand beside
-    the answer, wants no line of ``status`` in its text.  The response says which it is.
+    The next lower level would do something else than the client asked for: a client that wants ``events``,
+    which are sent beside the answer, wants no ``status`` lines in its text. A response header names the
+    level.
     """
     request, permissions = context.request, context.permissions
     header = request.head.sole(_TRACE)

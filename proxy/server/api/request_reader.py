@@ -1,4 +1,5 @@
-"""The body of a request: read whole and held against its caller's rights, or sent on while it arrives."""
+"""The body of a request: read completely and checked against its caller's rights, or streamed on as it
+arrives."""
 
 from collections.abc import AsyncIterator, Callable
 
@@ -17,7 +18,7 @@ __all__ = ["RequestReader"]
 
 
 class RequestReader:
-    """Reads what requests say, within the bounds that the operator set."""
+    """Reads the bodies of requests within the operator's limits."""
 
     def __init__(
         self, bounds: BodyBounds, principals: Principals, store: Store, commits: CommitWaiter
@@ -29,7 +30,7 @@ class RequestReader:
         self._bodies = JsonBodies(bounds.max_json_values)
 
     async def read(self, context: Context) -> Body:
-        """The JSON body, which names the model that the path names.
+        """Return the JSON body; if the path names a deployment, the body names it as its model.
 
         Raises :class:`~proxy.errors.RequestError` as :func:`~proxy.server.serving.body.read_body` and
         :func:`~proxy.wires.json.splice.load_strict` do.
@@ -44,14 +45,14 @@ class RequestReader:
         return Body(*name_deployment(raw, payload, deployment)) if deployment else Body(raw, payload)
 
     def principal(self, context: Context, body: Body | None) -> Principal:
-        """Who asks, as far as it can be said without a body where that is not read."""
+        """Return who asks; without a body, only as far as the headers tell."""
         return self._principals.of(context.request, context.caller, body.payload if body is not None else {})
 
     async def check_rights(self, context: Context, body: Body, principal: Principal) -> None:
-        """Refuse what the caller's key does not cover and only the body tells.
+        """Refuse a body that asks for more than the caller's key covers.
 
-        Raises :class:`~proxy.errors.RequestError` (400, 404), and :class:`~proxy.errors.StoreError` where
-        nobody can say whose a response is.
+        Raises :class:`~proxy.errors.RequestError` (400, 404), and :class:`~proxy.errors.StoreError` if the
+        owner of a response cannot be looked up.
         """
         rights, permits = context.caller.rights, context.permissions.router.permits
         refers = context.target.endpoint.refers and not _is_local(context, body, principal)
@@ -60,14 +61,14 @@ class RequestReader:
     async def check_rights_of(
         self, rights: Rights, permits: Callable[[str], bool], body: Body, caller: str, *, refers: bool
     ) -> None:
-        """The same for a body without its HTTP; ``refers`` says that ids in it may be those of others."""
+        """Check a body without its HTTP; ``refers`` says that ids in it may belong to other callers."""
         if rights.keyed:
             check_rights(rights, permits, body.payload)
             if refers:
                 await check_references(rights, body.payload, caller, self._store, self._commits)
 
     def upload(self, context: Context) -> AsyncIterator[bytes]:
-        """A body that is sent on while it arrives."""
+        """Stream the body on as it arrives."""
         bounds = self._bounds
         return stream_body(
             context.request, bounds.max_upload_bytes, bounds.body_timeout_s, bounds.max_body_bytes
@@ -75,7 +76,7 @@ class RequestReader:
 
 
 def _is_local(context: Context, body: Body, principal: Principal) -> bool:
-    """Whether a message goes on from a response that its own connection remembers, and from nothing else."""
+    """Return whether a message continues only from a response that its own connection remembers."""
     message, previous = context.request.websocket, body.payload.get("previous_response_id")
     if message is None or not isinstance(previous, str) or body.payload.get("conversation") is not None:
         return False

@@ -1,8 +1,8 @@
-"""Which upstreams may have a request, and which names its query may have on the way there.
+"""Which upstreams may get a request, and which query parameters may go to them.
 
-An upstream that reads its query as it reads its body takes ``?model=`` for the model, whatever the body
-says; rights, prices and limits hang on the body alone.  So a query on an inference path consists of names
-on a list.
+Some upstreams read their query like their body: they take ``?model=`` for the model, whatever the body says.
+But rights, prices and limits depend on the body alone. So the query of an inference path may have listed
+names only.
 """
 
 import re
@@ -22,10 +22,10 @@ _SEPARATOR = re.compile("[&;]")
 
 
 def default_route(router: Router, dialect: Dialect) -> Route:
-    """The first upstream that a caller may use, where nothing decides between them but, for a dialect with
-    paths of its own, that it speaks that.
+    """Return the first upstream that a caller may use, for requests that choose none. If the dialect has
+    paths of its own, return the first upstream that speaks it.
 
-    Raises :class:`~proxy.errors.RequestError` (404) where there is none.
+    Raises :class:`~proxy.errors.RequestError` (404) if there is none.
     """
     if not dialect.rooted:
         return Route(router.default, "", renamed=False)
@@ -42,7 +42,7 @@ def default_route(router: Router, dialect: Dialect) -> Route:
 def routes_of_model(
     context: Context, prices: Prices, payload: Mapping[str, Any], others: tuple[str, ...] = ()
 ) -> Sequence[Route]:
-    """Who serves the model of a request's body; see :func:`routes_for`."""
+    """Return the upstreams that serve the model of a request's body; see :func:`routes_for`."""
     router, model = context.permissions.router, payload.get("model")
     if isinstance(model, str):
         context.facts.model = model[:200]
@@ -59,18 +59,19 @@ def routes_for(
     *,
     counts_cost: bool,
 ) -> Sequence[Route]:
-    """The upstreams that serve the model of a body.  A single upstream for all models judges the model
+    """Return the upstreams that serve the model of a body. A single upstream for all models judges the model
     itself.
 
-    ``others`` are further wires in which an upstream may be asked.  ``counts_cost`` says that the caller's
-    cost is limited.  Raises :class:`~proxy.errors.RequestError` if no upstream serves the model, or the body
+    ``others`` are further wires in which an upstream may be asked. ``counts_cost`` says that the caller's
+    cost is limited. Raises :class:`~proxy.errors.RequestError` if no upstream serves the model, or the body
     names none.
     """
     model = payload.get("model")
     if isinstance(model, str):
         routes = router.routes(model, dialect.wire, others, dialect.tag)
         if len(routes) > 1 and counts_cost:
-            # What has no price cannot take over where cost is limited; if none has, the first says so.
+            # An upstream without a price cannot take over if cost is limited. If none has a price, the first
+            # reports that.
             routes = [route for route in routes if prices.of(model, route.model) is not None] or routes
         return routes
     if router.is_plain and dialect.wire in router.default.wires:
@@ -79,9 +80,9 @@ def routes_for(
 
 
 def check_query(context: Context, routes: Iterable[Route]) -> None:
-    """Check the query of an inference request against what each of its upstreams may be sent.
+    """Check the query of an inference request against the names that each upstream accepts.
 
-    Names are compared as they were sent: an escaped one is not on any list.  Raises
+    Names are compared as the client sent them: an escaped name is on no list. Raises
     :class:`~proxy.errors.RequestError` (400) for a name that one of the upstreams does not list.
     """
     target = context.target

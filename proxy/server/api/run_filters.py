@@ -1,4 +1,4 @@
-"""Which runs are meant: the words of a filter, read alike from the command line and from a query."""
+"""Parses filters of runs, in the same way for the command line and for a query."""
 
 import re
 import time
@@ -28,9 +28,9 @@ def parse_filter(
     agents: bool = False,
     prefix: str = "",
 ) -> RunFilter:
-    """The filter that these words make; ``None`` does not ask.  ``agents``: runs of agents, too.
+    """Build the filter for these values; ``None`` sets no condition. ``agents`` includes the runs of agents.
 
-    Raises ConfigError for the one that makes no sense, named with ``prefix`` before it (``--``).
+    Raises ConfigError for an invalid value; it names the option with ``prefix`` (``--``) before it.
     """
     known = next((word for word in get_args(RunStatus) if word == status), None)
     if status is not None and known is None:
@@ -52,9 +52,9 @@ def parse_filter(
 
 
 def parse_moment(option: str, text: str | None, now: Callable[[], float] = time.time) -> float | None:
-    """A time in seconds since the epoch, from a date, a date with a time, or an age (``90m``, ``7d``).
+    """Return seconds since the epoch for a date, a date with a time, or an age (``90m``, ``7d``).
 
-    A time without an offset is UTC, as everything that the commands print.  Raises ConfigError.
+    A time without an offset is UTC, like all times that the commands print. Raises ConfigError.
     """
     if text is None:
         return None

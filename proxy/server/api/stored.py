@@ -1,4 +1,4 @@
-"""What is asked of something stored by its id: from the record, or from the upstream that keeps it."""
+"""Requests for a stored object by its id: answered from the record, or by the upstream that keeps it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +24,7 @@ __all__ = ["Stored"]
 
 
 class Stored:
-    """Answers for responses by their ids."""
+    """Answers requests for responses by id."""
 
     def __init__(
         self,
@@ -41,7 +41,8 @@ class Stored:
         self._forwarder = forwarder
 
     async def answer(self, context: Context) -> web.StreamResponse:
-        """One of ours, or what an upstream says; see :class:`~proxy.server.api.pipeline.EndpointHandler`."""
+        """Answer from the record or from an upstream; see
+        :class:`~proxy.server.api.pipeline.EndpointHandler`."""
         request, target = context.request, context.target
         endpoint = target.endpoint
         if (answer := await self._of_background(context)) is not None:
@@ -58,20 +59,20 @@ class Stored:
             return own
         if endpoint.stored_id(target.below or "").startswith(PREFIX):
             raise not_found(endpoint.stored_id(target.below or ""))
-        # Which upstream has it is not on record: they are asked in turn.
+        # The record does not say which upstream has it, so they are asked in turn.
         served = context.permissions.router.served
         routes = [Route(one, "", renamed=False) for one in served if endpoint.dialect.wire in one.wires]
         if not routes:
-            # Upstreams of other dialects keep no responses: what the record does not have, nobody has.
+            # Upstreams of other dialects keep no responses: what the record does not have does not exist.
             raise not_found(endpoint.stored_id(target.below or ""))
         if len(routes) > 1 and not request.body_exists:
             return await self._forwarder.send(context, None, Candidates(routes, FALLBACK_IF_ABSENT))
         return await self._forwarder.send_by(context)
 
     async def _of_background(self, context: Context) -> web.StreamResponse | None:
-        """The answer for a response that runs in the background, or did; ``None`` for any other.
+        """Return the answer for a response that runs or ran in the background; ``None`` for any other.
 
-        Raises :class:`~proxy.errors.RequestError` (400) for what cannot be done with one.
+        Raises :class:`~proxy.errors.RequestError` (400) for an action that such a response does not allow.
         """
         endpoint, background = context.target.endpoint, self._background
         response_id = endpoint.stored_id(context.target.below or "")

@@ -1,7 +1,7 @@
-"""``/v1/responses/{id}``: responses that server tools took part in, answered from the record.
+"""``/v1/responses/{id}``: answers from the record for responses that used server tools.
 
-An upstream knows only the turns of such a response, one by one and under other ids.  A response that
-is not ours goes to the upstream as it came.
+An upstream knows only the turns of such a response, one by one and under other ids. A request for a response
+that is not the proxy's own goes to the upstream unchanged.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -22,17 +22,18 @@ from proxy.wires.dialect import Endpoint
 __all__ = ["DeleteUpstream", "StoredResponses", "StreamOfStored", "number_of", "values_of"]
 
 StreamOfStored = Callable[[Mapping[str, Any], int | None], bytes]
-"""(response, starting_after) → the response's event stream from there on."""
+"""Called as ``(response, starting_after)``; returns the response's event stream from there on."""
 
 DeleteUpstream = Callable[[ResponseRecord, Headers], Awaitable[None]]
-"""Deletes what a response left with the upstream, which may take the client's key for it."""
+"""Deletes the parts of a response that the upstream keeps; the client's key in the headers may be used for
+it."""
 
 _MOST = 100
 _DEFAULT = 20
 
 
 class StoredResponses:
-    """Our own responses, over HTTP.  ``stream_of_stored`` makes a stream of a response that is over."""
+    """The proxy's own responses, over HTTP. ``stream_of_stored`` makes a stream of an ended response."""
 
     def __init__(
         self, store: Store, commits: CommitWaiter, stream_of_stored: StreamOfStored, forget: DeleteUpstream
@@ -52,10 +53,11 @@ class StoredResponses:
         *,
         keyed: bool,
     ) -> web.Response | None:
-        """As :meth:`answer`; with client keys (``keyed``) an upstream is asked for the caller's own alone.
+        """Answer as :meth:`answer` does. ``None`` sends the request to the upstream; with client keys
+        (``keyed``) only if the response is the caller's.
 
-        Raises :class:`RequestError` (404) for what is another's and for what there is not, and
-        :class:`~proxy.errors.StoreError` where nobody can say.
+        Raises :class:`RequestError` (404) for a response that does not exist or is another caller's, and
+        :class:`~proxy.errors.StoreError` if the record cannot be read.
         """
 
         async def look() -> web.Response | bool | None:
@@ -73,9 +75,9 @@ class StoredResponses:
     async def answer(
         self, endpoint: Endpoint, response_id: str, query: str, caller: str, headers: Headers = ()
     ) -> web.Response | None:
-        """Answer for a response of this caller's; ``None`` where it is not ours to answer for.
+        """Answer for one of this caller's responses; return ``None`` if the proxy does not keep it.
 
-        Raises :class:`RequestError` for what can be done with a response, but not with this one.
+        Raises :class:`RequestError` for an action that this response does not allow.
         """
         record = await self._store.find_response(response_id, caller)
         if record is None:
@@ -101,7 +103,7 @@ class StoredResponses:
 
 
 def values_of(query: str) -> dict[str, str]:
-    """The last value of each parameter."""
+    """Return the last value of each parameter."""
     return {key: values[-1] for key, values in parse_qs(query).items()}
 
 
@@ -110,7 +112,7 @@ def _json(payload: Mapping[str, Any]) -> web.Response:
 
 
 def number_of(query: Mapping[str, str], name: str) -> int | None:
-    """A number in a query, ``None`` where it is not there; raises RequestError (400) for anything else."""
+    """Return a number of a query, ``None`` if it is absent; raise RequestError (400) for anything else."""
     text = query.get(name)
     if text is None:
         return None
@@ -120,7 +122,7 @@ def number_of(query: Mapping[str, str], name: str) -> int | None:
 
 
 def _input_items(record: ResponseRecord, query: Mapping[str, str]) -> dict[str, Any]:
-    """A page of the input, newest first as the API has it unless ``order`` is ``asc``."""
+    """Return a page of the input items, newest first as in the API, unless ``order`` is ``asc``."""
     limit = number_of(query, "limit") or _DEFAULT
     if limit > _MOST:
         raise RequestError(400, f"limit must be {_MOST} or less.", param="limit")
@@ -145,7 +147,7 @@ def _input_items(record: ResponseRecord, query: Mapping[str, str]) -> dict[str, 
 
 
 def _identified(response_id: str, place: int, item: dict[str, Any]) -> dict[str, Any]:
-    """An input item as the API shows it: with a type, an id, and content in parts."""
+    """Return an input item as the API shows it: with a type, an id, and content in parts."""
     shown = dict(item)
     kind = shown.setdefault("type", "message")
     shown.setdefault("id", f"{'msg' if kind == 'message' else 'item'}_{response_id[-24:]}_{place}")

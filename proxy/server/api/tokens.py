@@ -1,4 +1,4 @@
-"""``/v1/toolrelay/tokens``: tokens that a key makes for its own users."""
+"""``/v1/toolrelay/tokens``: makes tokens that a client key gives to its own users."""
 
 from typing import Final
 
@@ -16,14 +16,16 @@ _MAX_BYTES: Final = 16 * 1024
 
 
 class Tokens:
-    """Makes tokens over HTTP; without ``minting`` there are none.  ``timeout_s`` is for the body."""
+    """Makes tokens over HTTP; without ``minting`` it makes none. ``timeout_s`` is the time limit for the
+    body."""
 
     def __init__(self, minting: Minting | None, timeout_s: float) -> None:
         self._minting = minting
         self._timeout_s = timeout_s
 
     async def answer(self, context: Context) -> web.StreamResponse:
-        """A token for one of the caller's own users; 404 for whatever else is below this path."""
+        """Return a new token for one of the caller's own users; raise RequestError (404) for any other path
+        below."""
         request, target = context.request, context.target
         if self._minting is None or (request.method, target.below) != ("POST", TOKENS_PATH):
             raise RequestError(404, f"There is no endpoint at {target.path[:100]}.", code="not_found")

@@ -1,4 +1,4 @@
-"""What of a run its client never got, and why: for the terminal and as JSON alike."""
+"""Which parts of a run its client never got, and why: the same for the terminal and as JSON."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -17,9 +17,9 @@ _SHOWN: Final = {
 
 
 def withheld(detail: RunDetail) -> Iterator[tuple[str, str]]:
-    """Each part that stayed here, in words of ours alone, with the reason."""
+    """Yield each part that the client did not get, in the proxy's own words only, with the reason."""
     run = detail.run
-    # A run without a model is a call that the client made itself: it has the result.
+    # A run without a model is one call that the client itself made, so it has the result.
     if detail.invocations and run.upstream:
         shown = _SHOWN.get(run.trace, "the record does not have its trace level")
         calls = counted(len(detail.invocations), "tool call")

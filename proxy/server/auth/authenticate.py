@@ -49,20 +49,20 @@ __all__ = [
 Mode = Literal["open", "start_token", "keys", "forward"]
 
 TOKENS_PATH: Final = "/toolrelay/tokens"
-"""Where tokens are made, below ``/v1``."""
+"""The path below ``/v1`` where tokens are made."""
 
 _MAX_CREDENTIAL: Final = 8192
 _AUTHORIZATION: Final = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9-]{0,31}) +(?P<said>[A-Za-z0-9!#$%&()+*./:<=>?@\[\]^_`{|}~-]+)"
 )
-"""A scheme and one word: without quotes, commas and semicolons, which some readers take for something."""
+"""A scheme and one word, without quotes, commas and semicolons, which some parsers treat as syntax."""
 _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]")
 
 
 def fixed_mode(wanted: Mode | Literal["auto"], *, keys: bool, loopback: bool) -> Mode:
-    """The mode that ``auth.mode`` means for this start; ``keys`` says whether there ever were any.
+    """Return the mode that ``auth.mode`` means for this start; ``keys`` says whether a key ever existed.
 
-    Raises :class:`~proxy.errors.ConfigError` where ``auto`` would admit other machines without a key.
+    Raises :class:`~proxy.errors.ConfigError` if ``auto`` would admit other machines without a key.
     """
     if wanted != "auto":
         return wanted
@@ -80,10 +80,10 @@ def fixed_mode(wanted: Mode | Literal["auto"], *, keys: bool, loopback: bool) ->
 
 
 def credential(request: EdgeRequest, credentials: Iterable[Credential]) -> str:
-    """The key or token of a request, as it is compared; empty where it has none that can be one.
+    """Return the key or token of a request in the form for comparison; empty if it has none.
 
-    The first of the dialect's ``credentials`` that a request has is the one that counts.  A header that
-    stands twice is none: two readers could take it for two.
+    The first of the dialect's ``credentials`` that a request has is the one that counts. A header that stands
+    twice counts as none, because two parsers could choose differently.
     """
     for name, scheme in credentials:
         values = request.headers.getall(name, ())
@@ -100,7 +100,7 @@ def credential(request: EdgeRequest, credentials: Iterable[Credential]) -> str:
 
 
 def may_call(rights: Rights, method: str, target: Target) -> bool:
-    """Whether a path of the API is served to somebody."""
+    """Return whether a path of the API is served to a caller with these rights."""
     below, endpoint = target.below or "", target.endpoint
     if not rights.keyed or endpoint.is_inference or endpoint.kind in ("models", "stored", "mcp"):
         return True
@@ -122,43 +122,44 @@ def _unknown() -> RequestError:
 
 
 class Authenticator(Protocol):
-    """Decides who comes in."""
+    """Decides which requests are let in."""
 
     def admit(self, request: EdgeRequest, target: Target) -> Caller | Awaitable[Caller]:
-        """The caller of a request for something of the API, at once where that can be said.
+        """Return the caller of an API request, directly if that needs no wait.
 
-        Raises :class:`~proxy.errors.RequestError`: 401 for one who is unknown, 403 or 404 for one
-        who may not, 503 where nobody can be let in.
+        Raises :class:`~proxy.errors.RequestError`: 401 for an unknown caller, 403 or 404 for one without the
+        right, 503 if nobody can be let in.
         """
         ...
 
     async def admit_admin(self, request: EdgeRequest, target: Target) -> Caller:
-        """The caller of a request below ``/admin``; raises as :meth:`admit` does for all but an
-        administrator, on loopback too."""
+        """Return the caller of a request below ``/admin``; raise as :meth:`admit` does for everybody but
+        administrators, on loopback too."""
         ...
 
     async def admit_approver(self, request: EdgeRequest, target: Target) -> Key:
-        """The key of an administrator or approver, for ``/admin/approvals``; raises as
+        """Return the key of an administrator or approver, for ``/admin/approvals``; raise as
         :meth:`admit_admin` does for everybody else."""
         ...
 
     async def admit_scraper(self, request: EdgeRequest, target: Target) -> None:
-        """Return if the sender may read ``/metrics``, raise as :meth:`admit_admin` does if not.
+        """Return if the sender may read ``/metrics``; otherwise raise as :meth:`admit_admin` does.
 
-        Where there are keys that is an administrator, on loopback too: behind a reverse proxy on
-        this machine everybody comes from loopback.
+        If there are keys, only an administrator may read them, on loopback too: behind a reverse proxy on
+        this machine all requests come from loopback.
         """
         ...
 
 
 class _Admins:
-    """What all modes have in common: keys of administrators are valid in each of them."""
+    """The part that all modes share: administrators' keys are valid in each of them."""
 
     def __init__(self, ring: KeyRing) -> None:
         self._ring = ring
 
     async def admit_admin(self, request: EdgeRequest, target: Target) -> Caller:
-        """The administrator who sent a request; 401 for everybody else, 503 where keys cannot be read."""
+        """Return the administrator who sent a request; raise 401 for everybody else, 503 if keys cannot be
+        read."""
         secret = credential(request, target.endpoint.dialect.credentials)
         key = await self._ring.find(secret) if secret else None
         if key is None or not key.admin:
@@ -169,7 +170,7 @@ class _Admins:
         return key.caller
 
     async def admit_approver(self, request: EdgeRequest, target: Target) -> Key:
-        """The administrator or approver who sent a request; raises as :meth:`admit_admin` does."""
+        """Return the administrator or approver who sent a request; raise as :meth:`admit_admin` does."""
         secret = credential(request, target.endpoint.dialect.credentials)
         key = await self._ring.find(secret) if secret else None
         if key is None or not (key.admin or key.approves):
@@ -180,25 +181,27 @@ class _Admins:
         return key
 
     async def admit_scraper(self, request: EdgeRequest, target: Target) -> None:
-        """An administrator: behind a reverse proxy on this machine everybody comes from loopback."""
+        """Require an administrator: behind a reverse proxy on this machine all requests come from
+        loopback."""
         await self.admit_admin(request, target)
 
 
 class OpenAuthenticator(_Admins):
-    """Lets everybody in who reaches the port, and counts them by address."""
+    """Lets in everybody who reaches the port, and counts them by address."""
 
     def admit(self, request: EdgeRequest, target: Target) -> Caller:
-        """Anybody."""
+        """Return a caller for any request."""
         return _anybody(counted_address(request))
 
     async def admit_scraper(self, request: EdgeRequest, target: Target) -> None:
-        """Anybody."""
+        """Let anybody read the metrics."""
         return
 
 
 @lru_cache(maxsize=1024)
 def _anybody(address: str) -> Caller:
-    """Whoever is counted by an address: to make one takes ten times as long as to find one."""
+    """Return the caller that is counted by an address; a cached one takes a tenth of the time of a new
+    one."""
     return Caller(counted_as=address)
 
 
@@ -206,15 +209,16 @@ declare_lru("anonymous_callers", _anybody, 1500)
 
 
 class KeyAuthenticator(_Admins):
-    """Lets in who has a client key, or a token of one."""
+    """Lets in clients with a client key, or with a token of one."""
 
     def __init__(self, ring: KeyRing, tokens: Minting) -> None:
         super().__init__(ring)
         self._tokens = tokens
 
     def admit(self, request: EdgeRequest, target: Target) -> Caller | Awaitable[Caller]:
-        """Whoever a key or token is for; see :class:`Authenticator`."""
-        # Whose head it is has been found out, and what they may call; whether they still may is asked.
+        """Return the caller of a key or token; see :class:`Authenticator`."""
+        # The head is known: its key and its right to this path were checked. Only the key's validity is
+        # checked again.
         key: Key | None = request.head.get(self)
         return key.caller if key is not None and self._ring.holds(key) else self._admit(request, target)
 
@@ -240,7 +244,7 @@ class KeyAuthenticator(_Admins):
         return caller
 
     def _refusal(self) -> RequestError:
-        """What one is told who is unknown."""
+        """Return the error for an unknown caller."""
         if not self._ring.any_valid():
             return RequestError(
                 503,
@@ -256,7 +260,7 @@ class KeyAuthenticator(_Admins):
 class StartTokenAuthenticator(KeyAuthenticator):
     """Admits clients with the token that this start printed and, once there are keys, clients with a key.
 
-    The token gives the rights that everybody has in the mode ``open``.  Its requests are counted by address.
+    The token gives the rights that everybody has in the mode ``open``. Its requests are counted by address.
     """
 
     def __init__(self, ring: KeyRing, tokens: Minting, start_token: str) -> None:
@@ -265,8 +269,8 @@ class StartTokenAuthenticator(KeyAuthenticator):
         self._shown = object()
 
     def admit(self, request: EdgeRequest, target: Target) -> Caller | Awaitable[Caller]:
-        """Whoever has the token, or a key; see :class:`Authenticator`."""
-        # The token does not change, so a head that showed it once has it whenever it comes.
+        """Return the caller for the token or a key; see :class:`Authenticator`."""
+        # The token does not change, so a known head that had it once always has it.
         if self._shown in request.head:
             return _anybody(counted_address(request))
         if not self._is_shown(request, target):
@@ -275,7 +279,7 @@ class StartTokenAuthenticator(KeyAuthenticator):
         return _anybody(counted_address(request))
 
     async def admit_scraper(self, request: EdgeRequest, target: Target) -> None:
-        """Whoever has the token, or an administrator."""
+        """Let in clients with the token, and administrators."""
         if not self._is_shown(request, target):
             await super().admit_scraper(request, target)
 
@@ -292,11 +296,12 @@ class StartTokenAuthenticator(KeyAuthenticator):
 
 
 class ForwardAuthenticator(_Admins):
-    """Lets in who brings an ``Authorization`` of the provider's, which goes upstream in place of ours.
+    """Lets in clients with an ``Authorization`` of the provider, which goes upstream in place of the
+    operator's.
 
-    Callers are told apart by a keyed hash of the credential in it, the same for every worker and after a
-    restart, however the header is written.  Anybody can make up credentials, so what is counted by them is
-    counted by address as well, under the same limits.
+    Callers are told apart by a keyed hash of its credential. The hash is the same for every worker, after a
+    restart, and for every spelling of the header. Anybody can invent credentials, so these callers are also
+    counted by address, under the same limits.
     """
 
     def __init__(self, ring: KeyRing, hash_key: bytes, keys: KeyFinder) -> None:
@@ -305,15 +310,17 @@ class ForwardAuthenticator(_Admins):
         self._keys = keys
 
     def admit(self, request: EdgeRequest, target: Target) -> Caller:
-        """Whoever has an ``Authorization``; 401 without one, or with a key of this proxy's own."""
+        """Return the caller of an ``Authorization``; raise 401 without one, or for a key of this proxy."""
         name: str | None = request.head.get(self)
         if name is None:
-            # Of the head alone; whoever sends it may come from anywhere.
+            # The name depends on the head alone; the address may differ, because a head can be known from
+            # another connection.
             name = request.head[self] = self._name(request.headers.getall(hdrs.AUTHORIZATION, ()))
         return _forwarded(name, counted_address(request))
 
     def _name(self, values: Sequence[str]) -> str:
-        """What a caller is called who sends these lines of ``Authorization``; raises as :meth:`admit`."""
+        """Return the name of the caller that sends these ``Authorization`` headers; raise as :meth:`admit`
+        does."""
         value = values[0].strip() if len(values) == 1 else ""
         said = _forwardable(value) if len(value) <= _MAX_CREDENTIAL else None
         if value and len(value) <= _MAX_CREDENTIAL and self._keys.holds(value):
@@ -331,11 +338,12 @@ class ForwardAuthenticator(_Admins):
 
 
 def _forwardable(value: str) -> bytes | None:
-    """The credential of an ``Authorization``, the same however it is written; ``None`` for no proper one.
+    """Return the credential of an ``Authorization``, normalised; ``None`` if it is not a proper one.
 
-    The scheme does not count: a server that does not look at it must not make as many callers as it has
-    spellings.  Of ``Basic`` it is what the base64 says, in one spelling of that.  (RFC 9110, 11.4, has an
-    older form as well, a list of parameters, which no provider of models takes.)
+    The scheme is left out: a server may ignore it, and then one credential must not become several callers
+    through its spellings. For ``Basic`` the result is the decoded pair, and only its canonical base64 is
+    accepted. (RFC 9110, 11.4, has an older form as well, a list of parameters, which no provider of models
+    takes.)
     """
     found = _AUTHORIZATION.fullmatch(value)
     if found is None:
@@ -354,7 +362,7 @@ def _forwardable(value: str) -> bytes | None:
 
 @lru_cache(maxsize=1024)
 def _forwarded(name: str, address: str) -> Caller:
-    """Whoever brings a credential from an address."""
+    """Return the caller that sends a credential from an address."""
     return Caller(name=name, counted_as=name, also_counted_as=f"address:{address}")
 
 
@@ -363,9 +371,9 @@ declare_lru("forwarding_callers", _forwarded, 1500)
 
 @dataclass(frozen=True, slots=True)
 class Authentication:
-    """How clients come in, for as long as the process lives.
+    """How clients authenticate, fixed for the life of the process.
 
-    ``tokens`` are made where keys are asked for.  ``start_token`` is empty where none is.
+    ``tokens`` are made if keys are required. ``start_token`` is empty if none is required.
     """
 
     mode: Mode
@@ -384,9 +392,9 @@ async def make_authentication(
     loopback: bool,
     start_token: str = "",
 ) -> Authentication:
-    """The authentication that ``auth.mode`` means over this store and the keys that the configuration has.
+    """Build the authentication for ``auth.mode`` from the store and the configuration's keys.
 
-    Where a ``start_token`` is asked for and none is given, one is made.  Raises what :func:`fixed_mode`
+    If the mode needs a ``start_token`` and none is given, it makes one. Raises what :func:`fixed_mode`
     raises, and :class:`~proxy.errors.StoreError`.
     """
     ring = KeyRing(store, declared)

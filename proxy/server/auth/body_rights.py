@@ -1,4 +1,4 @@
-"""What of a client key's rights only a request's body can tell: its models, and whose ids are in it."""
+"""Checks the rights of a client key that depend on the body: its models, and the owners of the ids in it."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -17,18 +17,18 @@ __all__ = ["check_references", "check_rights", "must_read", "not_found"]
 
 
 def must_read(rights: Rights, request: EdgeRequest, target: Target) -> bool:
-    """Whether the body has to be read before a request is passed on that the proxy does not read itself.
+    """Return whether the rights require reading a body that the proxy would otherwise pass on unread.
 
-    Raises :class:`RequestError` (403) where somebody who is limited to models asks for something whose
-    model cannot be read.
+    Raises :class:`RequestError` (403) if the key is limited to models and the model of the request cannot be
+    read.
     """
     endpoint = target.endpoint
     if rights.keyed and endpoint.refers:
         return True
     if not rights.models:
         return False
-    # Where the top of a body does not name the model, a ``model`` there says nothing: that of a batch stands
-    # in the lines of its file, that of an eval in its data source or its graders.
+    # If the top of a body does not name the model, a ``model`` there means nothing: a batch names it in the
+    # lines of its file, an eval in its data source or its graders.
     media = request.content_type.lower()
     is_json = media == "application/json" or media.endswith("+json")
     if not is_json or not endpoint.model:
@@ -42,10 +42,10 @@ def must_read(rights: Rights, request: EdgeRequest, target: Target) -> bool:
 
 
 def check_rights(rights: Rights, permits: Callable[[str], bool], payload: Mapping[str, Any]) -> None:
-    """Refuse what a client key's rights do not cover and only the body tells.
+    """Refuse a body that a client key's rights do not cover.
 
-    ``permits`` says whether a further model that the body names may be used.  Raises
-    :class:`RequestError` (400, 404).
+    ``permits`` says whether a further model that the body names may be used. Raises :class:`RequestError`
+    (400, 404).
     """
     check_names(payload)
     for model in _models(rights, payload):
@@ -59,10 +59,10 @@ def check_rights(rights: Rights, permits: Callable[[str], bool], payload: Mappin
 
 
 def _models(rights: Rights, payload: Mapping[str, Any]) -> Iterator[str]:
-    """Every further model that a body names, for whoever is limited to models.
+    """Yield every further model that a body names, if the rights are limited to models.
 
-    Raises :class:`RequestError` (400) where there is no model, since a provider would choose one, and
-    where a further one is not a name.
+    Raises :class:`RequestError` (400) if there is no model, since a provider would choose one, and if a
+    further one is not a name.
     """
     if not rights.models:
         return
@@ -85,10 +85,10 @@ def _models(rights: Rights, payload: Mapping[str, Any]) -> Iterator[str]:
 async def check_references(
     rights: Rights, payload: Mapping[str, Any], caller: str, store: Store, commits: CommitWaiter
 ) -> None:
-    """Refuse a body that goes on from what is not the caller's: one provider key keeps everybody's.
+    """Refuse a body that continues from another caller's response: one provider key keeps everybody's.
 
-    Raises :class:`RequestError` (404), the same for what is another's and for what there is not, and
-    :class:`~proxy.errors.StoreError` where nobody can say.
+    Raises :class:`RequestError` (404), the same for another caller's and for a missing one, and
+    :class:`~proxy.errors.StoreError` if the record cannot be read.
     """
     previous = payload.get("previous_response_id")
 
@@ -116,5 +116,6 @@ async def check_references(
 
 
 def not_found(response_id: str) -> RequestError:
-    """The error for a response of another caller.  It is the same whether the response exists or not."""
+    """Return the error for a response of another caller. It is the same whether the response exists or
+    not."""
     return RequestError(404, f"Response with id {response_id[:100]!r} not found.")

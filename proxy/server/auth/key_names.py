@@ -1,4 +1,4 @@
-"""Whose runs are meant: people say a key's name, the record has its id."""
+"""Translates key names, which people use, into the callers that the record uses."""
 
 import re
 from collections import Counter
@@ -16,10 +16,10 @@ _PERSON: Final = re.compile(r"[0-9a-f]{24}\Z")
 
 
 async def recorded_caller(store: Store, declared: Container[str], wanted: str) -> str:
-    """The caller in the record for ``NAME`` or ``NAME/USER``: a key, or one of its end users.
+    """Return the caller in the record for ``NAME`` or ``NAME/USER``: a key, or one of its end users.
 
-    ``declared`` are the names of the configuration's keys.  If several keys had the name, the newest counts.
-    Any other text is taken as it stands in the record: an id, ``open``, an end user's digest.  Raises
+    ``declared`` are the names of the configuration's keys. If several keys had the name, the newest counts.
+    Any other text is used as the record has it: an id, ``open``, an end user's digest. Raises
     :class:`~proxy.errors.StoreError` if the keys cannot be read.
     """
     name, slash, user = wanted.partition("/")
@@ -34,6 +34,6 @@ async def recorded_caller(store: Store, declared: Container[str], wanted: str) -
 
 
 def named_callers(keys: tuple[ClientKey, ...]) -> Mapping[str, str]:
-    """The names of keys by their ids, of those that share theirs with no other key."""
+    """Return the names of keys by their ids, without names that several keys share."""
     named = Counter(key.name for key in keys)
     return {key.id: key.name for key in keys if named[key.name] == 1}

@@ -1,10 +1,10 @@
-"""The client keys that are valid now, checked against what a client sends.
+"""The valid client keys, checked against the credential that a client sends.
 
-Keys of the configuration are there from the start.  Keys of the store are held in memory, and read
-again once the store was told of a change: a revoked key is out with the next request, on every
-worker, and the check costs no wait.  Being told may fail, so the store's version is asked for as well,
-once a second at most and only when a request comes.  Where the store does not answer, its keys stay
-valid for a few seconds, and then nobody who needs one is let in; nobody at all once a change was told.
+Keys of the configuration exist from the start. Keys of the store are held in memory and read again after the
+store was notified of a change: every worker refuses a revoked key from the next request on, and the check
+takes no wait. A notification may be lost, so the store's version is also queried, at most once a second and
+only when a request comes. If the store does not answer, its keys stay valid for a few seconds. After that
+nobody who needs one is let in; after a notified change this holds at once.
 """
 
 import asyncio
@@ -26,34 +26,34 @@ from proxy.server.callers import Caller, Rights
 from proxy.server.config.key_grants import KeyGrants, key_limits
 from proxy.store.base import LOOK_UP_S, KeySource
 
-# Imported where it is used: it takes 8 MiB of each process, and most keys mint no tokens.
+# Imported at its use: it takes 8 MiB of each process, and most keys mint no tokens.
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 __all__ = ["DECLARED", "Key", "KeyRing", "new_key", "new_secret", "signer", "stand_in"]
 
 DECLARED = "config:"
-"""How the ids of keys begin that the configuration declares."""
+"""The prefix of the ids of keys that the configuration declares."""
 
 _SECRET_BYTES = 32
 _CHECK_EVERY_S = 1.0
 _AGAIN_WITHIN_S = 0.1
-"""How long a request waits for a record that did not answer the one before."""
+"""The most seconds that a request waits for a record that did not answer the previous one."""
 _MOST_CHECKS = 3
-"""A check that began before a change was told of has to be made again."""
+"""A check that began before a notified change has to be repeated, this many times at most."""
 
 _BLIND_S = 10.0
-"""How long keys of the store are valid after it was last known to have them."""
+"""For how many seconds the store's keys stay valid after they were last confirmed."""
 
 
 def new_secret() -> str:
-    """A secret of 256 random bits."""
+    """Return a new secret of 256 random bits."""
     return f"tr_{secrets.token_urlsafe(_SECRET_BYTES)}"
 
 
 def signer(secret: str) -> "Ed25519PrivateKey":
-    """The signer of a key's tokens, made from the key's secret.  The record has only the public half, so its
-    readers cannot forge tokens."""
+    """Return the signer of a key's tokens, derived from the key's secret. The record has only the public
+    half, so its readers cannot forge tokens."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     seed = hashlib.blake2b(secret.encode(), digest_size=32, person=b"toolrelay-mint").digest()
@@ -67,7 +67,7 @@ def _digest(secret: str, hash_key: bytes) -> bytes:
 def new_key(
     name: str, secret: str, grants: KeyGrants, hash_key: tuple[str, bytes], *, now: float
 ) -> ClientKey:
-    """A key as the store keeps it."""
+    """Make a key in the form that the store keeps."""
     return ClientKey(
         id=f"key_{secrets.token_hex(8)}",
         name=name,
@@ -82,7 +82,7 @@ def new_key(
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key that can be checked.  ``verify_key`` is ``None`` where it may mint no tokens.
+    """A key that can be checked. ``verify_key`` is ``None`` if it may not mint tokens.
 
     ``approves`` are patterns of the tools whose calls it may approve.
     """
@@ -96,11 +96,11 @@ class Key:
     approves: tuple[str, ...] = ()
 
     def expired(self, now: float) -> bool:
-        """Whether its days are over."""
+        """Return whether the key has expired."""
         return self.expires_at is not None and self.expires_at <= now
 
     def signed(self, signature: bytes, text: bytes) -> bool:
-        """Whether this key's holder signed a text."""
+        """Return whether this key's holder signed a text."""
         if self.verify_key is None:
             return False
         from cryptography.exceptions import InvalidSignature
@@ -113,7 +113,7 @@ class Key:
 
 
 def stand_in() -> Key:
-    """A key that nobody has, to check signatures with where there is no key to check them with."""
+    """Make a key that nobody has; it verifies signatures if there is no real key."""
     public = signer(new_secret()).public_key()
     return Key(Caller(), "", b"", admin=False, verify_key=public, expires_at=None)
 
@@ -122,7 +122,7 @@ _Table = dict[bytes, Key]
 
 
 class KeyRing:
-    """``declared`` maps the names of the configuration's keys to their secret and grants."""
+    """All client keys. ``declared`` maps the names of the configuration's keys to their secret and grants."""
 
     def __init__(
         self,
@@ -161,23 +161,24 @@ class KeyRing:
         self.ever_made = bool(declared)
 
     async def load(self) -> None:
-        """Read the store's keys; raises :class:`~proxy.errors.StoreError`."""
+        """Read the store's keys; raise :class:`~proxy.errors.StoreError` if that fails."""
         async with self._reading:
             await self._read()
 
     def keys(self) -> Sequence[Key]:
-        """The keys that are valid now, as far as was read."""
+        """Return the keys that are valid now, according to the last read."""
         now = self._now()
         return [key for key in self._by_id.values() if not key.expired(now)]
 
     def any_valid(self) -> bool:
-        """Whether a key is valid now, as far as was read.  Takes the same time however many there are."""
+        """Return whether a key is valid now, according to the last read. The number of keys does not affect
+        the time."""
         return self._now() < self._last_expiry
 
     async def find(self, secret: str) -> Key | None:
-        """The valid key that has this secret.
+        """Return the valid key that has this secret.
 
-        Raises :class:`~proxy.errors.RequestError` (503) where that cannot be said.
+        Raises :class:`~proxy.errors.RequestError` (503) if the keys cannot be read.
         """
         key = _lookup(self._declared, _digest(secret, self._own_hash_key)) if self._declared else None
         if key is None:
@@ -190,16 +191,16 @@ class KeyRing:
         return key
 
     def knows(self, secret: str) -> bool:
-        """Whether a key has this secret, as far as was read, expired or not."""
+        """Return whether a key has this secret, expired or not, according to the last read."""
         tables = (*self._tables, (self._own_hash_key, self._declared))
         return any(
             _lookup(table, _digest(secret, hash_key)) is not None for hash_key, table in tables if table
         )
 
     def declared_at(self, text: str, starts: Sequence[int]) -> bool:
-        """Whether the secret of a key of the configuration, expired or not, stands at one of these places.
+        """Return whether the secret of a configured key, expired or not, begins at one of these places.
 
-        How long that takes says nothing of them but how long they are.
+        The time that this takes reveals nothing about the secrets but their lengths.
         """
         for length, marks in self._marks:
             for start in starts:
@@ -209,7 +210,8 @@ class KeyRing:
         return False
 
     def holds(self, key: Key) -> bool:
-        """Whether a key that was found once is valid still, and nothing need be asked to say so."""
+        """Return whether a key that was found before is still valid, as far as this is known without a
+        query."""
         if key.expires_at is not None and key.expired(self._now()):
             return False
         if self._declared.get(key.digest) is key:
@@ -217,7 +219,7 @@ class KeyRing:
         return self._is_fresh() and self._by_id.get(key.caller.name) is key
 
     async def named(self, key_id: str) -> Key | None:
-        """The valid key of that id; raises as :meth:`find` does."""
+        """Return the valid key with that id; raise as :meth:`find` does."""
         if not key_id.startswith(DECLARED):
             await self.refresh()
         key = self._by_id.get(key_id)
@@ -227,14 +229,14 @@ class KeyRing:
         return self._told == self._store.keys_told and self._monotonic() - self._confirmed_at < _CHECK_EVERY_S
 
     async def refresh(self) -> None:
-        """See to it that what is held is what the store has, or raise as :meth:`find` does."""
+        """Make sure that the keys in memory are those of the store, or raise as :meth:`find` does."""
         for _ in range(_MOST_CHECKS):
             if self._is_fresh():
                 return
             task = self._begin_check()
             if task is None:
                 break
-            # It is not cancelled: it is the probe that finds out when the record answers again.
+            # The check is not cancelled: it finds out when the record answers again.
             await asyncio.wait({task}, timeout=_AGAIN_WITHIN_S if self._away else LOOK_UP_S)
             if not task.done():
                 self._failed(f"the store did not answer within {LOOK_UP_S:g} s")
@@ -242,7 +244,7 @@ class KeyRing:
             task.result()
         if self._is_fresh():
             return
-        # A change that was told and cannot be read may be a revocation: that one is not waited out.
+        # A notified change that cannot be read may be a revocation, so it gets no grace period.
         if self._told != self._store.keys_told or self._monotonic() - self._confirmed_at >= _BLIND_S:
             raise RequestError(
                 503,
@@ -254,7 +256,7 @@ class KeyRing:
             )
 
     def _begin_check(self) -> "asyncio.Task[None] | None":
-        """The check that is under way, or a new one; ``None`` where one has failed a moment ago."""
+        """Return the running check or start one; ``None`` if one failed a moment ago."""
         if self._checking is None or self._checking.done():
             if self._monotonic() - self._failed_at < _CHECK_EVERY_S / 2:
                 return None
@@ -284,7 +286,7 @@ class KeyRing:
             await self._read()
 
     async def _read(self) -> None:
-        # Asked before the read, so that a change in the middle of it is not missed.
+        # Taken before the read, so that a change during it is not missed.
         began, told = self._monotonic(), self._store.keys_told
         version = await self._store.keys_version()
         if version != self._version:
@@ -312,10 +314,10 @@ class KeyRing:
             for table in (self._declared, *(t for _, t in tables))
             for key in table.values()
         }
-        # Worked out here, so that to refuse a stranger takes no look at each key.
+        # Computed here, so that refusing a stranger does not look at each key.
         expiries = [key.expires_at for key in self._by_id.values()]
         self._last_expiry = max((math.inf if at is None else at for at in expiries), default=-math.inf)
-        # Whether there is a key, valid or not, that may make tokens.
+        # Whether any key, valid or not, may mint tokens.
         self.mints = any(key.verify_key is not None for key in self._by_id.values())
 
     def _usable(self, key: ClientKey) -> Key | None:
@@ -323,7 +325,7 @@ class KeyRing:
             grants = KeyGrants.model_validate(dict(key.grants))
             public = _public(key.verify_key) if key.verify_key else None
         except (ValidationError, ValueError) as error:
-            # A later version may have written it: what is not understood is not granted.
+            # A later version may have written it: the proxy does not grant what it does not understand.
             self._log.error("client_key_unusable", key=key.id, reason=type(error).__name__)
             return None
         rights = grants.rights(f"the tool list of key {key.name}", f"the argument limits of key {key.name}")
@@ -339,7 +341,8 @@ def _public(verify_key: bytes) -> "Ed25519PublicKey":
 
 
 def _lookup(table: _Table, digest: bytes) -> Key | None:
-    """The key of a digest.  The lookup itself tells a clock nothing: nobody can choose a keyed hash."""
+    """Return the key with a digest. The lookup's time reveals nothing, because nobody can choose a keyed
+    hash."""
     key = table.get(digest)
     return key if key is not None and hmac.compare_digest(key.digest, digest) else None
 

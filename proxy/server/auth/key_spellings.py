@@ -1,7 +1,7 @@
-"""Keys of this proxy in text where none may stand: in an address, or in what goes to a provider.
+"""Finds keys of this proxy in text that must not contain them: an address, or what goes to a provider.
 
-Whoever makes such an address did not mean to hide the key; it was encoded on the way, once, twice, or as the
-half of ``Basic`` that is base64. So a text is read in every way in which programs write one, up to a bound.
+A key in an address is rarely hidden on purpose: software encoded it on the way, once, twice, or as the base64
+part of ``Basic``. So a text is decoded in every way that programs encode one, up to a bound.
 """
 
 import base64
@@ -20,11 +20,11 @@ from proxy.server.serving.target import MAX_TARGET
 __all__ = ["SHORTEST_KEY", "KeyFinder", "KnownSecrets", "readings"]
 
 SHORTEST_KEY: Final = 32
-"""In characters, what an operator may declare; an address no longer than this has no room for a key."""
+"""The fewest characters of a key that an operator may declare; a shorter address cannot contain a key."""
 
 _DEEPEST: Final = 5
 _MOST_CHARACTERS: Final = 12 * 1024
-"""Of all readings together."""
+"""The most characters of all readings together."""
 
 _KEY: Final = re.compile(r"\b(?:tr_[A-Za-z0-9_-]{43}|trt_[A-Za-z0-9_:-]{3,80}\.)", re.ASCII)
 _MADE_KEY: Final = re.compile(r"tr_[A-Za-z0-9_-]{43}")
@@ -48,31 +48,31 @@ _STANDARD: Final = str.maketrans("-_", "+/")
 
 
 class KnownSecrets(Protocol):
-    """What is asked of the keys that there are."""
+    """The queries about existing keys."""
 
     def knows(self, secret: str) -> bool:
-        """Whether this is the secret of a key."""
+        """Return whether this is the secret of a key."""
         ...
 
     def declared_at(self, text: str, starts: Sequence[int]) -> bool:
-        """Whether a key of the configuration, which looks like nothing, stands at one of these places."""
+        """Return whether a configured key, which has no fixed form, begins at one of these places."""
         ...
 
     async def refresh(self) -> None:
-        """Know of all keys that there are; raises :class:`~proxy.errors.RequestError` where it cannot."""
+        """Learn of all keys that exist; raise :class:`~proxy.errors.RequestError` if that fails."""
         ...
 
 
 class KeyFinder:
-    """Finds keys and tokens in texts, however they are written there."""
+    """Finds keys and tokens in texts, in any encoding."""
 
     def __init__(self, known: KnownSecrets, start_token: str = "") -> None:
-        """``start_token`` is what clients send before the first key is made; no key ring holds it."""
+        """``start_token`` is the credential of clients before the first key is made; no key ring holds it."""
         self._known = known
         self._start_token = start_token
 
     async def in_target(self, head: Head) -> bool:
-        """Whether a key stands in the target of a request: path, query, or whatever was sent as one."""
+        """Return whether the target of a request contains a key, in its path, its query or any other text."""
         found: bool | None = head.get(self)
         if found is None:
             target = head.message.path
@@ -82,7 +82,7 @@ class KeyFinder:
     async def _find(self, text: str) -> bool:
         if self.holds(text):
             return True
-        # In pieces a key is told from chance by asking for it: then also for those that were made just now.
+        # A key in pieces is recognised only by a lookup, so keys that were made just now must be known too.
         if not any(_made_keys(*cut) for reading in readings(text) for cut in _cuts(reading)):
             return False
         with contextlib.suppress(RequestError):
@@ -90,10 +90,10 @@ class KeyFinder:
         return self.holds(text)
 
     def holds(self, text: str) -> bool:
-        """Whether a key or token stands in a text, in one piece or with separators between its pieces.
+        """Return whether a text contains a key or token, in one piece or with separators between its pieces.
 
-        In one piece the form of a key is enough, so that one that was revoked is found too.  A key of the
-        configuration has no form, and is looked for where a word begins.
+        In one piece the form of a key is enough, so that a revoked key is found too. A key of the
+        configuration has no form, so it is looked for at the start of each word.
         """
         return any(
             _KEY.search(reading) is not None or any(self._stands_in(*cut) for cut in _cuts(reading))
@@ -101,7 +101,7 @@ class KeyFinder:
         )
 
     def _stands_in(self, joined: str, starts: Sequence[int]) -> bool:
-        """Whether a key that there is stands in a text; by its form alone it could be chance."""
+        """Return whether a text contains an existing key; its form alone could be chance."""
         return (
             self._known.declared_at(joined, starts)
             or any(map(self._known.knows, _made_keys(joined, starts)))
@@ -111,9 +111,9 @@ class KeyFinder:
 
 
 def _cuts(text: str) -> Iterator[tuple[str, Sequence[int]]]:
-    """A text, the same without what separates its parts, and without the names of its fields as well.
+    """Yield a text, the same without the separators of its parts, and without its field names as well.
 
-    Beside each it says where words begin in it, up to a bound: no address has as many.
+    Each comes with the places where words begin in it, up to a bound that no address reaches.
     """
     yield text, [found.start() for found in islice(_WORD.finditer(text), _MOST_WORDS)]
     done = set()
@@ -131,17 +131,17 @@ def _cuts(text: str) -> Iterator[tuple[str, Sequence[int]]]:
 
 
 def _made_keys(text: str, starts: Sequence[int]) -> Sequence[str]:
-    """What has the form of a key that was made here, of a few at most."""
+    """Return the texts that have the form of a generated key, a few at most."""
     found = (_MADE_KEY.match(text, start) for start in starts if text.startswith("tr_", start))
     return [match[0] for match in islice(filter(None, found), _MOST_MADE)]
 
 
 def readings(text: str) -> Iterator[str]:
-    """A text, and what it may be read as: with its escapes decoded, and what in it is base64 or hexadecimal.
+    """Yield a text and its possible readings: with escapes decoded, and with base64 and hexadecimal decoded.
 
-    At most ``_DEEPEST`` layers, and so much text in all that reading it never takes long.
+    It decodes at most ``_DEEPEST`` layers and a bounded amount of text, so that this never takes long.
     """
-    # One character for each byte, so that escapes of bytes and bytes sent as they are look alike.
+    # One character for each byte, so that escaped bytes and raw bytes look alike.
     first = text.encode("utf-8", "surrogateescape").decode("latin-1")
     seen, layer, left = {first}, [first], _MOST_CHARACTERS
     for _ in range(_DEEPEST):
@@ -158,7 +158,7 @@ def readings(text: str) -> Iterator[str]:
 
 
 def _decoded(text: str) -> Iterator[str]:
-    """What a text may be read as, one step further."""
+    """Yield what a text may be read as, one step further."""
     if "%" in text or "\\" in text or "&#" in text:
         yield _ESCAPE.sub(_character, text)
     if "+" in text:
@@ -168,11 +168,11 @@ def _decoded(text: str) -> Iterator[str]:
         plain = text.encode("latin-1", "replace").decode("utf-8", "replace")
         yield unicodedata.normalize("NFKC", plain).encode("latin-1", "replace").decode("latin-1")
     for found in _BASE64.finditer(text):
-        # A slash is a letter of base64, and stands before it in a path.
+        # A slash is a letter of base64, and in a path it stands before the key.
         for segment in found[0].split("/") if "/" in found[0] else ():
             yield from _from_base64(segment.translate(_STANDARD))
         word = found[0].translate(_STANDARD)
-        # What stands before it may be letters of base64 too: then it begins at any of four places.
+        # The text before it may be base64 letters too; then it begins at any of four places.
         for start in range(4):
             yield from _from_base64(word[start:])
     for found in _HEX.finditer(text):
@@ -183,7 +183,7 @@ def _decoded(text: str) -> Iterator[str]:
 
 
 def _from_base64(text: str) -> Sequence[str]:
-    """What is printable in what a text of base64 says."""
+    """Return the printable parts of a base64 text."""
     if len(text) < SHORTEST_KEY:
         return ()
     text = text[:-1] if len(text) % 4 == 1 else text
@@ -201,5 +201,5 @@ def _character(escape: re.Match[str]) -> str:
 
 
 def _overlong(text: str) -> int:
-    """The character of a sequence of UTF-8 that is longer than it may be: its last two bytes say it."""
+    """Return the character of an overlong UTF-8 sequence; its last two bytes hold it."""
     return (ord(text[-2]) & 0x3F if len(text) > 2 else ord(text[-2]) & 0x1F) << 6 | ord(text[-1]) & 0x3F

@@ -1,9 +1,9 @@
-"""Short-lived tokens that a client key makes for one of its own users: for a web page, say.
+"""Short-lived tokens that a client key makes for one of its own users, for example for a web page.
 
-A token is ``trt_<id of its key>.<what it may>.<signature>``.  It is kept nowhere.  The key's secret
-signs it, with Ed25519, and every worker checks it with the public half that stands beside the key.  So
-it dies with its key, and nothing that is stored is enough to make one.  What it says can only narrow
-what its key may do: both must allow a thing.
+A token is ``trt_<id of its key>.<claims>.<signature>``. It is stored nowhere. The key's secret signs it with
+Ed25519, and every worker verifies it with the public half that is stored with the key. So it ends with its
+key, and nobody can forge one from the stored data. Its claims can only narrow the key's rights: key and token
+must both allow a thing.
 """
 
 import base64
@@ -38,7 +38,7 @@ _MOST_PATTERNS: Final = 32
 _MOST_COSTLY: Final = 4
 _MAX_KNOWN_BYTES: Final = 16 * 2**20
 _KNOWN_BYTES: Final = 3000
-"""What a known token takes beside what it says, in memory eight times as long as on the wire."""
+"""Memory that a known token takes, in addition to its text, which takes eight times its size on the wire."""
 _SETTING: Final = "the token's tools"
 
 
@@ -49,14 +49,14 @@ def _check_subject(value: str | None) -> str | None:
 
 
 def _check_cost(values: list[str] | None) -> list[str] | None:
-    """Refuse a list of many patterns that take a regular expression: each token has its own."""
+    """Refuse a list with many patterns that need a regular expression, because each token has its own."""
     if values is not None and sum(map(is_costly, values)) > _MOST_COSTLY:
         raise ValueError(f"contains more than {_MOST_COSTLY} patterns with ? or [; write * instead")
     return values
 
 
 class _Narrowed(BaseModel):
-    """What a token may do, of what its key may do."""
+    """The part of its key's rights that a token has."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
@@ -68,7 +68,7 @@ class _Narrowed(BaseModel):
     limits: Annotated[dict[str, Any], AfterValidator(check_key_limits)] = {}
 
     def grants(self) -> KeyGrants:
-        """The same in a key's words, checked as a key's are."""
+        """Return these rights as the grants of a key, validated as a key's grants are."""
         given = {"models": self.models, "tools": self.tools}
         return KeyGrants.model_validate({name: value for name, value in given.items() if value is not None})
 
@@ -80,14 +80,14 @@ class _Asked(_Narrowed):
 
 
 class _Claims(_Narrowed):
-    """What a token says: who it is for, until when (seconds since the epoch), and what it may."""
+    """The claims of a token: who it is for, when it expires (seconds since the epoch), and its rights."""
 
     subject: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_check_subject)]
     until: int
 
 
 class Minting:
-    """Makes and checks the tokens of the keys on a ring."""
+    """Makes and verifies the tokens of the keys on a ring."""
 
     def __init__(self, ring: KeyRing, *, now: Callable[[], float] = time.time) -> None:
         self._ring = ring
@@ -99,10 +99,10 @@ class Minting:
         declare("tokens", self._cache_size)
 
     async def mint(self, secret: str, body: bytes) -> dict[str, Any]:
-        """A new token of the key that has ``secret``, as the body of the response.
+        """Make a token of the key that has ``secret``; return the body of the response.
 
-        Raises :class:`~proxy.errors.RequestError`: 403 for a key that may mint none, 400 naming the
-        field that cannot be.
+        Raises :class:`~proxy.errors.RequestError`: 403 for a key that may not mint, 400 that names the
+        invalid field.
         """
         key = None if secret.startswith(TOKEN_PREFIX) else await self._ring.find(secret)
         if key is None or key.verify_key is None:
@@ -147,9 +147,9 @@ class Minting:
         }
 
     async def find(self, token: str) -> Caller | None:
-        """Whoever a token was made for; ``None`` for one that is not valid, or not any more.
+        """Return the caller that a token was made for; ``None`` if it is invalid or expired.
 
-        Raises :class:`~proxy.errors.RequestError` (503) where that cannot be said.
+        Raises :class:`~proxy.errors.RequestError` (503) if the keys cannot be read.
         """
         if len(token) > _MAX_LENGTH or not token.isascii() or token.count(".") != 2:
             return None
@@ -161,7 +161,7 @@ class Minting:
         name = hashlib.blake2b(token.encode(), digest_size=32).digest()
         known = self._known.get(name)
         if known is None or known[0] is not key:
-            # A key that was read anew may be another one by the same id.
+            # After keys were read again, another key may have the same id.
             known = self._checked(key, text, said, signature)
             if known is None:
                 return None
@@ -181,10 +181,10 @@ class Minting:
     def _checked(
         self, key: Key | None, text: str, said: str, signature: str
     ) -> tuple[Key, int, Caller] | None:
-        """A token whose signature is its key's, and which says what a token may say.
+        """Return the contents of a token if its key signed it and its claims are allowed.
 
-        A signature is checked also where no key of that name makes tokens: else a clock would tell a
-        stranger the names of those that do.
+        It verifies a signature even if no key of that name mints tokens: otherwise the response time would
+        tell a stranger the names of those that do.
         """
         by = key
         if by is None or by.verify_key is None:
@@ -196,7 +196,7 @@ class Minting:
             grants = claims.grants()
         except (ValueError, RequestError):
             return None
-        # Who has the key's secret can sign what this proxy would not: a longer life, for one.
+        # The holder of the key's secret can sign what this proxy would not, for example a longer life.
         if claims.until > self._now() + MAX_LIFE_S:
             return None
         return key, claims.until, _caller(key, claims, grants)
@@ -223,7 +223,7 @@ def _caller(key: Key, claims: _Claims, grants: KeyGrants) -> Caller:
 
 
 def _narrower(parent: KeyLimits | None, own: KeyLimits | None) -> KeyLimits | None:
-    """The limits of both at once: a list holds whole, and of two numbers the smaller one."""
+    """Combine two sets of limits: the limits of both lists hold, and of two numbers the smaller one."""
     if parent is None or own is None:
         return own or parent
     lists = {
@@ -240,7 +240,7 @@ def _encode(data: bytes) -> str:
 
 
 def _decode(text: str) -> bytes:
-    """Base64 as :func:`_encode` writes it, and no other spelling of it; raises ``ValueError``."""
+    """Decode base64 as :func:`_encode` writes it; raise ``ValueError`` for any other spelling."""
     try:
         data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except binascii.Error:

@@ -1,4 +1,5 @@
-"""What each caller sees of models, upstreams and tools: worked out once for all who may the same."""
+"""The models, upstreams and tools that each caller sees, computed once for all callers with the same
+rights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,17 +25,18 @@ _MAX_BYTES: Final = 32 * 2**20
 _PERMISSIONS_BYTES: Final = 20_000
 _UPSTREAM_BYTES: Final = 4000
 _TOOL_BYTES: Final = 500
-"""Memory of one set of permissions with routes and rights, of an upstream's policy, of a tool's decision."""
+"""Estimated memory of one set of permissions with routes and rights, of an upstream's policy, of a tool's
+decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """What somebody may use.
+    """What a caller may use.
 
-    ``policies`` is what of their policy holds at each upstream, by its name, ``selections`` are the
-    tools that are offered there, and ``direct`` those that are offered where no upstream takes part.
-    ``trace`` is what they see of tools unasked, ``trace_max`` the most they may ask for.  ``offers`` says
-    whether any upstream has a tool for them, ``acts`` whether one of those has effects.
+    ``policies`` are the caller's policies by the names of the upstreams, and ``selections`` are the tools
+    that are offered there. ``direct`` are the tools that are offered if no upstream takes part. ``trace`` is
+    what the caller sees of tools by default, ``trace_max`` the most it may ask for. ``offers`` says whether
+    any upstream has a tool for the caller, ``acts`` whether one of these tools has effects.
     """
 
     router: Router
@@ -49,7 +51,7 @@ class Permissions:
 
 
 def narrowed_policy(policy: Policy, rights: Rights) -> Policy:
-    """The policy, and what of it somebody's lists of tools and bounds of arguments leave."""
+    """Return the policy, narrowed by the tool lists and argument bounds of a caller."""
     unchanged = Policy(
         allow=("*",),
         max_argument_bytes=policy.max_argument_bytes,
@@ -64,7 +66,7 @@ def narrowed_policy(policy: Policy, rights: Rights) -> Policy:
 
 
 def own_bounds(rights: Rights) -> dict[str, dict[str, dict[str, ArgumentBound]]]:
-    """Somebody's own bounds of arguments, as a policy has them, by what they are written under."""
+    """Return a caller's own bounds of arguments in the form of a policy, by the names of their settings."""
     found: dict[str, dict[str, dict[str, ArgumentBound]]] = {}
     for own in rights.arguments:
         found.setdefault(own.setting, {}).setdefault(own.tools, {})[own.path] = own.bound
@@ -72,8 +74,8 @@ def own_bounds(rights: Rights) -> dict[str, dict[str, dict[str, ArgumentBound]]]
 
 
 class PermissionSets:
-    """Without ``tools_enabled`` nobody is offered any; without ``direct`` nobody is where no upstream takes
-    part."""
+    """The permissions of all callers. Without ``tools_enabled`` no tools are offered; without ``direct`` none
+    are offered if no upstream takes part."""
 
     def __init__(
         self,
@@ -87,9 +89,8 @@ class PermissionSets:
         agents: Mapping[str, Agent] = MappingProxyType({}),
         asks: bool = False,
     ) -> None:
-        """``traces`` are what is shown unasked and at the most.  ``agents`` are by the ids of their tools.
-        ``asks`` says that people can be asked about calls that need an approval.
-        """
+        """``traces`` are the default trace and the highest one. ``agents`` are by the ids of their tools.
+        ``asks`` says that people can be asked about calls that need an approval."""
         self._agents = agents
         self._router = router
         self._registry = registry
@@ -102,7 +103,7 @@ class PermissionSets:
         self._cached: Derived[Rights, Permissions] = Derived("views", _MAX_BYTES, _permissions_bytes)
 
     def of(self, rights: Rights) -> Permissions:
-        """The permissions of everybody who has these rights, of the tools that are served now."""
+        """Return the permissions of all callers with these rights, for the tools that are served now."""
         catalog = self._registry.current
         cached = self._cached.of(catalog)
         known = cached.get(rights)
@@ -140,7 +141,7 @@ class PermissionSets:
         )
 
     def _forbidden_agents(self, router: Router) -> Mapping[str, str]:
-        """The agents whose models somebody may not use, each with the rule."""
+        """Return the agents whose models the caller may not use, each with the rule."""
         return {
             tool: f"agents.{agent.name}.model is a model that this caller may not use"
             for tool, agent in self._agents.items()
@@ -148,7 +149,8 @@ class PermissionSets:
         }
 
     def _direct_tools(self, policy: Policy, catalog: Catalog) -> Selection:
-        """The tools where no upstream takes part: no agents, which need a run that asks a model."""
+        """Return the tools for calls without an upstream: no agents, because they need a run that asks a
+        model."""
         if not self._direct:
             return Selection(catalog)
         rule = "an agent runs only inside of a request that asks a model"
@@ -157,7 +159,7 @@ class PermissionSets:
 
 
 def _less(selection: Selection, rules: Mapping[str, str]) -> Selection:
-    """A selection without the tools of some rules."""
+    """Return a selection without the tools in ``rules``."""
     withheld = {spec.name: rules[spec.name] for spec in selection.offered if spec.name in rules}
     if not withheld:
         return selection

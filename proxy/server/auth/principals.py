@@ -10,30 +10,30 @@ __all__ = ["Principal", "Principals"]
 
 
 class Principal(NamedTuple):
-    """Who asks, as the record calls them, and whether that is one person."""
+    """Who asks, by the name in the record, and whether that is one person."""
 
     name: str
     is_person: bool
 
 
 class Principals:
-    """Tells the people of shared keys apart, by what the operator says of end users (``auth.end_user``)."""
+    """Tells the people of shared keys apart, by the setting ``auth.end_user``."""
 
     def __init__(self, end_user: str) -> None:
         self._place, _, self._name = end_user.partition(":")
 
     def of(self, request: EdgeRequest, caller: Caller, payload: Mapping[str, Any]) -> Principal:
-        """The principal of a request: the key, or one person of a key that several people share.
+        """Return the principal of a request: the key, or one person of a key that several people share.
 
-        A minted token names the person, whatever the request says.  If the operator configures no end users,
-        the body's own fields name people of a shared key.  Hidden turns then belong to that person, and the
+        A minted token names the person, whatever the request says. If the operator configures no end users,
+        the body's own fields name people of a shared key. Hidden turns then belong to that person, and the
         caller remains the key.
         """
         user: object = caller.end_user
         if not user and not self._place:
             return Principal(caller.name, not caller.rights.shared)
         if not user and self._place == "header":
-            # One that came beside the one that somebody on the way added says nothing.
+            # A header that stands twice is ignored: the client may have sent one beside the gateway's.
             given = request.headers.getall(self._name, ())
             user = given[0] if len(given) == 1 else None
         elif not user:

@@ -1,8 +1,8 @@
-"""Finding a caller again without its credential, for a request that another process runs again.
+"""Finds a caller again without its credential, when another process runs its request again.
 
-A ticket says who was let in, and holds no secret.  It is good as long as the credential would be: the key is
-not revoked and not expired, and the server lets callers in as it did.  The rights and limits are those that
-the caller has then.
+A ticket identifies a caller that was let in, and holds no secret. It is valid as long as the credential would
+be: the key is not revoked or expired, and the server's authentication mode is the same. The rights and limits
+are those that the caller has when the ticket is used.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ __all__ = ["Tickets"]
 
 
 class Tickets:
-    """Makes tickets of callers, and callers of tickets."""
+    """Makes tickets from callers, and callers from tickets."""
 
     def __init__(self, authentication: Authentication) -> None:
         self._mode = authentication.mode
@@ -25,8 +25,8 @@ class Tickets:
         self._start_token = hashlib.blake2b(start_token, digest_size=16).hexdigest()
 
     async def of(self, caller: Caller) -> Mapping[str, Any] | None:
-        """The ticket of a caller; ``None`` for one whose credential the server does not know by itself: a
-        minted token, or the provider's own key.
+        """Return the ticket of a caller; ``None`` if the server cannot find its credential again: a minted
+        token, or the provider's own key.
 
         Raises :class:`~proxy.errors.RequestError` (503) if keys cannot be read.
         """
@@ -38,13 +38,13 @@ class Tickets:
         return {"key": caller.name} if key is not None and key.caller == caller else None
 
     def _of_anybody(self, counted_as: str) -> Mapping[str, Any] | None:
-        """The ticket of one who came without a key."""
+        """Return the ticket of a caller that came without a key."""
         if self._mode == "open":
             return {"open": counted_as}
         return {"start_token": self._start_token, "open": counted_as} if self._mode == "start_token" else None
 
     async def caller(self, ticket: Mapping[str, Any]) -> Caller | None:
-        """The caller as it would be let in now; ``None`` if it would not be.
+        """Return the caller as it would be let in now; ``None`` if it would not be.
 
         Raises :class:`~proxy.errors.RequestError` (503) if keys cannot be read.
         """
