@@ -59,7 +59,7 @@ def chosen_tools(payload: Mapping[str, Any], tools: Sequence[Any]) -> Chosen:
         if len(found) > 1:
             raise RequestError(
                 400,
-                f"tools[{found[1][0]}] is a second toolset of the server {label[:64]!r}. Write one.",
+                f"tools[{found[1][0]}] is a second toolset of the server {label[:64]!r}. Send one.",
                 param=f"tools[{found[1][0]}]",
             )
         name = server_name(server["url"])

@@ -228,7 +228,7 @@ class _Blocks:
 
 
 def _is(block: Any, kind: str) -> bool:
-    """Return whether a block has a type.  A native block of Messages is raw JSON, and has none of these."""
+    """Return whether a block has this type.  It ignores native blocks, which are raw JSON."""
     return isinstance(block, dict) and block.get("type") == kind
 
 
@@ -289,7 +289,7 @@ def _settings(conversation: Conversation, ledger: Ledger) -> dict[str, Any]:
     """Return the settings that the client asked for."""
     output, sampling, service = conversation.output, conversation.sampling, conversation.service
     if sampling.temperature is not None and sampling.temperature > 1:
-        raise ledger.refuse(ledger.name_of("sampling.temperature"), "Messages takes 1 at most.")
+        raise ledger.refuse(ledger.name_of("sampling.temperature"), "Messages allows at most 1.")
     config: dict[str, Any] = {}
     effort = conversation.reasoning.effort
     if effort in _EFFORTS or effort == "minimal":

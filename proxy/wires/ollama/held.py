@@ -1,4 +1,4 @@
-"""Hidden turns of Ollama's dialect: how they are kept, put back, and written as rows of the record."""
+"""Restores hidden turns of Ollama's dialect, masks them, and writes them as rows of the record."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

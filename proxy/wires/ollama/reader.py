@@ -34,7 +34,7 @@ from proxy.wires.upstream_port import Mask
 __all__ = ["OllamaTurnReader"]
 
 _REASONS: Final = {"length": "length"}
-"""Every other reason means that the model was finished."""
+"""Every other reason means that the model had finished."""
 _TEXTUAL: Final = frozenset({"model", "created_at", "message", "done", "remote_model", "remote_host"})
 """The members that a line of text may have; other members may not vary."""
 _BROKEN: Final = {"type": "api_error", "code": "upstream_broken", "message": UNFINISHED}

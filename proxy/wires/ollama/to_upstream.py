@@ -58,7 +58,7 @@ def write_conversation(conversation: Conversation, *, strict: bool = False) -> W
         if tools:
             raise ledger.refuse(
                 ledger.name_of("output.format"),
-                "With a format the model can call no tool. Leave out one of both.",
+                "If a format is set, the model cannot call tools. Leave out the format or the tools.",
             )
         body["format"] = "json" if wanted.schema is None else wanted.schema
     body |= _settings(conversation)
@@ -136,7 +136,7 @@ def _image(part: Image, ledger: Ledger) -> str:
 
 def _file(part: File, ledger: Ledger) -> str:
     if not isinstance(part.source, Inline) or not part.source.is_text:
-        raise ledger.refuse(part.at, "Ollama takes no files but texts.")
+        raise ledger.refuse(part.at, "Ollama takes only text files.")
     ledger.natives(part.native, {})
     return file_words(part)
 
@@ -225,7 +225,7 @@ def _settings(conversation: Conversation) -> dict[str, Any]:
         "stop": list(output.stops) or None,
     }
     asked = {
-        # Without a word Ollama streams.
+        # Ollama streams by default, so always set it.
         "stream": conversation.stream,
         "think": _think(conversation.reasoning),
         "truncate": conversation.truncate,
