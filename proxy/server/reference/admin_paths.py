@@ -1,7 +1,7 @@
-"""The paths of the admin API as data: what each gives, and what may be asked for.
+"""The paths of the admin API as data: what each returns, and its parameters.
 
-The admin API reads its parameters from here, and its description as OpenAPI and
-docs/reference/admin-api.md are made from it.
+The admin API reads its parameters from here. Its OpenAPI description and docs/reference/admin-api.md are
+generated from it.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ __all__ = ["ADMIN_PATHS", "DEFAULT_LIMIT", "MOST_LIMIT", "AdminPath", "Parameter
 
 MOST_LIMIT: Final = 200
 DEFAULT_LIMIT: Final = 50
-"""How many entries one page of a list has: at most, and if the request does not say."""
+"""The number of entries on one page of a list: the maximum, and the default."""
 
 Schema = Mapping[str, Any]
 """A JSON Schema."""
@@ -39,9 +39,9 @@ class Parameter:
 class AdminPath:
     """One method of a path below ``/admin``.
 
-    ``answer`` is the name of the schema of a 200, and ``gives`` says in Markdown what it is; its links are
-    relative to ``docs/``.  ``statuses`` are those that it can be answered with beside 200, 401, 403 and 429.
-    ``approvers`` says that a key with ``approves`` may use it, too.
+    ``answer`` is the name of the schema of a 200. ``gives`` describes the answer in Markdown; its links are
+    relative to ``docs/``. ``statuses`` are its possible statuses besides 200, 401, 403 and 429. ``approvers``
+    says that a key with ``approves`` may use it, too.
     """
 
     method: str
@@ -189,7 +189,7 @@ ADMIN_PATHS: Final = (
 
 
 def query_of(path: str) -> tuple[str, ...]:
-    """The parameters that the query of a path may have."""
+    """Return the parameters that the query of a path may have."""
     return tuple(
         parameter.name
         for one in ADMIN_PATHS
