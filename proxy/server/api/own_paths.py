@@ -27,7 +27,7 @@ class Surface(Protocol):
         ...
 
     async def answer(self, request: EdgeRequest, facts: RequestFacts, target: Target) -> web.StreamResponse:
-        """Return the response; raise :class:`~proxy.errors.RequestError` for a refused request."""
+        """Return the response; raise :class:`~proxy.errors.RequestError` if the request is refused."""
         ...
 
 

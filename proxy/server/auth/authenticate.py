@@ -1,8 +1,8 @@
 """Finds out who sends a request, in one of the modes ``open``, ``keys``, ``start_token`` and ``forward``.
 
-The mode is fixed when the server starts.  ``auto`` depends on whether a client key ever existed: if the
-last one is revoked or no longer declared, or if the record is lost, the server admits nobody.
-Before the first key clients need the start token, which the server prints when it starts.
+The mode is fixed when the server starts. ``auto`` depends on whether a client key ever existed. If the last
+key is revoked or no longer declared, or if the record is lost, the server admits nobody. Before the first key
+clients need the start token, which the server prints when it starts.
 """
 
 import base64
@@ -299,7 +299,7 @@ class ForwardAuthenticator(_Admins):
     """Lets in clients with an ``Authorization`` of the provider, which goes upstream in place of the
     operator's.
 
-    Callers are told apart by a keyed hash of its credential. The hash is the same for every worker, after a
+    Callers are told apart by a keyed hash of the credential. The hash is the same for every worker, after a
     restart, and for every spelling of the header. Anybody can invent credentials, so these callers are also
     counted by address, under the same limits.
     """
@@ -313,8 +313,7 @@ class ForwardAuthenticator(_Admins):
         """Return the caller of an ``Authorization``; raise 401 without one, or for a key of this proxy."""
         name: str | None = request.head.get(self)
         if name is None:
-            # The name depends on the head alone; the address may differ, because a head can be known from
-            # another connection.
+            # Depends on the head alone: connections from different addresses may share a known head.
             name = request.head[self] = self._name(request.headers.getall(hdrs.AUTHORIZATION, ()))
         return _forwarded(name, counted_address(request))
 

@@ -1,10 +1,10 @@
 """The valid client keys, checked against the credential that a client sends.
 
 Keys of the configuration exist from the start. Keys of the store are held in memory and read again after the
-store was notified of a change: every worker refuses a revoked key from the next request on, and the check
-takes no wait. A notification may be lost, so the store's version is also queried, at most once a second and
-only when a request comes. If the store does not answer, its keys stay valid for a few seconds. After that
-nobody who needs one is let in; after a notified change this holds at once.
+store was notified of a change. So every worker refuses a revoked key from the next request on, and the check
+itself needs no wait. A notification may be lost, so the store's version is also queried, at most once a
+second and only when a request comes. If the store does not answer, its keys stay valid for a few seconds.
+After that nobody who needs one is let in; after a notified change this holds at once.
 """
 
 import asyncio

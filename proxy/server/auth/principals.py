@@ -33,7 +33,7 @@ class Principals:
         if not user and not self._place:
             return Principal(caller.name, not caller.rights.shared)
         if not user and self._place == "header":
-            # A header that stands twice is ignored: the client may have sent one beside the gateway's.
+            # Two such headers are ignored: the client may have sent one besides the gateway's.
             given = request.headers.getall(self._name, ())
             user = given[0] if len(given) == 1 else None
         elif not user:

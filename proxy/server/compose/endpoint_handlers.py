@@ -50,8 +50,8 @@ __all__ = ["Surroundings", "make_endpoint_handlers"]
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The parts of the rest of the server that handlers need: upstreams, the end of the process, the
-    permissions and tickets of callers, and the other processes of the port."""
+    """The other parts of the server that handlers need: upstreams, draining, the permissions and tickets of
+    callers, and the other processes of the port."""
 
     router: Router
     draining: Draining

@@ -90,7 +90,7 @@ DEFAULT_KEY = "env:OPENAI_API_KEY"
 
 
 class ServerConfig(Section):
-    """Where the proxy listens and how much it takes."""
+    """The address that the proxy listens on, and its limits for requests and connections."""
 
     host: str = Field(default="127.0.0.1", min_length=1, max_length=253, description="Address to listen on.")
     port: int = Field(default=8080, ge=0, le=65535, description="Port to listen on; 0 takes any free one.")
@@ -690,7 +690,7 @@ class AuthConfig(Section):
 
 
 class KeyConfig(KeyGrants):
-    """A client key and what it may do."""
+    """A client key and its rights."""
 
     secret: Secret = Field(
         description="The key as env:NAME or file:/path: at least 32 characters, for example from openssl "
@@ -699,7 +699,7 @@ class KeyConfig(KeyGrants):
 
 
 class PriceConfig(Section):
-    """Prices of one model, or of all that fit a pattern, per million tokens."""
+    """Prices of one model, or of all that match a pattern, per million tokens."""
 
     input: float = Field(default=0, ge=0, allow_inf_nan=False, description="Input tokens.")
     cached_input: Annotated[

@@ -75,7 +75,7 @@ class Admission:
         self.counts_usage = bool(limits.spending)
         """Whether a limit of tokens or of cost applies."""
         self.parent: Admission | None = None
-        """Of the key behind a minted token, which spends what its tokens spend."""
+        """The admission of the key behind a minted token, which also spends what its tokens spend."""
 
     def stands_for(self, parent: "Admission") -> None:
         """Add the admission of the key behind a token: its limits apply here, too."""

@@ -100,7 +100,8 @@ class MemoryCounters:
         self._sweep_at = 1024
         self._most_stamps = MOST_STAMPS
         self._stamps = 0
-        """Not fewer than there are: those that have left their windows are taken off when it is too many."""
+        """An upper bound of the remembered hits; when it is too high, they are counted again without expired
+        ones."""
         declare("limit_counters", self._cache_size)
 
     async def take(

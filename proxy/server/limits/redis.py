@@ -218,7 +218,7 @@ class RedisCounters:
             commands = [*(self._spending(caller, spent) for caller, spent in owed.items()), *batch]
             try:
                 answers = await self._answered(self._send(commands, freed))
-            except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for it for ever
+            except Exception as error:  # noqa: BLE001 - no failure may leave a request waiting
                 self.lost += len(owed)  # Unknown whether it was counted; never count it twice.
                 self._went_down(error, batch)
                 return

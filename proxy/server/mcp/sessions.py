@@ -1,6 +1,6 @@
 """Sessions of MCP clients that make a handshake: an id that tells them apart, and their open calls.
 
-The id itself proves that this server gave it to this caller, so no session is stored: any worker knows it,
+The id itself proves that this server gave it to this caller, so no session is stored. Any worker knows it,
 also after a restart, and a client may have as many as it likes. It has one purpose. A client cancels a
 request by its number, and two programs with one key may use the same numbers: both begin at 1.
 """

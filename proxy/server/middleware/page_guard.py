@@ -290,7 +290,7 @@ def _check_unmarked(request: EdgeRequest, target: Target) -> None:
 
     Browsers mark the site of a request only for servers that are reached by https or on the loopback. So on
     any other address a GET of the API needs a header that no page can send without a preflight, or a
-    ``Referer`` of the proxy's own origin: a page can leave out its ``Referer``, but it cannot forge one.
+    ``Referer`` of the proxy's own origin. A page can leave out its ``Referer``, but it cannot forge one.
     """
     if target.below is None or _is_program(request):
         return

@@ -61,7 +61,7 @@ _LIMIT: Final = Parameter(
     "Number of entries.",
 )
 _BEFORE: Final = Parameter("before", _TEXT, "The `last_id` of the page before.")
-_RUN_ID: Final = Parameter("id", _TEXT, "The id of a run, complete.", "path")
+_RUN_ID: Final = Parameter("id", _TEXT, "The complete id of a run.", "path")
 _APPROVAL_ID: Final = Parameter(
     "id", {"type": "string", "pattern": f"^{APPROVAL_ID}$"}, "The id of an approval.", "path"
 )
@@ -86,7 +86,7 @@ ADMIN_PATHS: Final = (
             Parameter("model", _TEXT, "Only runs of this model."),
             Parameter("tool", _TEXT, "Only runs that called this tool."),
             Parameter("key", _TEXT, "Only runs of this client key, by its name."),
-            Parameter("id", _TEXT, "Only runs whose id begins like this."),
+            Parameter("id", _TEXT, "Only runs whose id begins with this text."),
             Parameter("agents", _TRUTH, "Also runs of agents."),
         ),
         statuses=(400, 405, 503),
@@ -95,10 +95,10 @@ ADMIN_PATHS: Final = (
         "GET",
         "/admin/runs/{id}",
         "showRun",
-        "One run, as `toolrelay runs show --json` has it. With `content=true` also its messages; the log "
-        "then gets the line `content_read` with the key's name.",
+        "One run, in the form of `toolrelay runs show --json`. With `content=true` also its messages; the "
+        "log then gets the line `content_read` with the key's name.",
         "RunDetail",
-        (_RUN_ID, Parameter("content", _TRUTH, "Also messages, and calls as they came.")),
+        (_RUN_ID, Parameter("content", _TRUTH, "Also messages, and calls as the upstream sent them.")),
         statuses=(400, 404, 405, 503),
     ),
     AdminPath(
@@ -114,7 +114,7 @@ ADMIN_PATHS: Final = (
         "GET",
         "/admin/mcp",
         "listServers",
-        "Each MCP server: its state, protocol, last error and reconnects. Of each of its tools: how its "
+        "Each MCP server: its state, protocol, last error and reconnects. For each of its tools: how its "
         "definition compares with the allowed one (`pinned`, `new`, `changed`, `moved`, `gone`), and in "
         "`withheld` why models are not offered it.",
         "ServerList",
