@@ -147,7 +147,7 @@ class OwnedClientStream(HttpClientStream):
                         break
                     self._events_left -= 1
                     if event is None:
-                        self._large = partial(_said_in_event, self._events.skip())
+                        self._large = partial(_object_in_event, self._events.skip())
                     else:
                         self._found(_object_in(event.data))
                     if not self._events_left:
@@ -204,7 +204,7 @@ def _object_in(text: bytes, most_values: int = MOST_READ_VALUES) -> dict[str, An
     return said if isinstance(said, dict) else None
 
 
-def _said_in_event(raw: bytes) -> dict[str, Any] | None:
+def _object_in_event(raw: bytes) -> dict[str, Any] | None:
     return _object_in(decode_event(raw).data)
 
 

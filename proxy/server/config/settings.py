@@ -287,7 +287,7 @@ class UpstreamConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _told_of_calls(self) -> "UpstreamConfig":
+    def _tools_fit_text_calls(self) -> "UpstreamConfig":
         for tools, text_calls in (
             (self.tools, self.text_calls),
             *((said.tools, said.text_calls) for said in self.per_model.values()),

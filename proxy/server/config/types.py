@@ -276,7 +276,7 @@ class BoundConfig(Section):
         return ArgumentBound(**dict(self))
 
     @model_validator(mode="after")
-    def _says_something(self) -> "BoundConfig":
+    def _sets_a_limit(self) -> "BoundConfig":
         given = {name for name, value in self if value is not None and value is not False}
         if not given:
             raise setting_fault(

@@ -47,7 +47,7 @@ _KEY_IN_ADDRESS = (
 )
 
 
-def _called(head: Head) -> tuple[str, str]:
+def _own_id_and_path(head: Head) -> tuple[str, str]:
     """Return the client's own id for a request, empty if it is missing or unfit for a log, and the path for
     people."""
     given = head.headers.get(_X_REQUEST_ID)
@@ -91,7 +91,7 @@ class AccessMiddleware:
 
     async def handle(self, request: EdgeRequest) -> web.StreamResponse:
         """Answer a request; only its cancellation is raised."""
-        given, path = request.head[_called]
+        given, path = request.head[_own_id_and_path]
         # A short target has no room for a key, and an overlong one is refused unread.
         misplaced = len(request.raw_path) > SHORTEST_KEY and await self._holds_key(request.head)
         if misplaced:

@@ -72,11 +72,11 @@ class ErrorPages:
         if "text/html" in request.headers.get(hdrs.ACCEPT, "").lower():
             text, kind = self._all_as_html if error is None else _as_html(error), "text/html"
         else:
-            text, kind = self._allerror_text if error is None else error_text(error), "text/plain"
+            text, kind = self._all_as_text if error is None else error_text(error), "text/plain"
         return web.Response(text=text, content_type=kind, charset="utf-8", headers=_HEADERS)
 
     @cached_property
-    def _allerror_text(self) -> str:
+    def _all_as_text(self) -> str:
         return "\n".join(map(error_text, ERRORS.values()))
 
     @cached_property
