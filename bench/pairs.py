@@ -29,7 +29,8 @@ def _rows(process: Process, core: int | None, factor: float, uncounted: str) -> 
         return (process.cpu_s(uncounted) - before) / result.done * 1e6
 
     stream = cost(Load(process.port, "burst", requests=round(1200 * factor)))
-    paced = cost(Load(process.port, "paced", _CHUNKS, 10, connections=50, requests=50))
+    paced_streams = round(50 * factor)
+    paced = cost(Load(process.port, "paced", _CHUNKS, 10, connections=paced_streams, requests=paced_streams))
     return {
         "request": cost(Load(process.port, requests=round(3000 * factor))),
         "stream of one chunk": stream,
@@ -62,7 +63,7 @@ def compare(
         command = python("-m", "bench.mock", str(port))
         stack.enter_context(started("mock", port, command, folder / "mock.log", core=INSTRUMENT_CORE))
         both = stack.enter_context(proxies(folder, port))
-        for process in both:
+        for process in () if given.quick else both:
             _rows(process, INSTRUMENT_CORE, 0.1, uncounted)  # What is paid once is not counted.
         for number in range(count):
             for which in (0, 1) if number % 2 == 0 else (1, 0):

@@ -149,8 +149,10 @@ class ToolResult:
 
 @value_class
 class InnerCall:
-    """A call that an agent makes: it starts if ``result`` is ``None``, else it has ended.  Both are
-    redacted."""
+    """A call that an agent makes: it starts if ``result`` is ``None``, else it has ended.
+
+    ``arguments`` and ``result`` are redacted.
+    """
 
     call: ToolCall
     arguments: Any

@@ -1,1 +1,1 @@
-"""The heart: what one client request causes, from its first byte to its end mark."""
+"""The core: everything that one client request causes, from its first byte to its end mark."""

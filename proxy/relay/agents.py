@@ -1,12 +1,13 @@
-"""Runs of agents: a model calls a tool, and another run of the same machinery does the task.
+"""Runs of agents: a model calls a tool, and another run does the task.
 
-An agent's run has its own model, instructions, tools and turns.  It sees the task alone and gives back its
-report alone.  What it may use comes from the run that called it: the caller's rights, and of that run's
-budgets what is left.
+The run of an agent has its own model, instructions, tools and turns.  It sees only the task, and returns
+only its report.  What it may use comes from the run that called it: the caller's rights, and the rest of
+that run's budgets.
 
-If a call of an agent needs an approval, its run suspends as that of a client does.  The call of the agent
-then ends, and names the approvals.  The run that called it asks its client.  Once somebody has decided, the
-tool of the agent is called again, and the agent's model is asked the same with the held turn.
+If a call of an agent needs an approval, the agent's run suspends as a client's run does.  The call of the
+agent then ends, and names the approvals.  The run that called it asks its client.  After somebody has
+decided, the tool of the agent is called again.  The agent's model then gets the same request, with the held
+turn.
 """
 
 import asyncio
@@ -46,22 +47,23 @@ from proxy.wires.wire import Wire
 __all__ = ["AgentRuns", "Apart"]
 
 Apart = Callable[[str, str], AbstractContextManager[None]]
-"""A block in which what happens is counted and drawn as an agent's run: its id, and its model."""
+"""Makes a block in which events are counted and values are drawn as an agent's run; called with its id and
+model."""
 
 _NARROWED_BYTES: Final = 16 << 20
 _REPORT_SHARE: Final = 0.2
-"""Of an agent's time, what is kept for its report: tools are called in the rest."""
+"""The share of an agent's time limit that is reserved for its report; tools run only in the rest."""
 _MARGIN_S: Final = 1.0
-"""An agent is stopped so much earlier than its call would be, so that what it has found is not lost."""
+"""An agent is stopped this many seconds before its call times out, so that its findings are not lost."""
 _PEOPLE: Final = ("safety_identifier", "user")
-"""Fields by which providers count abuse by end user."""
+"""Fields that name the end user, by which providers count abuse."""
 
 _ASKING: Final = (
     "\n\nA person must approve each call of these tools, and nobody can be asked while you work, so you do "
     "not have them: {}. If the task needs one, do the rest of the task. Then say in your report which tool "
     "must be called, and with which arguments."
 )
-"""Added to the instructions of an agent, so that the model that called it can make the call."""
+"""Added to the instructions of an agent, so that the model that called it can make the call instead."""
 
 _STOPPED: Final[Mapping[str, str]] = {
     "max_turns": "it had no turns left",
@@ -75,7 +77,8 @@ _STOPPED: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class _AgentPermissions:
-    """What of its caller's permissions an agent has; see :class:`~proxy.relay.ask.UpstreamPermissions`."""
+    """The part of its caller's permissions that an agent keeps; see
+    :class:`~proxy.relay.ask.UpstreamPermissions`."""
 
     router: Router
     policies: Mapping[str, Policy]
@@ -84,12 +87,12 @@ class _AgentPermissions:
 
     @property
     def asking(self) -> Sequence[str]:
-        """The agent's tools that it does not get because a person would have to approve their calls."""
+        """The agent's tools that are withheld because a person would have to approve their calls."""
         return sorted({name for selection in self.selections.values() for name in selection.asking})
 
 
 class AgentRuns:
-    """Runs agents.  One for the process; a :class:`~proxy.tools.agents.provider.RunAgent`."""
+    """Runs agents, as a :class:`~proxy.tools.agents.provider.RunAgent`.  The process has one instance."""
 
     def __init__(
         self,
@@ -103,8 +106,8 @@ class AgentRuns:
         run_ids: Callable[[], str],
         apart: Apart,
     ) -> None:
-        """``wire`` is Chat, in which agents' models are asked, and ``others`` the names of the wires that its
-        requests can be translated to.  ``settings`` are the habits of all runs."""
+        """``wire`` is Chat, in which the models of agents are asked.  ``others`` are the names of the wires
+        that these requests can be translated to.  ``settings`` apply to all runs."""
         self._planner = planner
         self._orchestrator = orchestrator
         self._parents = parents
@@ -118,14 +121,14 @@ class AgentRuns:
         )
 
     async def __call__(self, agent: Agent, task: str, context: CallContext) -> Any:
-        """The agent's report on a task, as :class:`~proxy.tools.agents.provider.RunAgent` says."""
+        """Return the agent's report on a task; see :class:`~proxy.tools.agents.provider.RunAgent`."""
         first = self._parents.of(context.run_id, context.call_id)
         if first is None:
             raise ToolFailure("an agent runs only inside of a request that asks a model")
         watch, began = _Watch(context), time.monotonic()
         call = first.calls.get(context.call_id)
         used = await self._begin(call)
-        # Meanwhile the client may have left; another request that waits for the agent takes its place.
+        # The client may have left meanwhile; then another request that waits for the agent replaces it.
         parent = self._parents.of(context.run_id, context.call_id)
         if parent is None:
             raise ToolFailure("the request was cancelled", code="cancelled")
@@ -147,10 +150,10 @@ class AgentRuns:
         return _report(agent, end, stopped=watch.stopped)
 
     async def _begin(self, call: AgentCall | None) -> AgentUsed:
-        """What the agent has used before; note that it goes on, if it does.
+        """Return what the agent has used before, and record that it continues, if it does.
 
-        Claims of effects are forgotten after a time.  What is noted is not, so that an agent whose process
-        died as it went on does not go on again.  Raises :class:`~proxy.errors.ToolFailure`.
+        Claims of effects are forgotten after a time, but this note is not.  So an agent whose process died
+        after it continued does not continue again.  Raise :class:`~proxy.errors.ToolFailure`.
         """
         if call is None or call.goes_on is None or self._parents.turns is None:
             return AgentUsed()
@@ -164,7 +167,7 @@ class AgentRuns:
         return call.goes_on.used
 
     def _waits(self, ask: Ask, end: RunEnd, call: AgentCall, used: AgentUsed) -> ToolFailure:
-        """Keep how an agent goes on that waits for approvals; the failure names them."""
+        """Store the turn of an agent that waits for approvals; return a failure that names them."""
         ids = tuple(approval.id for approval in end.asked)
         earlier = call.goes_on
         if self._parents.turns is not None:
@@ -187,7 +190,8 @@ class AgentRuns:
         return ToolFailure(words, code="approval_required")
 
     async def _run(self, agent: Agent, ask: Ask, parent: Parent, watch: "_Watch", used: AgentUsed) -> RunEnd:
-        """The end of the agent's run; it ends with the call, and with the run that called it."""
+        """Run the agent and return the outcome.  The agent's run ends with its call, and with the calling
+        run."""
         running = asyncio.get_running_loop().create_task(self._serve(agent, ask))
         parent.running.add(running)
         left_s = _seconds_left(agent, parent, used)
@@ -209,7 +213,7 @@ class AgentRuns:
         return watch.end
 
     async def _serve(self, agent: Agent, ask: Ask) -> None:
-        """Plan and run what an agent asks its model; raises :class:`~proxy.errors.ToolFailure`."""
+        """Plan and run an agent's request to its model; raise :class:`~proxy.errors.ToolFailure`."""
         run_id, model = ask.identity.run_id, str(ask.body.payload["model"])
         with self._apart(run_id, model):
             bound = structlog.contextvars.bind_contextvars(run_id=run_id, agent=agent.name)
@@ -231,7 +235,8 @@ class AgentRuns:
         watch: "_Watch",
         used: AgentUsed,
     ) -> Ask:
-        """The request that an agent's run is; where it goes on, the one that it was, and the held turn."""
+        """Return the request of an agent's run.  If the agent continues, it is its earlier request with the
+        held turn."""
         outer, purse = parent.ask, parent.purse
         call = parent.calls.get(context.call_id)
         goes_on = None if call is None else call.goes_on
@@ -242,7 +247,7 @@ class AgentRuns:
             raise ToolFailure(f"the agent cannot be asked: {error}") from None
         ledger = parent.ledger.inner()
         if untrusted := parent.ledger.untrusted_before(parent.turn):
-            # Nobody can tell whether a task quotes what the model has read.
+            # The task may quote what the model has read.
             ledger.mark_untrusted(untrusted)
         left_s = _seconds_left(agent, parent, used)
         identity = outer.identity
@@ -281,9 +286,9 @@ class AgentRuns:
     def _permissions(
         self, agent: Agent, outer: UpstreamPermissions, routes: Sequence[Route], *, can_ask: bool
     ) -> _AgentPermissions:
-        """What of the caller's permissions is left for an agent, at the upstreams that may be asked.
+        """Return the part of the caller's permissions that an agent keeps, for the upstreams of ``routes``.
 
-        With ``can_ask`` it gets tools that need an approval, too.
+        With ``can_ask`` the agent also gets tools that need an approval.
         """
         policies, selections = {}, {}
         for name in {route.served.upstream.name for route in routes}:
@@ -300,7 +305,8 @@ class AgentRuns:
     def _narrow(
         self, agent: Agent, policy: Policy, selection: Selection, *, can_ask: bool
     ) -> tuple[Policy, Selection]:
-        """A policy, and of what it allows only the agent's tools, which no agent is among."""
+        """Return the policy and the selection, limited to the agent's tools, which include no other
+        agents."""
         catalog = selection.catalog
         narrowed = self._narrowed.of(catalog)
         key = (policy, agent.name, can_ask)
@@ -319,10 +325,11 @@ class AgentRuns:
 
 
 def _body(agent: Agent, model: str, task: str, outer: Mapping[str, Any], asking: Sequence[str]) -> Body:
-    """The request to an agent's model: its instructions and the task, and nothing of the conversation.
+    """Return the request to an agent's model: its instructions and the task, and nothing of the
+    conversation.
 
     ``outer`` is the client's request, from which only the end user is taken.  ``asking`` are tools that the
-    agent would have, but for the approval that their calls need.
+    agent does not get because their calls need an approval.
     """
     instructions = agent.instructions
     if asking:
@@ -342,16 +349,16 @@ def _body(agent: Agent, model: str, task: str, outer: Mapping[str, Any], asking:
 
 
 def _body_of(turn: AgentTurn) -> Body:
-    """The request to an agent's model once more, with the message by which its held turn is found."""
+    """Return the request to an agent's model again, with the message by which its held turn is found."""
     payload: dict[str, Any] = orjson.loads(turn.body)
     payload["messages"] = [*payload["messages"], {"role": "assistant", "content": turn.said}]
     return Body(orjson.dumps(payload), payload)
 
 
 def _check_goes_on(job: Job) -> None:
-    """Check that an agent that goes on has its held turn, with all of its results.
+    """Check that an agent that continues has its held turn, with all results of that turn.
 
-    Raises :class:`~proxy.errors.ToolFailure`.
+    Raise :class:`~proxy.errors.ToolFailure` if not.
     """
     nested, conversation = job.client.ask.nested, job.conversation
     goes_on = nested is not None and nested.asking.goes_on
@@ -360,18 +367,20 @@ def _check_goes_on(job: Job) -> None:
 
 
 def _seconds_left(agent: Agent, parent: Parent, used: AgentUsed) -> float:
-    """The time that an agent has; what people take to decide does not count."""
+    """Return the time that an agent has left, in seconds; the time that people take to decide does not
+    count."""
     least_s = min(_MARGIN_S, agent.timeout_s)
     return min(max(agent.timeout_s - used.seconds, least_s), parent.purse.seconds_left())
 
 
 def _authorization(headers: Headers) -> Headers:
-    """The client's key, for upstreams that take the clients' own; nothing else of a client goes along."""
+    """Return the client's key, for upstreams that accept clients' own keys, and no other header of the
+    client."""
     return tuple(pair for pair in headers if pair[0].lower() == "authorization")
 
 
 def _report(agent: Agent, end: RunEnd, *, stopped: str) -> Any:
-    """What the model that called an agent is given; raises :class:`~proxy.errors.ToolFailure`."""
+    """Return what the model that called an agent gets; raise :class:`~proxy.errors.ToolFailure`."""
     text = end.text.strip()
     why = stopped or end.spent.rpartition(".")[2]
     if end.status == "failed":
@@ -396,9 +405,9 @@ def _because(why: str) -> str:
 
 
 class _Watch:
-    """What is known of an agent's run from outside, and who is told of its calls.
+    """Observes an agent's run, and reports its calls as progress of the tool.
 
-    ``stopped`` is the setting for which it was stopped, empty while it was not.
+    ``stopped`` is the setting that stopped the agent, empty if nothing did.
     """
 
     def __init__(self, context: CallContext) -> None:
@@ -409,13 +418,14 @@ class _Watch:
         self.stopped = ""
 
     def call_started(self, call: ToolCall, arguments: Any) -> None:
-        """Show a call where the client sees the calls of its own request, too."""
+        """Report a call, so that the client sees it like the calls of its own request."""
         self._started.add(call.call_id)
         if self._tell is not None:
             self._tell(ToolProgress(self._done, inner=InnerCall(call, arguments)))
 
     def call_finished(self, call: ToolCall, result: ToolResult) -> None:
-        """Show what a call came to; of one that was refused, the call first."""
+        """Report the outcome of a call.  A refused call was never reported as started, so report that
+        first."""
         if call.call_id not in self._started:
             self.call_started(call, result.arguments_redacted)
         self._done += 1
@@ -423,40 +433,41 @@ class _Watch:
             self._tell(ToolProgress(self._done, inner=InnerCall(call, result.arguments_redacted, result)))
 
     def ended(self, end: RunEnd) -> None:
-        """Keep what the run came to."""
+        """Keep the outcome of the run."""
         self.end = end
 
 
 class _Unheard:
-    """A :class:`~proxy.relay.base.ClientStream` that nobody reads: an agent's report is taken elsewhere."""
+    """A :class:`~proxy.relay.base.ClientStream` that sends nothing: an agent's report comes from its
+    :class:`_Watch`."""
 
     started = False
     cut_off = False
     origin = ""
 
     def blank_out(self, secrets: Secrets | None) -> None:
-        """Nothing is sent."""
+        """Do nothing: nothing is sent."""
 
     def set_header(self, name: str, value: str) -> None:
-        """Nothing is sent."""
+        """Do nothing: nothing is sent."""
 
     def start(self, status: int, headers: Headers) -> None:
         self.started = True
 
     def flush(self) -> None:
-        """Nothing is sent."""
+        """Do nothing: nothing is sent."""
 
     def push(self, data: bytes, last: bool = False) -> None:
-        """Nothing is sent, so that there is nothing to wait for."""
+        """Discard the bytes; the caller has nothing to await."""
 
     async def write(self, data: bytes) -> None:
-        """Nothing is sent."""
+        """Discard the bytes."""
 
     def before_finish(self) -> None:
-        """Nobody's next request is looked up."""
+        """Return ``None``: no later request of a client refers to this response."""
 
     def finish(self) -> None:
-        """Nothing is sent."""
+        """Do nothing: nothing is sent."""
 
     def abort(self) -> None:
-        """Nothing is sent."""
+        """Do nothing: nothing is sent."""

@@ -1,4 +1,4 @@
-"""A request as those who plan and run it know it: without its HTTP, whoever sent it."""
+"""A request as the planner and the run see it: independent of HTTP and of who sent it."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
@@ -25,17 +25,17 @@ class UpstreamPermissions(Protocol):
 
     @property
     def router(self) -> Router:
-        """The upstreams and models that they may use."""
+        """The upstreams and models that the caller may use."""
         ...
 
     @property
     def policies(self) -> Mapping[str, Policy]:
-        """What of their policy holds there."""
+        """The policy that holds for the caller at each upstream."""
         ...
 
     @property
     def selections(self) -> Mapping[str, Selection]:
-        """The tools that they are offered there."""
+        """The tools that the caller is offered at each upstream."""
         ...
 
     @property
@@ -46,10 +46,10 @@ class UpstreamPermissions(Protocol):
 
 @value_class
 class Identity:
-    """Who asks, and the ids of the request and of its run.
+    """The caller, and the ids of the request and of its run.
 
-    ``caller`` is who asks, as the record calls them, and ``key`` the client key that they came with.
-    ``is_person`` says that the caller is one person, whatever the body says.
+    ``caller`` is the caller's name in the record, and ``key`` the client key of the request.  ``is_person``
+    says that the caller is one person, whatever the body says.
     """
 
     run_id: str
@@ -61,7 +61,7 @@ class Identity:
 
 @value_class
 class RequestHead:
-    """What upstreams may see of a request beside its body; the query has no question mark."""
+    """The part of a request beside its body that upstreams may see; the query has no question mark."""
 
     headers: Headers = ()
     query: str = ""
@@ -69,12 +69,12 @@ class RequestHead:
 
 @value_class
 class Detached:
-    """A run that goes on without its client, for ``time_s`` seconds at most.
+    """A run that continues without its client, for at most ``time_s`` seconds.
 
-    ``response_id`` is the id under which its response is kept, in place of the one that it gets.
-    ``takes_over`` is the id of the run whose response it is to finish in place of that, empty for none.
-    ``before_end`` is awaited before anything of its answer is kept: it raises
-    :class:`~proxy.errors.NotOnRecord` if the response is not this run's to end.
+    ``response_id`` is the id under which its response is stored, in place of the one that it gets.
+    ``takes_over`` is the id of the run whose response this run finishes instead; empty for none.
+    ``before_end`` is awaited before any part of the answer is stored.  It raises
+    :class:`~proxy.errors.NotOnRecord` if this run has no right to end the response.
     """
 
     response_id: str
@@ -88,9 +88,9 @@ class RequestOptions:
     """The options of a request for the proxy itself, with their defaults.
 
     ``wanted`` are the chosen tools, ``None`` if it chose none.  ``history`` says whether the proxy looks up
-    and remembers answers.  ``attempt`` says whether it repeats another request.  ``asks_by_call`` says that
-    the client declared the function by which it can be asked for approvals.  ``detached`` is set if no client
-    waits for the answer.
+    and remembers answers.  ``attempt`` says whether the request repeats another one.  ``asks_by_call`` says
+    that the client declared the function through which the proxy asks for approvals.  ``detached`` is set if
+    no client waits for the answer.
     """
 
     wanted: Wanted | None = None
@@ -103,9 +103,9 @@ class RequestOptions:
 
 @value_class
 class Access:
-    """What the one who asks may use: ``routes`` are the upstreams that may answer, in order.
+    """What the caller may use.  ``routes`` are the upstreams that may answer, in order.
 
-    ``meter`` counts what the request uses; ``None`` where nothing is limited.
+    ``meter`` counts what the request uses; ``None`` if nothing is limited.
     """
 
     permissions: UpstreamPermissions
@@ -115,10 +115,10 @@ class Access:
 
 @value_class
 class Ask:
-    """One request of a wire with server tools, whoever sent it and whoever answers it.
+    """One request of a wire with server tools, independent of who sent it and which upstream answers it.
 
-    ``local`` are responses that only the client's connection knows; ``None`` where it remembers none.
-    ``nested`` says inside of which run an agent's run is; ``None`` for a run of its own.
+    ``local`` holds the responses that only the client's connection knows; ``None`` if it remembers none.
+    ``nested`` links the run of an agent to the run that called it; ``None`` for any other run.
     """
 
     identity: Identity

@@ -1,4 +1,4 @@
-"""The ports of the relay, and what an operator can set about a run."""
+"""The interfaces of the relay, and the operator's settings for a run."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -11,90 +11,102 @@ from proxy.http.secrets import Secrets
 __all__ = ["ClientStream", "OnBroken", "RunEvents", "RunSettings", "ignore_broken", "no_events"]
 
 RunEvents = Callable[[str, Mapping[str, Any]], None]
-"""Told what happens in a run, for whoever watches: ``(kind, facts)``, everything redacted.
+"""Called as ``(kind, facts)`` for each event of a run; ``facts`` are redacted.
 
 The kinds are ``run_started``, ``turn_finished``, ``tool_finished`` and ``run_finished``.
 """
 
 OnBroken = Callable[[UpstreamError], None]
-"""Told that an upstream's response broke after it had begun."""
+"""Called if an upstream's response breaks after it has begun."""
 
 
 def no_events(kind: str, facts: Mapping[str, Any]) -> None:
-    """Nobody watches."""
+    """Ignore the event: the default when nothing observes the run."""
 
 
 def ignore_broken(error: UpstreamError) -> None:
-    """Nobody counts."""
+    """Ignore the failure: the default when nothing counts it."""
 
 
 class ClientStream(Protocol):
-    """The response to one client, whatever serves it."""
+    """The response to one client, over any transport."""
 
     @property
     def started(self) -> bool:
-        """Whether status and headers have gone out, so that they can no longer change."""
+        """Whether status and headers have been sent, so that they can no longer change."""
         ...
 
     @property
     def cut_off(self) -> bool:
-        """Whether a cancellation is the server's own end, so that the client is still there to be told."""
+        """Whether the server itself cancels the response, so that the client is still there and can get an
+        error."""
         ...
 
     @property
     def origin(self) -> str:
-        """The address by which the client calls this server (``http://127.0.0.1:8080``), for errors to lead
-        there; empty if unknown, and once the response has started."""
+        """The address by which the client calls this server (``http://127.0.0.1:8080``), for links in
+        errors.
+
+        It is empty if unknown, and once the response has started.
+        """
         ...
 
     def blank_out(self, secrets: Secrets | None) -> None:
-        """From now on blank out what of these stands whole in a piece that is sent."""
+        """From now on, blank out each of these secrets that is whole within a piece that is sent."""
         ...
 
     def set_header(self, name: str, value: str) -> None:
-        """Send a header of ours with the response, in place of what was told by this name; none if empty.
+        """Set a header of the proxy's own on the response; an empty value removes it.
 
-        Comes too late once the response has started, and then does nothing.
+        Do nothing if the response has started.
         """
         ...
 
     def start(self, status: int, headers: Headers) -> None:
-        """Begin the response; its head goes out with the first bytes, or with :meth:`flush`."""
+        """Begin the response; its head is sent with the first bytes, or by :meth:`flush`."""
         ...
 
     def flush(self) -> None:
-        """Send now what waits to go out with what follows; does nothing where the client has gone."""
+        """Send all held bytes now; do nothing if the client has gone."""
         ...
 
     def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
-        """Send bytes now.  What it returns is to be awaited before more is sent: the client does not
-        read; ``None``: it does.  With ``last`` they wait for :meth:`finish` or :meth:`flush`, and go
-        out in one write with what ends the response.  Raises ``ConnectionError``."""
+        """Send bytes now.
+
+        Return what the caller must await before it sends more, because the client does not read fast enough;
+        ``None`` if it does.  With ``last`` the bytes are held until :meth:`finish` or :meth:`flush`, and
+        leave in one write with the end of the response.  Raise ``ConnectionError`` if the client has gone.
+        """
         ...
 
     async def write(self, data: bytes) -> None:
-        """Send bytes now; waits while the client does not read.  Raises ``ConnectionError``."""
+        """Send bytes now, and wait while the client does not read.  Raise ``ConnectionError`` if it has
+        gone."""
         ...
 
     def before_finish(self) -> Awaitable[None] | None:
-        """What is to be awaited before :meth:`finish`: the record is to have something first that the
-        client's next request is looked up in; ``None`` where there is nothing."""
+        """Return what the caller must await before :meth:`finish`; ``None`` if there is nothing to await.
+
+        The record must first store what the client's next request refers to.
+        """
         ...
 
     def finish(self) -> None:
-        """End the response properly.  Raises ``ConnectionError``."""
+        """End the response properly.  Raise ``ConnectionError`` if the client has gone."""
         ...
 
     def abort(self) -> None:
-        """Close the connection so that the client sees that the response is incomplete."""
+        """Close the connection in a way that shows the client that the response is incomplete."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """Budgets and habits of a run; 0 tokens or cost (in billionths) means no bound.  Times are seconds.
+    """Budgets and other settings of a run; 0 tokens or cost (in billionths) means no limit.  Times are
+    seconds.
 
-    ``budgets`` is the section that set the budgets, and ``calls_setting`` who set ``max_calls``.
+    ``budgets`` is the section that set the budgets, and ``calls_setting`` the setting that set
+    ``max_calls``.
     """
 
     max_turns: int = 8
@@ -111,7 +123,7 @@ class RunSettings:
     max_argument_bytes: int = 8192
 
     def within(self, max_calls: int | None) -> "RunSettings":
-        """The same, within a client's own bound on calls."""
+        """Return these settings with ``max_calls`` lowered to the client's own limit, if that is smaller."""
         if max_calls is None or max_calls >= self.max_calls:
             return self
         return replace(self, max_calls=max_calls, calls_setting="max_tool_calls of the request")

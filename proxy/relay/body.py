@@ -1,4 +1,4 @@
-"""The JSON body of a request: how long it is held, and how its deciding fields are written."""
+"""The JSON body of a request: how long it stays in memory, and how certain fields must be written."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -11,10 +11,10 @@ from proxy.wires.client_port import CarryingPort, ClientPort
 __all__ = ["FURTHER_MODELS", "Body", "check_names", "check_switches", "without_carried"]
 
 FURTHER_MODELS: Final = ("models", "fallbacks")
-"""Fields in which providers take further models to fall back on."""
+"""Fields in which providers accept further models to fall back on."""
 
 _SWITCHES: Final = ("stream", "background")
-"""Fields on which it hangs whether use is reported."""
+"""Fields that decide whether usage is reported."""
 
 _DECIDED_ON: Final = frozenset(
     {
@@ -31,14 +31,14 @@ _DECIDED_ON: Final = frozenset(
         *_SWITCHES,
     }
 )
-"""Fields that say what a request may reach, where it goes, and how it is counted."""
+"""Fields that decide what a request may reach, where it goes, and how it is counted."""
 
 
 class Body:
-    """A JSON body that was read strictly: its bytes, and what they say.
+    """A JSON body that was parsed strictly: its bytes, and the parsed payload.
 
-    A stream may stay open for long, and a conversation is larger than all else that is kept for it.  So
-    nobody keeps a part of it, and whoever sends it to the last who may be asked takes it.
+    A stream may stay open for long, and the conversation is by far the largest object kept for it.  So no
+    code keeps a part of it, and the code that sends it to the last possible upstream takes it.
     """
 
     __slots__ = ("payload", "raw")
@@ -48,22 +48,22 @@ class Body:
         self.payload = payload
 
     def take(self) -> bytes:
-        """Its bytes, of which nothing is left here."""
+        """Return the bytes and release them; after this, the body is empty."""
         raw, self.raw, self.payload = self.raw, b"", {}
         return raw
 
 
 def without_carried(port: ClientPort, body: Body) -> Body:
-    """The body of a request without encrypted turns of the proxy's, which no upstream could read."""
+    """Return the body without encrypted turns of the proxy's, which no upstream could read."""
     raw = port.without_carried(body.raw) if isinstance(port, CarryingPort) else body.raw
     return body if raw is body.raw else Body(raw, orjson.loads(raw))
 
 
 def check_names(payload: Mapping[str, Any]) -> None:
-    """Refuse a field that is one of those we decide on but for the case of its letters.
+    """Refuse a field whose name differs from a field that the proxy decides on only in upper and lower case.
 
-    Readers in Go take such a field for the same, and of two the last one (encoding/json folds names).
-    Raises :class:`RequestError` (400).
+    Readers in Go treat the two as the same field, and use the last one (encoding/json folds names).  Raise
+    :class:`RequestError` (400).
     """
     for name in payload:
         if name not in _DECIDED_ON and (folded := name.casefold()) in _DECIDED_ON:
@@ -73,7 +73,8 @@ def check_names(payload: Mapping[str, Any]) -> None:
 def check_switches(payload: Mapping[str, Any]) -> None:
     """Raise RequestError (400) for a ``stream`` or ``background`` that is neither true nor false.
 
-    Some upstreams take 1 or "yes" for true: what comes is then another thing than what is read or counted.
+    Some upstreams treat 1 or "yes" as true.  Then their answer would not be what the proxy expects and
+    counts.
     """
     for field in _SWITCHES:
         value = payload.get(field)

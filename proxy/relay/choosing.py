@@ -1,7 +1,7 @@
-"""Finds the server tools that a request chooses in its body, among those that its caller may use.
+"""Find the server tools that a request chooses in its body, among those that its caller may use.
 
-A server is an MCP server of the configuration, or the group of tools whose ids begin with its name
-(``core`` of ``core__calculate``).
+A server is an MCP server of the configuration, or the group of tools whose ids begin with its name (``core``
+of ``core__calculate``).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,9 +26,9 @@ _MOST_NAMED = 20
 
 @value_class
 class Choice:
-    """The tools that a request chose: their ids, and how the client sees the servers that they belong to.
+    """The tools that a request chose: their ids, and how the client sees their servers.
 
-    ``asked`` are the ids of those whose calls the client wants to approve.
+    ``asked`` are the ids of the tools whose calls the client wants to approve.
     """
 
     ids: frozenset[str]
@@ -37,12 +37,12 @@ class Choice:
 
 
 def choose(chosen: Chosen, available: Iterable[ToolSpec], *, asks: bool = False) -> Choice:
-    """Find what a request chooses among the tools that are ``available`` to it.
+    """Find the tools that a request chooses among those that are ``available`` to it.
 
-    ``asks`` says whether calls can wait for an approval.  Raises :class:`~proxy.errors.RequestError` for a
-    server or tool that is not available, and for an approval that the client wants where none can be given.
-    The message names the field and the values that are accepted.  A denied tool
-    gets the same message as one that does not exist.
+    ``asks`` says whether calls can wait for an approval.  Raise :class:`~proxy.errors.RequestError` for a
+    server or tool that is not available, and for an approval that the client wants but cannot give here.
+    The message names the field and the accepted values.  A denied tool gets the same message as one that
+    does not exist.
     """
     specs = tuple(available)
     groups = _groups(specs)
@@ -67,7 +67,8 @@ def choose(chosen: Chosen, available: Iterable[ToolSpec], *, asks: bool = False)
 
 
 def _groups(specs: Sequence[ToolSpec]) -> Mapping[str, Sequence[ServedTool]]:
-    """The tools of each server by its name; an MCP server comes before a group of the same name."""
+    """Return the tools of each server by its name; an MCP server takes precedence over a group of that
+    name."""
     of_servers: dict[str, list[ServedTool]] = {}
     of_groups: dict[str, list[ServedTool]] = {}
     for spec in specs:
@@ -87,7 +88,7 @@ def _served(spec: ToolSpec, name: str) -> ServedTool:
 def _shown(
     server: ChosenServer, groups: Mapping[str, Sequence[ServedTool]], specs: Sequence[ToolSpec]
 ) -> ShownServer:
-    """One server with the tools that the request gets."""
+    """Return one server with the tools that the request gets."""
     tools = groups.get(server.name) if server.name else [_served(spec, spec.name) for spec in specs]
     if not tools:
         addresses = [SERVER_URL, *(f"{SERVER_URL}/{name}" for name in groups)] if groups else []
@@ -105,7 +106,7 @@ def _shown(
 
 
 def _cannot_ask(servers: Sequence[ChosenServer], shown: Sequence[ShownServer]) -> RequestError:
-    """The error for the first approval that the client wants."""
+    """Return the error for the first approval that the client wants."""
     param, name = next(
         (server.approval_at, tool.name)
         for server, one in zip(servers, shown, strict=True)
@@ -121,7 +122,7 @@ def _cannot_ask(servers: Sequence[ChosenServer], shown: Sequence[ShownServer]) -
 
 
 def _unknown(param: str, name: str, kind: str, known: Iterable[str]) -> RequestError:
-    """The error for a name that is denied or does not exist."""
+    """Return the error for a name that is denied or does not exist."""
     named = sorted(known)
     listed = ", ".join(named[:_MOST_NAMED]) + (", …" if len(named) > _MOST_NAMED else "")
     remedy = f"Write one of: {listed}." if named else "This key may not use any server tool."

@@ -1,4 +1,4 @@
-"""Tool calls that clients make themselves: runs without a model, by the same runner, on the same record."""
+"""Run tool calls that clients make themselves, without a model, with the same runner and record."""
 
 import asyncio
 import time
@@ -25,10 +25,10 @@ _MOST_NAME = 200
 
 @dataclass(frozen=True, slots=True)
 class DirectCall:
-    """One call.  ``tool`` is whatever the client wrote, ``arguments`` JSON text.
+    """One call.  ``tool`` is the name that the client wrote, and ``arguments`` is JSON text.
 
-    ``wire`` is the name of the dialect that it came in.  ``policy`` is the caller's, and ``selection`` what
-    it says of the tools.  ``repeat`` says which call it is, where that is known.
+    ``wire`` is the name of the dialect in which the call came.  ``policy`` is the caller's policy, and
+    ``selection`` its result for the tools.  ``repeat`` identifies the call for retries, if that is known.
     """
 
     identity: Identity
@@ -42,17 +42,17 @@ class DirectCall:
 
     @property
     def spec(self) -> ToolSpec | None:
-        """The tool, if its caller is offered it."""
+        """The tool, if the caller is offered it."""
         return next((spec for spec in self.selection.offered if spec.name == self.tool), None)
 
 
 class DirectCalls:
-    """Makes calls that clients ask for.  One for the process."""
+    """Runs calls that clients ask for.  The process has one instance."""
 
     def __init__(
         self, runner: Runner, store: Store, idempotency: Idempotency, watch: RunEvents, *, budget_s: float
     ) -> None:
-        """``watch`` is told of each call as of a run; ``budget_s`` is the longest that one may take."""
+        """``watch`` gets the events of each call, as of a run; ``budget_s`` limits the time of one call."""
         self._runner = runner
         self._store = store
         self._idempotency = idempotency
@@ -60,8 +60,7 @@ class DirectCalls:
         self._budget_s = budget_s
 
     def open(self, call: DirectCall, cut_off: Callable[[], bool]) -> "OpenCall":
-        """A call that is about to be made; ``cut_off`` says whether a cancellation of it is the server's own
-        end."""
+        """Return a call that is about to run; ``cut_off`` says whether the server itself cancels it."""
         ledger = (
             self._idempotency.begin(call.repeat.key, is_repeat=call.repeat.is_repeat)
             if call.repeat.key
@@ -82,11 +81,11 @@ class OpenCall:
         self._cut_off = cut_off
 
     async def run(self, on_progress: OnProgress | None = None) -> ToolResult | None:
-        """What the call comes to; it is on record as a run of one call, whatever becomes of it.
+        """Run the call and return its result; the record has it as a run of one call, whatever its outcome.
 
-        ``None`` for a tool that its caller is not offered; that is on record too.  A cancellation ends a tool
-        that only reads; one with effects that has begun runs to its end.  Until :meth:`answered` is called,
-        the same call again is a repeat of this one and causes nothing (rule R5).
+        Return ``None`` for a tool that the caller is not offered; that is recorded too.  A cancellation
+        stops a tool that only reads; a tool with effects that has begun runs to its end.  Until
+        :meth:`answered` is called, an equal call repeats this one and causes no effect (rule R5).
         """
         calls, call = self._calls, self._call
         record = self._record()
@@ -108,7 +107,7 @@ class OpenCall:
             raise
         finally:
             took_s = time.monotonic() - began
-            # By the clock that nobody sets: no run ends before it began.
+            # A monotonic duration, because the system clock may be set: no run must end before it began.
             ended_at = record.started_at + took_s
             calls._store.put_run(
                 replace(record, status=status, error_code=error, tool_calls=1, ended_at=ended_at)
@@ -127,12 +126,12 @@ class OpenCall:
             )
 
     def answered(self) -> None:
-        """The client has the whole answer: whoever makes this call again wants it made once more."""
+        """Note that the client has the whole answer: from now on an equal call is a new call."""
         self._calls._idempotency.answered(self._call.repeat.key, self._ledger)
 
     async def _result(self, on_progress: OnProgress | None) -> ToolResult | None:
         calls, call = self._calls, self._call
-        # The first call of its only turn; its id is the run's, since the client's own may come again.
+        # The first call of the only turn.  Its id is the run's, because a client may use its own id again.
         asked = ToolCall(call.identity.run_id, call.tool, call.arguments, 0)
         context = RunContext(
             call.identity.run_id,

@@ -1,7 +1,7 @@
-"""Which headers of a request an upstream is given, and which of a response the client.
+"""Select the request headers that an upstream gets, and the response headers that the client gets.
 
-Which of a client's and an upstream's headers pass at all is decided where an upstream is asked
-(``proxy/http/rules.py``), since it must hold whatever asks for a request.
+Which headers may pass at all is decided where an upstream is called (``proxy/http/rules.py``), because it
+must hold for every kind of request.
 """
 
 from typing import Final
@@ -20,32 +20,33 @@ _OF_A_DIALECT: Final = ("anthropic-", "openai-", "x-claude-code-", "x-ratelimit-
 
 
 def forwardable(headers: Headers, *, identity: bool) -> HeaderSection:
-    """The client's headers as an upstream is given them, to forward those that it lists.
+    """Return the client's headers from which the upstream forwards those that it lists.
 
-    The length of the body is not among them: whoever streams one says it.  With ``identity`` neither is
-    the client's wish for a compressed response, since the proxy has to read it.
+    ``Content-Length`` is left out, because the code that streams a body sets it.  With ``identity``,
+    ``Accept-Encoding`` is left out too, because the proxy must read the response.
     """
     section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
     return section.only(_going_up_read(section.names) if identity else _going_up(section.names))
 
 
 def of_any_dialect(headers: Headers) -> HeaderSection:
-    """Those of a message's headers that mean the same to every dialect."""
+    """Return the headers of a message that mean the same in every dialect."""
     section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
     return section.only(_of_any_dialect(section.names))
 
 
 def returned(headers: Headers, *, keep_length: bool = False) -> HeaderSection:
-    """The upstream's headers as the client gets them: its request id under a name of its own.
+    """Return the upstream's headers for the client; its request id gets a name of its own.
 
-    The body's length stays only with ``keep_length``, where the body goes on as it came.
+    ``Content-Length`` stays only with ``keep_length``, which is for a body that is sent on unchanged.
     """
     section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
     return section.only(_coming_back_whole(section.names) if keep_length else _coming_back(section.names))
 
 
 def is_encoded(headers: Headers) -> bool:
-    """Whether a body came in a coding that `proxy.upstreams` does not decode: nobody here reads it."""
+    """Return whether a body has an encoding that `proxy.upstreams` does not decode; the proxy cannot read
+    it."""
     return described(headers)[1] != ""
 
 
@@ -75,13 +76,13 @@ def _of_any_dialect(names: tuple[str, ...]) -> Columns:
 
 
 def _renamed(columns: Columns) -> Columns:
-    """The upstream's own id of the request is not the one that clients know it by."""
+    """Rename the upstream's request id, because the client knows the request by the proxy's own id."""
     names = ["x-upstream-request-id" if name.lower() == "x-request-id" else name for name in columns.names]
     return columns._replace(names=tuple(names))
 
 
 def restored_header(turns: int, size: int) -> str:
-    """The value of :data:`~proxy.http.own_headers.RESTORED`; empty if no turn was put back.
+    """Return the value of :data:`~proxy.http.own_headers.RESTORED`; empty if no turn was restored.
 
     ``size`` is the number of bytes that the turns added to the request.
     """

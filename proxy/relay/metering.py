@@ -1,6 +1,8 @@
-"""Use of requests that pass through, counted where tokens or cost are limited or an upstream is always asked.
+"""Count the usage of requests that pass through.
 
-Elsewhere nothing is read."""
+Usage is counted if tokens or cost are limited, or if the proxy always asks an upstream for it.  In all other
+cases nothing is read.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +20,7 @@ __all__ = ["Metered", "counted_by_body", "meter", "price_of"]
 
 
 class Metered:
-    """One request whose use is counted: ``body`` is what goes upstream, ``tap`` watches the response."""
+    """One request whose usage is counted: ``body`` goes upstream, and ``tap`` reads the response."""
 
     def __init__(
         self, meter: Meter, price: Price | None, body: bytes | None, *, dialect: Dialect, strip: bool
@@ -30,14 +32,16 @@ class Metered:
 
     @property
     def cost(self) -> int:
-        """What the response cost, in billionths, as far as it said."""
+        """The cost of the response in billionths, as far as it has reported usage."""
         usage = self.tap.usage
         return self._price.cost(usage) if self._price and usage is not None else 0
 
     def settle(self) -> None:
-        """Count what the response said, however it ended, or what it took at least.
+        """Count the usage that the response reported, however it ended, or else an estimate of the least
+        usage.
 
-        A client that goes before the end, where usage stands, would otherwise use what it likes.
+        Without the estimate, a client that leaves before the end, where usage is reported, would pay
+        nothing.
         """
         usage = self.tap.usage
         if usage is None and self.tap.began and self.body is not None:
@@ -47,19 +51,17 @@ class Metered:
 
 
 def counted_by_body(endpoint: Endpoint, meter: Meter) -> bool:
-    """Whether the body is looked into for the model alone whose use is counted."""
+    """Return whether the proxy reads the body only to find the model whose usage is counted."""
     return endpoint.body == "json" and endpoint.usage == "told" and meter.counts_usage
 
 
 def meter(
     counting: Meter, prices: Prices, endpoint: Endpoint, route: Route, body: Body | None
 ) -> Metered | None:
-    """How a POST to an endpoint is counted; ``None`` where it is not.
+    """Return how a POST to an endpoint is counted; ``None`` if it is not.
 
-    ``body`` is ``None`` where it is streamed.  Where nothing is limited, streams of an
-    upstream with ``force_usage`` are counted all the same.
-
-    Raises :class:`~proxy.errors.RequestError` for what could not be counted.
+    ``body`` is ``None`` if it is streamed.  Streams of an upstream with ``force_usage`` are counted even if
+    nothing is limited.  Raise :class:`~proxy.errors.RequestError` for a request that could not be counted.
     """
     if not counting.counts_usage and not route.served.force_usage:
         return None
@@ -69,7 +71,7 @@ def meter(
     if endpoint.usage == "none":
         return None
     if body is None or not endpoint.model:
-        # A form, or a path of the provider's own: it counts what it reports, but its model is not known.
+        # A form, or a path of the provider's own: reported usage is counted, but the model is unknown.
         return Metered(counting, None, None, dialect=endpoint.dialect, strip=False)
     raw = body.raw
     price = price_of(counting, prices, route, body.payload)
@@ -86,10 +88,10 @@ def meter(
 
 
 def price_of(meter: Meter | None, prices: Prices, route: Route, payload: Mapping[str, Any]) -> Price | None:
-    """The price of the model that a request asks for.
+    """Return the price of the model that a request asks for.
 
-    Raises :class:`~proxy.errors.RequestError` (400) where what it uses is limited and could not be
-    counted: a model without a price under a limit of cost, an answer that comes later.
+    Raise :class:`~proxy.errors.RequestError` (400) if its usage is limited but could not be counted: a model
+    without a price under a limit of cost, or an answer that comes later.
     """
     model = payload.get("model")
     named = model if isinstance(model, str) else ""
@@ -108,7 +110,7 @@ def price_of(meter: Meter | None, prices: Prices, route: Route, payload: Mapping
 
 
 def _check_countable(meter: Meter, payload: Mapping[str, Any]) -> None:
-    """Raise RequestError (400) for a body of which an upstream may make what is not counted."""
+    """Raise RequestError (400) for a body whose answer an upstream could produce without being counted."""
     check_names(payload)
     if isinstance(options := payload.get("stream_options"), dict):
         check_names(options)

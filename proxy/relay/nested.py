@@ -1,4 +1,4 @@
-"""Runs inside of runs: what an agent's run gets from the run that called it, and tells that run."""
+"""Runs inside of runs: what the run of an agent gets from the run that called it, and reports to it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,11 +15,12 @@ __all__ = ["AgentAsking", "AgentUsed", "Nested", "Purse", "RunEnd", "RunWatch"]
 
 
 class Purse:
-    """What the agents that one turn of a run called may use together: what is left of the run's budgets.
+    """What the agents that one turn of a run called may use together: the rest of the run's budgets.
 
-    ``turns`` and ``calls`` count down; ``tokens`` and ``cost`` (in billionths) are what is left of them,
-    ``None`` for no limit.  ``seconds_left`` says how much of the run's time is left.  The ``used_…`` count
-    what was taken.  All of this happens on one event loop, so that no two agents take the same turn.
+    ``turns`` and ``calls`` are the turns and calls that are left.  ``tokens`` and ``cost`` (in billionths)
+    are what is left of them, ``None`` for no limit.  ``seconds_left`` returns the rest of the run's time.
+    The ``used_…`` attributes count what the agents took.  All of this happens on one event loop, so no two
+    agents take the same turn.
     """
 
     __slots__ = (
@@ -52,7 +53,8 @@ class Purse:
 
     @classmethod
     def of(cls, settings: RunSettings, clock: Callable[[], float]) -> "Purse":
-        """What agents may use before the first turn of a run; one turn is left for the run's own answer."""
+        """Return what agents may use before the first turn of a run; one turn is reserved for the run's own
+        answer."""
         until = clock() + settings.request_timeout_s
         return cls(
             turns=settings.max_turns - 1,
@@ -63,18 +65,18 @@ class Purse:
         )
 
     def take_turn(self) -> bool:
-        """Take one turn; whether there was one."""
+        """Take one turn; return whether there was one."""
         if self.used_turns >= self._turns:
             return False
         self.used_turns += 1
         return True
 
     def give_turn_back(self) -> None:
-        """Give back a turn that was taken and not used."""
+        """Return a turn that was taken but not used."""
         self.used_turns -= 1
 
     def take_call(self) -> bool:
-        """Take one tool call; whether there was one."""
+        """Take one tool call; return whether there was one."""
         if self.used_calls >= self._calls:
             return False
         self.used_calls += 1
@@ -87,7 +89,8 @@ class Purse:
 
     @property
     def spent(self) -> str:
-        """The setting whose budget is used up for the run and its agents together; empty while all hold."""
+        """The setting whose budget the run and its agents have used up together; empty if none is used
+        up."""
         if self._tokens is not None and self.used_tokens >= self._tokens:
             return "tools.max_tokens"
         if self._cost is not None and self.used_cost >= self._cost:
@@ -117,12 +120,12 @@ class AgentUsed:
 
 @value_class
 class RunEnd:
-    """What a run came to.
+    """The outcome of a run.
 
-    ``text`` is what the model wrote in its last turn, whole or not; ``finish_reason`` the upstream's word on
-    it.  ``spent`` is the setting whose budget was used up, empty for none.  ``untrusted`` is a tool whose
-    untrusted result the model has read, empty for none.  ``last`` says that the last turn was one without
-    tools, because no other was left.  ``used`` is what the run has used of its budgets.  ``asked`` are the
+    ``text`` is what the model wrote in its last turn, complete or not; ``finish_reason`` is the upstream's.
+    ``spent`` is the setting whose budget was used up, empty for none.  ``untrusted`` is a tool whose
+    untrusted result the model has read, empty for none.  ``last`` says that the last turn had no tools,
+    because no other turn was left.  ``used`` is what the run has used of its budgets.  ``asked`` are the
     approvals that its last turn waits for.
     """
 
@@ -138,28 +141,28 @@ class RunEnd:
 
 
 class RunWatch(Protocol):
-    """Told what happens in a run, while it does.  Nothing here may wait or raise."""
+    """Gets the events of a run while it goes on.  The methods must not wait or raise."""
 
     def call_started(self, call: ToolCall, arguments: Any) -> None:
-        """A tool call is about to run; ``arguments`` are redacted."""
+        """Handle the start of a tool call; ``arguments`` are redacted."""
         ...
 
     def call_finished(self, call: ToolCall, result: ToolResult) -> None:
-        """A tool call has a result, whether it was made or refused."""
+        """Handle the result of a tool call, whether it ran or was refused."""
         ...
 
     def ended(self, end: RunEnd) -> None:
-        """The run is over, whatever became of it; told once."""
+        """Handle the end of the run, whatever its outcome; called once."""
         ...
 
 
 @value_class
 class AgentAsking:
-    """What an agent's run has to do with approvals.
+    """How an agent's run takes part in approvals.
 
-    ``can_ask`` says that the client of the run that called it can be asked about its calls, and ``asked_in``
-    are the runs of that conversation that have asked.  With ``goes_on`` it goes on from a held turn.  Without
-    ``keeps`` that client asked that nothing be stored.
+    ``can_ask`` says that the client of the calling run can be asked about the agent's calls.  ``asked_in``
+    are the runs of that conversation that have asked.  With ``goes_on`` the agent continues from a held
+    turn.  Without ``keeps`` that client asked to store nothing.
     """
 
     can_ask: bool = False
@@ -170,12 +173,12 @@ class AgentAsking:
 
 @dataclass(frozen=True, slots=True)
 class Nested:
-    """What makes a run an agent's: the call that it is inside of, and what it has from there.
+    """Links an agent's run to the call that it serves.
 
     ``agent`` is the agent's name, ``parent_run`` the id of the run that called it, and ``parent_call`` the
     id of the execution of its tool.  ``settings`` are its own budgets.  It takes what it uses from
-    ``purse``, and its effects are in ``ledger`` with those of the run that called it.
-    ``asking`` says what it has to do with approvals.
+    ``purse``.  Its effects are in ``ledger``, together with those of the calling run.  ``asking`` says how
+    it takes part in approvals.
     """
 
     agent: str

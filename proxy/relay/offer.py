@@ -1,7 +1,8 @@
-"""Which server tools one request offers, and whose call a name is.
+"""Decide which server tools a request offers, and who owns the calls of each name.
 
-A function the client declared is the client's, whatever its name, unless the name is an alias or
-one of our reserved ids: then it means our tool, and our schema goes upstream under that name.
+A function that the client declares belongs to the client, whatever its name.  The exceptions are aliases and
+the proxy's reserved ids: such a name means a server tool, and the schema of the server tool goes upstream
+under it.
 """
 
 import hashlib
@@ -36,14 +37,15 @@ __all__ = [
 
 RESERVED_PREFIX = "core__"
 _MAX_BYTES = 16 << 20
-"""Offers that are held of a catalog: a few for each selection, and selections are few."""
+"""The most bytes of offers that are cached for a catalog: a few for each selection, and selections are
+few."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a client chose with ``x-toolrelay-tools`` or in its body: nothing, everything, or names.
+    """The tools that a client chose with ``x-toolrelay-tools`` or in its body: none, all, or names.
 
-    ``param`` is the field that it chose them with.
+    ``param`` is the field of that choice.
     """
 
     every: bool = False
@@ -52,9 +54,9 @@ class Wanted:
 
 
 def parse_wanted(header: str | None) -> Wanted | None:
-    """Read ``x-toolrelay-tools``; ``None`` where the client says nothing.
+    """Parse ``x-toolrelay-tools``; return ``None`` if the client did not send it.
 
-    Raises :class:`RequestError` for a header that names nothing.
+    Raise :class:`RequestError` for a header that names nothing.
     """
     if header is None:
         return None
@@ -70,7 +72,7 @@ def parse_wanted(header: str | None) -> Wanted | None:
 
 @dataclass(frozen=True, slots=True)
 class OfferRules:
-    """What the operator set: whether tools are injected unasked, and names that stand for tools."""
+    """The operator's settings: whether tools are injected unasked, and the aliases of tools."""
 
     inject: bool = True
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -80,15 +82,15 @@ class OfferRules:
 class Offer:
     """The server tools of one request.
 
-    ``added`` go in beside the client's own tools, ``replaced`` take the place of a declaration of
-    the client's.  ``names`` maps a name on the wire to the tool's id, ``client_names`` are the
-    names whose calls belong to the client; with ``open_names`` every name that is not ours does.
-    ``withheld`` maps the tools that were left out to why.  ``fingerprint`` is a digest of the offered tools,
-    their schemas too: it changes when a model would see something else.  ``guarded`` are names, of
-    ``added`` and ``replaced``, that a model is not shown for what it has read; a call of one is still
-    ours to refuse.  ``shown`` is what the client sees of the tools that it chose in its body, and ``asked``
-    are the ids of those whose calls it wants to approve.  ``declared`` is every name that the model is
-    offered.  Most requests share an offer, which is equal to itself alone.
+    ``added`` are offered beside the client's own tools; ``replaced`` replace declarations of the client.
+    ``names`` maps a name on the wire to the tool's id.  ``client_names`` are the names whose calls belong to
+    the client.  With ``open_names``, every name that is not the proxy's belongs to the client.  ``withheld``
+    maps the tools that were left out to the reason.  ``fingerprint`` is a digest of the offered tools with
+    their schemas; it changes if a model would see something else.  ``guarded`` are names of ``added`` and
+    ``replaced`` that a model is not shown because of what it has read; the proxy still refuses a call of
+    one.  ``shown`` is what the client sees of the tools that it chose in its body.  ``asked`` are the ids of
+    those whose calls it wants to approve.  ``declared`` is every name that the model is offered.  Most
+    requests share an offer; it is equal only to itself.
     """
 
     added: tuple[ToolDefinition, ...] = ()
@@ -114,17 +116,19 @@ class Offer:
 
     @property
     def kept_bytes(self) -> int:
-        """What it takes in memory, less the tools that the registry has anyway."""
+        """The memory that it takes, in bytes, without the tools themselves, which the registry holds
+        anyway."""
         ours = len(self.added) + len(self.replaced) + len(self.withheld) + 2 * len(self.names)
-        # A client's names stand in two sets.
+        # The client's names are in two sets.
         return 4000 + 300 * ours + text_bytes(self.client_names) + 250 * len(self.client_names)
 
     def is_hidden(self, name: str) -> bool:
-        """Whether a call of this name must not reach the client: ours, or nobody's."""
+        """Return whether a call of this name must not reach the client: it is the proxy's, or of no known
+        tool."""
         return name in self.names if self.open_names else name not in self.client_names
 
     def tool_ids(self) -> tuple[str, ...]:
-        """The ids of the tools that a model is shown."""
+        """Return the ids of the tools that a model is shown."""
         return self._tool_ids
 
 
@@ -136,9 +140,9 @@ def decide(
     *,
     upstream_takes_tools: bool,
 ) -> Offer:
-    """What this request offers.
+    """Return what this request offers.
 
-    Raises :class:`RequestError` where the client asked by name for what cannot be had.
+    Raise :class:`RequestError` if the client named a tool that it cannot have.
     """
     available = {spec.name: spec for spec in selection.offered}
     withheld = dict(selection.withheld)
@@ -169,7 +173,7 @@ def decide(
             return replace(nothing, withheld={**withheld, **{spec.name: obstacle for spec in chosen}})
         chosen = []
     added = []
-    # A tool goes in once, under the name that the client knows it by.
+    # A tool is offered once, under the name that the client knows.
     declared = {spec.name for spec in replaced.values()}
     for spec in chosen:
         if spec.name in client_names:
@@ -192,8 +196,11 @@ def decide(
 def _with_body(
     request: ClientRequest, selection: Selection, wanted: Wanted | None
 ) -> tuple[Wanted | None, ShownTools, frozenset[str]]:
-    """What a request chose with its header and in its body, what its client sees of the latter, and the ids
-    of the tools whose calls it wants to approve."""
+    """Join the choices in the header and the body of a request.
+
+    Return the wanted tools, what the client sees of those from the body, and the ids of the tools whose
+    calls it wants to approve.
+    """
     if not request.chosen:
         return wanted, NOTHING_SHOWN, frozenset()
     choice = choose(request.chosen, selection.offered, asks=selection.asks)
@@ -201,9 +208,9 @@ def _with_body(
 
 
 def _joined(choice: Choice, wanted: Wanted | None) -> Wanted:
-    """The tools that the body chose, and those of the header.
+    """Return the tools that the body chose, together with those of the header.
 
-    Raises :class:`RequestError` where the header wants no tool at all.
+    Raise :class:`RequestError` if the header asks for no tools.
     """
     if wanted is None:
         return Wanted(names=tuple(sorted(choice.ids)), param="tools")
@@ -219,16 +226,16 @@ def _joined(choice: Choice, wanted: Wanted | None) -> Wanted:
 
 
 def is_reserved(name: str, offer: Offer, request: ClientRequest) -> bool:
-    """Whether only the proxy may answer calls of this name in a client's history.
+    """Return whether only the proxy may answer calls of this name in a client's history.
 
-    That is each server tool that is offered.  Under a name that the client declares its own history may
-    hold calls of its own function; not under our reserved ids.
+    This holds for each offered server tool.  If the client declares the name, its history may hold calls of
+    its own function, except under the proxy's reserved ids.
     """
     return name in offer.names and (name.startswith(RESERVED_PREFIX) or name not in request.declared)
 
 
 def offered_only(policy: Policy, offer: Offer, asking: Sequence[str]) -> Policy:
-    """A policy, and of what it allows only what was offered, and what is ``asking`` for an approval."""
+    """Limit a policy to the offered tools and to those that are ``asking`` for an approval."""
     offered = Policy(
         allow=(*offer.names.values(), *asking),
         max_argument_bytes=policy.max_argument_bytes,
@@ -240,7 +247,7 @@ def offered_only(policy: Policy, offer: Offer, asking: Sequence[str]) -> Policy:
 
 
 def asking_too(policy: Policy, selection: Selection, asked: frozenset[str]) -> tuple[Policy, Selection]:
-    """A policy and what it says of a catalog, where calls of the tools ``asked`` need an approval too."""
+    """Return a policy and its selection in which calls of the tools ``asked`` need an approval too."""
     wish = Policy(
         allow=("*",),
         approve=tuple(sorted(asked)),
@@ -253,7 +260,7 @@ def asking_too(policy: Policy, selection: Selection, asked: frozenset[str]) -> t
 
 
 class Offers:
-    """What requests offer; for those that bring no tools of their own it is decided once."""
+    """Decides what requests offer, and caches the offers of requests without tools of their own."""
 
     def __init__(self, rules: OfferRules) -> None:
         self._rules = rules
@@ -272,7 +279,7 @@ class Offers:
         """See :func:`decide`."""
         if request.declared or wanted is not None or request.chosen:
             return decide(request, selection, self._rules, wanted, upstream_takes_tools=upstream_takes_tools)
-        # All of such a request that an offer hangs on.
+        # An offer for such a request depends on nothing else of it.
         obstacle = _obstacle(request, frozenset(), upstream_takes_tools)
         key = (selection, obstacle, request.open_names)
         offers = self._known.of(selection.catalog)
@@ -286,7 +293,11 @@ class Offers:
 def guard(
     offer: Offer, specs: Iterable[ToolSpec], policy: Policy, untrusted: str, *, asks: bool = False
 ) -> Offer:
-    """The offer of a request that begins behind what ``untrusted`` gave: see :func:`guarded_names`."""
+    """Return the offer for a request that begins after the model has read the untrusted result of
+    ``untrusted``.
+
+    See :func:`guarded_names`.
+    """
     by_id = {spec.name: spec for spec in specs}
     rules = guarded_names(offer, by_id.get, policy, untrusted, asks=asks)
     if not rules:
@@ -309,11 +320,12 @@ def guarded_names(
     *,
     asks: bool = False,
 ) -> dict[str, str]:
-    """The names of an offer whose tools need an approval after what ``untrusted`` gave, with the rule.
+    """Return the names of an offer whose tools need an approval after an untrusted result, with the rule.
 
-    Those too that a client declared and that mean a tool of ours.  ``find`` gives the tool of an id.
-    A tool of a guarded name runs no more, whatever a model is shown: the runner asks policy itself.
-    None is guarded where somebody is asked about its calls (``asks``).
+    ``untrusted`` is the tool that gave the result, empty for none.  Names that a client declared, but that
+    mean a server tool, are included.  ``find`` returns the tool of an id.  A tool of a guarded name can no
+    longer run, even if a model is shown it, because the runner itself asks the policy.  No name is guarded
+    if somebody can be asked about its calls (``asks``).
     """
     if not untrusted or asks:
         return {}
@@ -323,13 +335,13 @@ def guarded_names(
 
 
 def _fingerprint(offered: Mapping[str, ToolSpec]) -> str:
-    """A digest of the tools by the names they are offered under."""
+    """Return a digest of the tools under the names that they are offered by."""
     lines = (f"{name}={spec.digest}" for name, spec in sorted(offered.items()))
     return hashlib.blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()
 
 
 def _chosen(available: Mapping[str, ToolSpec], rules: OfferRules, wanted: Wanted | None) -> list[ToolSpec]:
-    """The tools to inject.  A name that cannot be had is refused alike, whether denied or unknown."""
+    """Return the tools to inject.  A denied name gets the same error as an unknown one."""
     if wanted is None:
         return list(available.values()) if rules.inject else []
     if wanted.every:
@@ -345,7 +357,7 @@ def _chosen(available: Mapping[str, ToolSpec], rules: OfferRules, wanted: Wanted
 def _replaced(
     request: ClientRequest, available: Mapping[str, ToolSpec], rules: OfferRules
 ) -> dict[str, ToolSpec]:
-    """Functions of the client's that mean a tool of ours: aliases, and reserved ids."""
+    """Return the client's functions that mean a server tool: aliases and reserved ids."""
     found = {}
     for name in request.declared:
         target = rules.aliases.get(name, name if name.startswith(RESERVED_PREFIX) else None)
@@ -355,7 +367,7 @@ def _replaced(
 
 
 def _obstacle(request: ClientRequest, client_names: frozenset[str], upstream_takes_tools: bool) -> str | None:
-    """Why nothing may be injected, in words; ``None`` where it may."""
+    """Return the reason why nothing may be injected, as text; ``None`` if there is none."""
     if not upstream_takes_tools:
         return "the upstream takes no tools"
     if request.background:

@@ -1,12 +1,12 @@
-"""The byte pump: a request that no server tool takes part in.
+"""Copy the bytes of a response to the client, for a request in which no server tool takes part.
 
-Bytes leave as they came and as soon as they came.  On an event stream two things are watched, both
-without looking inside an event: where the last event ended, so that a stream that breaks ends on a
-whole one, and whether the end mark came (rule W1).  A stream that is defective may be repaired on the way
+Bytes are sent unchanged and without delay.  On an event stream the proxy tracks two things, without reading
+the events.  It tracks where the last event ended, so that a broken stream ends on a whole event.  And it
+tracks whether the end mark came (rule W1).  A defective stream may be repaired on the way
 (:mod:`proxy.relay.repairing`).
 """
 
-# The types of a function inside of another are not made anew for each stream.
+# Without this, the types of nested functions would be evaluated again for each stream.
 from __future__ import annotations
 
 import asyncio
@@ -29,10 +29,10 @@ from proxy.wires.stream.usage_tap import UsageTap
 __all__ = ["AFTER_END_S", "flush_soon", "pump"]
 
 AFTER_END_S = 2.0
-"""How long a stream may stay open after its end mark: some upstreams never close it."""
+"""Seconds for which a stream may stay open after its end mark: some upstreams never close it."""
 
 ENDLESS = Deadlines()
-"""What bounds a response that may go on for ever."""
+"""The deadlines of a response that may continue without a time limit."""
 
 
 async def pump(
@@ -47,20 +47,19 @@ async def pump(
     secrets: Secrets | None = None,
     upstream: str = "",
 ) -> None:
-    """Relay a response whose head is here; ``broken`` is told if it does not come to its end.
+    """Relay a response whose head has arrived; call ``broken`` if it does not reach its end.
 
-    ``dialect`` makes its own error event and says by being there that an event stream on this path ends
-    with its end mark.  ``tap`` reads what the response says of usage.  ``repair`` is given what of an event
-    stream it asks for.  A response that still goes on when
-    its ``total`` has run out after its head is broken off.  What ``secrets`` has is blanked out by the
-    client's stream where it stands whole in a piece; of a body that is no event stream also where the
-    network cut it.
+    ``dialect`` makes the error event of the stream; if it is given, an event stream on this path must end
+    with its end mark.  ``tap`` reads the usage from the response.  ``repair`` gets the parts of an event
+    stream that it asks for.  A response that takes longer than ``total`` after its head is broken off.  The
+    client's stream blanks out ``secrets`` that are whole in one piece.  In a body that is no event stream,
+    secrets that the network has cut are blanked out too.
     """
     kind = CONTENT_TYPE if dialect is None else dialect.framing.content_type
     streaming = response.content_type == kind and response.status < 300
     countable = tap is not None and response.status < 300 and not is_encoded(response.headers)
     if countable and dialect is not None and not streaming:
-        # Not every server says that it streams, and of a stream another part says what was used.
+        # Some servers do not label their streams, and usage is in another place of a stream.
         response = SniffedResponse(response, upstream)
         try:
             streaming = await response.is_stream(dialect.framing)
@@ -78,7 +77,7 @@ async def pump(
             await _pump_bytes(response, client, kept, total, secrets, streaming=streaming)
     except (UpstreamError, TimeoutError) as error:
         broken(error if isinstance(error, UpstreamError) else _too_long(total.seconds))
-        # Too late for a status: an unfinished response must not look like a finished one.
+        # Too late for an error status, but an unfinished response must not look complete.
         client.abort()
         return
     except asyncio.CancelledError:
@@ -93,7 +92,7 @@ async def pump(
 
 
 async def _wait(rest: Awaitable[None], patience: asyncio.Timeout, total: Deadlines) -> None:
-    """Wait for the rest of a response, as long as its total time allows."""
+    """Wait for the rest of a response, up to its total time limit."""
     total.begin(patience)
     try:
         await rest
@@ -110,7 +109,7 @@ async def _pump_bytes(
     *,
     streaming: bool,
 ) -> None:
-    """Relay a body whose end is that of its message; ``kept`` sees what was used."""
+    """Relay a body that ends with its message; ``kept`` reads the usage."""
     uncut = None if secrets is None or streaming else WholeSecrets(secrets, client.push)
     push = uncut or client.push
     rest = response.push(push if kept is None else _keeping(push, kept, streaming))
@@ -125,7 +124,7 @@ async def _pump_bytes(
 
 
 def _keeping(push: Sink, tap: UsageTap, streaming: bool) -> Sink:
-    """Relays pieces of a response as they are, and shows them to the tap."""
+    """Return a sink that relays pieces unchanged and shows them to the tap."""
     show = tap.feed if streaming else tap.keep
 
     def relay(chunk: bytes) -> Awaitable[None] | None:
@@ -136,23 +135,24 @@ def _keeping(push: Sink, tap: UsageTap, streaming: bool) -> Sink:
 
 
 class _EventStream(NamedTuple):
-    """What has a part in an event stream on its way to the client."""
+    """The parts that handle an event stream on its way to the client."""
 
     dialect: Dialect
     tap: UsageTap | None
     repair: StreamRepair | None
 
     def rest(self, boundary: Boundary) -> bytes:
-        """What is left of a stream that ended properly, with an end mark if it had none."""
+        """Return the rest of a stream that ended properly, with an end mark if it had none."""
         tail = (boundary.feed(self.tap.close()) if self.tap is not None else b"") + boundary.close()
         if self.repair is None or not self.repair.reads:
             return tail
-        # A mark that the upstream did not send must not be read as its word that the stream is whole.
+        # The repair must not take an end mark of the proxy's as the upstream's sign that the stream is
+        # complete.
         end_mark = self.dialect.framing.end_mark
         return self.repair.close(tail if boundary.done_seen else tail.removesuffix(end_mark))
 
     def told(self, error: UpstreamError | ServerStopping) -> bytes:
-        """How a stream ends that cannot go on."""
+        """Return the end of a stream that broke."""
         if self.repair is not None and self.repair.composing:
             return self.repair.fail(error)
         said = self.dialect.errors.event(error.message, type=error.type, code=error.code)
@@ -166,7 +166,7 @@ async def _pump_events(
     total: Deadlines,
     broken: OnBroken,
 ) -> None:
-    """Relay an event stream and see to its end."""
+    """Relay an event stream, and ensure that it ends correctly."""
     dialect, tap, repair = event_stream
     framing, boundary = dialect.framing, dialect.framing.boundary()
     push, feed = client.push, boundary.feed
@@ -221,23 +221,24 @@ async def _pump_events(
 
 
 def _end_soon(client: ClientStream, patience: asyncio.Timeout | None, total: Deadlines) -> None:
-    """The end mark is here: what ends the response follows at once, or after a while, or never.
+    """Limit the time for the end of the response, after the end mark has come.
 
-    Without ``patience`` nothing has been waited for so far, and nobody knows yet whether it will be.
+    The end may follow at once, later, or never.  Without ``patience`` the pump has not waited for the
+    upstream yet, and may not have to.
     """
     if patience is None:
         return
     total.end(patience)
     loop = asyncio.get_running_loop()
     flush_soon(client, loop)
-    # The total time may have run out in this very turn of the loop.
+    # The total time may have run out in this iteration of the loop.
     if not patience.expired():
         patience.reschedule(loop.time() + AFTER_END_S)
 
 
 def flush_soon(client: ClientStream, loop: asyncio.AbstractEventLoop) -> None:
-    """Let go of what waits for the response's end, unless that comes within the read that brought it."""
-    # What ends it within the same read is seen in the loop's next turn; this comes after that.
+    """Flush what is held for the response's end, unless the end comes in the same read."""
+    # An end in the same read is processed in the loop's next iteration; the flush must come after that.
     loop.call_soon(loop.call_soon, client.flush)
 
 

@@ -1,7 +1,7 @@
-"""Plans a request for one upstream: pass it through as it is, or make a run with a job.
+"""Plan a request for one upstream: pass it through unchanged, or make a run with a job.
 
-The same bytes are planned anew for each upstream that is asked, because tools, names and habits differ.  This
-module does not know HTTP: any code that fills an :class:`Ask` can start a run.
+The same bytes are planned again for each upstream that is asked, because tools, names and behaviour differ.
+This module does not know HTTP: any code that fills an :class:`Ask` can start a run.
 """
 
 import time
@@ -57,12 +57,12 @@ __all__ = ["Plan", "PlanSettings", "Planner", "Planning"]
 
 @dataclass(slots=True)
 class Planning:
-    """A request while it is planned for one upstream after the other.
+    """The state of a request that is planned for one upstream after the other.
 
-    ``repeat_key`` and ``ledger`` are its job's.  ``pinned`` says that its conversation has been looked for,
-    and with it the upstream that has it.  ``purse`` says what agents have used whose calls were approved.
-    ``ran`` and ``asked`` are the approvals whose calls have run for this request, and those that its client
-    does not know.
+    ``repeat_key`` and ``ledger`` are those of its job.  ``pinned`` says that the upstream that has its
+    conversation was already looked for.  ``purse`` counts what agents have used whose calls were approved.
+    ``ran`` are the approvals whose calls have run for this request.  ``asked`` are the approvals that its
+    client does not know yet.
     """
 
     ask: Ask
@@ -75,9 +75,9 @@ class Planning:
     asked: tuple[Approval, ...] = ()
 
     def with_earlier(self, restored: Restored) -> Restored:
-        """``restored``, with what approvals came to when the request was planned for another upstream.
+        """Add to ``restored`` the outcomes of approvals from plans for earlier upstreams.
 
-        They are settled once, and found settled after that.
+        Approvals are settled in the first plan; later plans only find them settled.
         """
         self.ran += restored.ran
         waiting = {approval.id for approval in restored.waiting}
@@ -88,8 +88,10 @@ class Planning:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan for one upstream: a job, or to pass the request through.  ``answer`` is a finished answer as
-    JSON, if no upstream has to be asked."""
+    """The plan for one upstream: a job, or ``None`` to pass the request through.
+
+    ``answer`` is a finished answer as JSON, if no upstream has to be asked.
+    """
 
     route: Route
     job: Job | None
@@ -98,10 +100,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings:
-    """What the operator set about requests that tools may take part in.
+    """The operator's settings for requests in which tools may take part.
 
-    ``keep_requests``: whether the record keeps their bodies.  ``people_in_bodies``: whether the fields in
-    which a dialect names an end user name the person who asks.
+    ``keep_requests`` says whether the record keeps the bodies of requests.  ``people_in_bodies`` says
+    whether the fields in which a dialect names an end user identify the person who asks.
     """
 
     offer: OfferRules = field(default_factory=OfferRules)
@@ -113,8 +115,8 @@ class PlanSettings:
 class _Draft:
     """A request as one upstream would get it.
 
-    ``offer_fingerprint`` is that of the offer where answers are looked up and remembered, else ``None``.
-    ``must_run`` says that it cannot be handed on, whatever earlier requests left.
+    ``offer_fingerprint`` is the fingerprint of the offer if answers are looked up and remembered, else
+    ``None``.  ``must_run`` says that the request cannot pass through, whatever earlier requests left.
     """
 
     route: Route
@@ -128,7 +130,7 @@ class _Draft:
 
 
 class Planner:
-    """Plans requests of the wires with server tools."""
+    """Plans requests of the wires that have server tools."""
 
     def __init__(
         self,
@@ -140,9 +142,9 @@ class Planner:
         parents: Parents | None = None,
         budgets: RunSettings | None = None,
     ) -> None:
-        """``wires`` are those in which upstreams are asked, by their names.
+        """``wires`` are the wires in which upstreams are asked, by name.
 
-        Approved calls of agents are known to ``parents`` while they run, with ``budgets`` of the request.
+        ``parents`` holds the approved calls of agents while they run; ``budgets`` limit them.
         """
         self._wires = wires
         self._parents = parents or Parents()
@@ -164,7 +166,10 @@ class Planner:
         permissions: UpstreamPermissions,
         wanted: Wanted | None,
     ) -> Sequence[Route]:
-        """The upstreams that offer what a request names; all where none does, so that the first says so."""
+        """Return the routes whose upstreams can offer what a request names.
+
+        If none can, return all, so that the first one raises the error.
+        """
 
         def able(route: Route) -> bool:
             selection = permissions.selections[route.served.upstream.name]
@@ -180,7 +185,7 @@ class Planner:
     def with_tools(
         self, wire: Wire, raw: bytes, request: ClientRequest, permissions: UpstreamPermissions, route: Route
     ) -> bytes:
-        """The body of a request with the server tools that its model would be offered."""
+        """Return the body of a request with the server tools that its model would be offered."""
         selection = permissions.selections[route.served.upstream.name]
         offer = self._offers.decide(request, selection, None, upstream_takes_tools=self._takes_tools(route))
         less, sent = wire.without_chosen(raw, request, offer.shown)
@@ -189,9 +194,9 @@ class Planner:
         return editor.render()
 
     def takes_part(self, ask: Ask) -> bool:
-        """Whether any upstream of a request is offered tools for it, or speaks another dialect.
+        """Return whether any upstream of a request is offered tools for it, or speaks another dialect.
 
-        Raises :class:`~proxy.errors.RequestError` for a request that cannot be read.
+        Raise :class:`~proxy.errors.RequestError` for a request that cannot be read.
         """
         request = ask.wire.parse(ask.body.payload)
         return any(
@@ -207,19 +212,19 @@ class Planner:
 
     @staticmethod
     def begin(ask: Ask) -> Planning:
-        """Plan a request, which nobody has been asked yet."""
+        """Return the planning state of a request for which no upstream has been asked yet."""
         return Planning(ask, Candidates.of(ask.access.routes, ask.body.payload))
 
     async def next(self, planning: Planning) -> Plan:
-        """The part of the upstream that is asked next.
+        """Return the plan for the upstream that is asked next.
 
-        Raises :class:`~proxy.errors.RequestError`; where that upstream is only asked because another one
-        failed, and cannot be asked for this, the failure of the other.
+        Raise :class:`~proxy.errors.RequestError`.  If the upstream is asked only because another one failed,
+        and its dialect cannot express the request, raise the failure of the other one.
         """
         return await self._next(planning, in_run=False)
 
     async def job(self, planning: Planning) -> Job:
-        """The same as a run, also where the upstream would only hand on: its habits and its names."""
+        """Return the plan for the next upstream as a run, even if the request could pass through."""
         plan = await self._next(planning, in_run=True)
         if plan.job is None:
             raise RuntimeError("a run was planned without a job")
@@ -235,7 +240,8 @@ class Planner:
             raise failure from error
 
     async def _plan(self, planning: Planning, route: Route, *, in_run: bool) -> Plan:
-        """What an upstream's part would be; no job where it only hands on, unless ``in_run``."""
+        """Return the plan for an upstream.  It has no job if the request passes through, unless
+        ``in_run``."""
         ask, read_before = await self._with_items(planning.ask, route)
         request = ask.wire.parse(ask.body.payload)
         if route.wire and isinstance(ask.wire, LoadsModels):
@@ -267,7 +273,7 @@ class Planner:
         return Plan(route, await self._job(planning, draft, restored))
 
     def _settle(self, planning: Planning, draft: _Draft) -> Settle | None:
-        """What finds out about approvals of the one who asks; ``None`` where there are none."""
+        """Return the function that settles approvals of the caller; ``None`` if approvals are off."""
         if not self._approvals.enabled:
             return None
         ask, request, upstream = planning.ask, draft.request, draft.route.served.upstream.name
@@ -303,10 +309,11 @@ class Planner:
         return settle
 
     async def _with_items(self, ask: Ask, route: Route) -> tuple[Ask, str]:
-        """A request that says the items of our responses that it names, if its upstream cannot know them; and
-        a tool whose untrusted result the model had read by then, empty for none.
+        """Replace references to items of the proxy's responses by the items, if the upstream cannot know
+        them.
 
-        Raises :class:`~proxy.errors.RequestError` for an item that is not known here.
+        Also return a tool whose untrusted result the model had read by then, empty for none.  Raise
+        :class:`~proxy.errors.RequestError` for an item that the proxy does not know.
         """
         wire, is_own = ask.wire, not route.wire and route.served.text_calls is None
         if is_own or not isinstance(wire, RefersToItems):
@@ -320,7 +327,7 @@ class Planner:
         return replace(ask, body=body), untrusted
 
     async def _draft(self, ask: Ask, route: Route, request: ClientRequest) -> _Draft:
-        """What the upstream would be offered, and how it would be asked."""
+        """Return what the upstream would be offered, and how it would be asked."""
         selection = ask.access.permissions.selections[route.served.upstream.name]
         takes_tools = self._takes_tools(route)
         offer = self._offers.decide(request, selection, ask.options.wanted, upstream_takes_tools=takes_tools)
@@ -339,12 +346,12 @@ class Planner:
         return _Draft(route, request, port, editor, offer, fingerprint, is_person, must_run)
 
     async def _job(self, planning: Planning, draft: _Draft, restored: Restored) -> Job:
-        """The run of a request at one upstream."""
+        """Return the run of a request at one upstream."""
         ask, route, request, editor = planning.ask, draft.route, draft.request, draft.editor
         payload, is_large = ask.body.payload, len(ask.body.raw) > LARGE_BYTES
         is_crossed = isinstance(editor, CrossedEditor | PromptedEditor)
         if isinstance(editor, CrossedEditor | PromptedEditor):
-            # All of the conversation is here now; no upstream of another dialect has a part of it.
+            # The whole conversation must be here now: an upstream of another dialect stores no part of it.
             restored.check_found(request)
             await in_thread(editor.translate) if is_large else editor.translate()
         check_switches(payload)
@@ -357,7 +364,7 @@ class Planner:
                 route=route,
                 port=draft.port,
                 editor=editor,
-                # What stands in a query is said in a dialect, too.
+                # The query belongs to the client's dialect, too.
                 head=RequestHead(of_any_dialect(ask.head.headers)) if route.wire else ask.head,
                 crossed=is_crossed,
                 left_out=_left_out(editor),
@@ -390,7 +397,8 @@ class Planner:
         )
 
     async def _tools(self, planning: Planning, draft: _Draft, restored: Restored) -> ToolAccess:
-        """The tools of a run: of the offer what may be used after what the model has read."""
+        """Return the tools of a run: the part of the offer that may be used after what the model has
+        read."""
         permissions, upstream = planning.ask.access.permissions, draft.route.served.upstream.name
         policy, selection, offer = (
             permissions.policies[upstream],
@@ -409,13 +417,13 @@ class Planner:
         return ToolAccess(offer, policy, selection, ledger)
 
     def _ledger(self, planning: Planning, draft: _Draft) -> RunLedger:
-        """What a request has caused: its own, or for a repeat that of the request that it repeats."""
+        """Return the ledger of a request's effects; a repeat shares that of the request that it repeats."""
         ask = planning.ask
         if ask.nested is not None:
-            # Whatever an agent causes is part of what the client's request causes.
+            # The effects of an agent belong to the client's request.
             planning.ledger = ask.nested.ledger
         elif planning.ledger is None and not (ask.access.permissions.acts and draft.is_person):
-            # There is no effect that a repeat could share, or nobody knows whose repeat it would be.
+            # No effect can occur that a repeat could share, or it is unknown whose repeat it would be.
             planning.ledger = RunLedger()
         elif planning.ledger is None:
             path, attempt = ask.wire.dialect.path, ask.options.attempt
@@ -425,8 +433,9 @@ class Planner:
         return planning.ledger
 
     async def _untrusted_upstream(self, request: ClientRequest, restored: Restored, caller: str) -> str:
-        """The tool whose untrusted result is in what only the upstream has of a conversation."""
-        # A response of ours says itself what was read in it.
+        """Return the tool whose untrusted result is in the part of a conversation that only the upstream
+        has."""
+        # The proxy's own responses record what was read in them.
         continued = () if restored.bound else (request.continues,)
         ids = [one for one in (request.conversation, *continued, *request.references) if one]
         return await self._threads.untrusted(ids, caller)
@@ -437,7 +446,8 @@ class Planner:
 
 
 def _editor(ask: Ask, route: Route, port: UpstreamPort, request: ClientRequest, offer: Offer) -> BodyEditor:
-    """What edits the body, less what in it chooses tools of ours: no upstream knows that."""
+    """Return the editor of the body, without the entries that choose server tools: no upstream knows
+    these."""
     raw, sent = ask.body.raw, request
     if request.chosen:
         raw, sent = ask.wire.without_chosen(raw, request, offer.shown)
@@ -445,14 +455,14 @@ def _editor(ask: Ask, route: Route, port: UpstreamPort, request: ClientRequest, 
 
 
 def _why_not(draft: _Draft) -> MemoryOutcome | None:
-    """Why no answers are looked up for a request with tools, if that is so."""
+    """Return why no answers are looked up for a request with tools, if that is so."""
     if not draft.offer or draft.offer_fingerprint is not None:
         return None
     return "off" if draft.is_person else "no_person"
 
 
 def _left_out(editor: BodyEditor) -> Sequence[str]:
-    """The fields of a client's request that an upstream of another dialect is not sent."""
+    """Return the fields of a client's request that an upstream of another dialect does not get."""
     if isinstance(editor, CrossedEditor | PromptedEditor):
         return [left.field for left in editor.left_out]
     return ()

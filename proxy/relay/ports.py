@@ -1,4 +1,4 @@
-"""How an upstream is asked: in the client's dialect, in another one, or with calls in its text."""
+"""Choose how an upstream is asked: in the client's dialect, in another one, or with calls in its text."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -19,9 +19,9 @@ __all__ = ["port_of", "text_call_rules"]
 
 
 def text_call_rules(route: Route, request: ClientRequest, offer: Offer) -> TextCallRules | None:
-    """How this request's text is read for calls; ``None`` where it is not.
+    """Return how the model's text is searched for calls in this request; ``None`` if it is not.
 
-    A model that is told of tools in its prompt is told of the calls in a conversation, too.
+    A model whose prompt describes tools also gets the earlier calls of the conversation as text.
     """
     text_calls = route.served.text_calls
     rules = text_calls.of(route.model) if text_calls is not None else None
@@ -36,9 +36,10 @@ def text_call_rules(route: Route, request: ClientRequest, offer: Offer) -> TextC
 def port_of(
     route: Route, wire: Wire, wires: Mapping[str, Wire], request: ClientRequest, rules: TextCallRules | None
 ) -> UpstreamPort:
-    """The port by which an upstream is asked: the client's own ``wire`` where nothing is to be changed.
+    """Return the port for asking an upstream: the client's own ``wire`` if nothing has to change.
 
-    ``wires`` are those in which upstreams are asked, by their names; ``rules`` say how their text is read.
+    ``wires`` are the wires in which upstreams are asked, by name.  ``rules`` say how the model's text is
+    searched for calls.
     """
     if not route.wire and rules is None:
         return wire
@@ -58,5 +59,5 @@ def port_of(
 
 
 def _log_text_calls(upstream: str, facts: Mapping[str, Any]) -> None:
-    """Log what was found in the text of a turn: its form, how many calls, what was put right or noted."""
+    """Log what was found in the text of a turn: the format, the number of calls, and repairs."""
     structlog.get_logger("proxy.relay").info("text_calls_read", upstream=upstream, **facts)

@@ -1,8 +1,8 @@
-"""A stream that passes through and is composed anew where it turns out to be defective.
+"""Repair a stream that passes through, if it turns out to be defective.
 
-While nothing is wrong, nothing is read: the dialect says by which text in its events a defect is noticed
-(:class:`~proxy.wires.dialect.RepairSigns`).  Only then are there a reader and a writer, the same that a run
-has, and the writer decides from which event on it composes.
+While nothing is wrong, nothing is parsed: the dialect names the text in its events by which a defect is
+noticed (:class:`~proxy.wires.dialect.RepairSigns`).  Only then the proxy makes a reader and a writer, the
+same as for a run.  The writer decides from which event on it composes the stream.
 """
 
 import re
@@ -27,9 +27,9 @@ _NONEMPTY: Final = rb"\s*:\s*(?:\{|\[\s*[^\s\]])"
 def repair_of(
     wires: Mapping[str, Wire], endpoint: Endpoint, route: Route, payload: Mapping[str, Any]
 ) -> "StreamRepair | None":
-    """What repairs the answer to a request that is handed on; ``None`` where nothing has to.
+    """Return the repair for the answer to a request that passes through; ``None`` if it needs none.
 
-    Several alternative answers in one stream are left alone: composed, only one would be left.
+    A stream with several alternative answers is left alone: composed, it would keep only one.
     """
     signs, always = endpoint.dialect.repair, route.served.repair == "always"
     if signs is None or not (always or signs.sound or payload.get("tools")):
@@ -43,10 +43,10 @@ def repair_of(
 
 
 class StreamRepair:
-    """One stream, given in whole events.
+    """The repair of one stream, which it gets in whole events.
 
-    ``finished``: it is sound, and nothing of it need be given any more.  ``suspect`` is in every piece that
-    has to be given; it is empty where all have to.
+    ``finished`` says that the stream is sound and needs no more repair.  ``suspect`` is a text that every
+    relevant piece contains; it is empty if all pieces are relevant.
     """
 
     def __init__(self, wire: Wire, payload: Mapping[str, Any], signs: RepairSigns, *, always: bool) -> None:
@@ -63,16 +63,16 @@ class StreamRepair:
 
     @property
     def reads(self) -> bool:
-        """Whether the stream is read, so that its end has to be given to :meth:`close`."""
+        """Whether the stream is parsed, so that its end must be given to :meth:`close`."""
         return self._writer is not None and not self.finished
 
     @property
     def composing(self) -> bool:
-        """Whether what goes out is no longer the upstream's own bytes."""
+        """Whether the output is no longer the upstream's own bytes."""
         return self._writer is not None and self._writer.composing
 
     def feed(self, data: bytes) -> bytes:
-        """The output for a piece of the stream."""
+        """Return the output for a piece of the stream."""
         if self.finished:
             return data
         if self._writer is None and not (self._is_due(data) and self._begin()):
@@ -80,7 +80,7 @@ class StreamRepair:
         return self._read(data)
 
     def _is_due(self, data: bytes) -> bool:
-        """Whether the stream has to be read from this piece on."""
+        """Return whether the stream must be parsed from this piece on."""
         if self._always:
             return True
         if self._signs.sound:
@@ -91,11 +91,11 @@ class StreamRepair:
         return found is not None
 
     def _begin(self) -> bool:
-        """Make reader and writer; whether there are any for this request."""
+        """Make the reader and the writer; return whether this request has any."""
         try:
             request = self._wire.parse(self._payload)
         except RequestError:
-            # What its upstream took all the same is not for us to read.
+            # The upstream accepted the request although the proxy cannot parse it.
             self.finished = True
             return False
         writer = self._wire.writer(request, ClientView(request.model, _is_ours))
@@ -121,7 +121,7 @@ class StreamRepair:
         if writer.composing:
             fault = reader.fault
             return out + writer.fail(str(fault), type=fault.type, code=fault.code)
-        # What cannot be read here passes, as it would have without a repair.
+        # Unreadable bytes pass through, as they would without a repair.
         self.finished, rest = True, self._unread
         return out + writer.turn_ended("final") + rest
 
@@ -132,7 +132,8 @@ class StreamRepair:
         return out + self._end() if frame.is_end_mark and self._writer.composing else out
 
     def _end(self) -> bytes:
-        """The end of what was composed, as soon as the upstream's is there: it may stay open for long."""
+        """Return the end of a composed stream as soon as the upstream sends its own: the stream may stay
+        open for long."""
         if self._reader is None or self._writer is None or self._ended:
             return b""
         self._ended = True
@@ -140,14 +141,14 @@ class StreamRepair:
         return b"".join(out) + self._writer.turn_ended("final") + self._writer.finish(None)
 
     def close(self, tail: bytes) -> bytes:
-        """What goes out at the end of a stream that is read and ended properly.
+        """Return the output for the end of a parsed stream that ended properly.
 
-        ``tail`` is what is left of it, without an end mark that it did not have.
+        ``tail`` is the unread rest of it, without an end mark that the upstream did not send.
         """
         return self._read(tail) + self._end()
 
     def fail(self, fault: RunFault) -> bytes:
-        """How a stream ends that broke, empty where nothing of it was composed."""
+        """Return the end of a stream that broke; empty if nothing of it was composed."""
         if not self.composing or self._writer is None or self._ended:
             return b""
         self._ended = True
@@ -155,5 +156,5 @@ class StreamRepair:
 
 
 def _is_ours(name: str) -> bool:
-    """No call is ours in a request that is handed on."""
+    """Return ``False``: in a request that passes through, no call is the proxy's."""
     return False

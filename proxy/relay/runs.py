@@ -1,4 +1,4 @@
-"""Planning and running as one value, for whoever starts runs."""
+"""The planner and the orchestrator in one object, for code that starts runs."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""A response of which the first bytes have been looked at, to see what it is where its label does not say."""
+"""A response whose first bytes are examined, because its content type may not say what it is."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Final, cast
@@ -9,14 +9,14 @@ from proxy.wires.dialect import Framing
 __all__ = ["SniffedResponse"]
 
 _MOST_LOOKED_AT: Final = 64 * 1024
-"""Bytes of blanks before the first word of a response."""
+"""The most bytes of a response that are examined."""
 
 
 class SniffedResponse(PulledResponse):
-    """A response that is looked at before it is read; what was seen comes first when it is."""
+    """A response that can be examined before it is read; reading begins with the examined bytes."""
 
     def __init__(self, response: UpstreamResponse, upstream: str) -> None:
-        """``upstream`` is its name."""
+        """``upstream`` is the upstream's name."""
         self._response = response
         self._upstream = upstream
         self._seen: list[bytes] = []
@@ -26,9 +26,9 @@ class SniffedResponse(PulledResponse):
         self.content_type = response.content_type
 
     async def is_stream(self, framing: Framing) -> bool:
-        """Whether it begins as a stream of a dialect does; waits for the bytes that say so.
+        """Return whether the body begins as a stream of a dialect does; wait for enough bytes to tell.
 
-        Raises as :meth:`chunks` does.
+        Raise what :meth:`chunks` raises.
         """
         self._rest = self._response.chunks()
         begun = b""
@@ -41,18 +41,18 @@ class SniffedResponse(PulledResponse):
         return False
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it arrives; see :meth:`proxy.upstreams.base.UpstreamResponse.chunks`."""
+        """Yield the body as it arrives; see :meth:`proxy.upstreams.base.UpstreamResponse.chunks`."""
         while self._seen:
             yield self._seen.pop(0)
         async for piece in self._rest or self._response.chunks():
             yield piece
 
     async def read(self, limit: int) -> bytes:
-        """The whole body; raises :class:`~proxy.errors.UpstreamBroken` past ``limit`` bytes."""
+        """Return the whole body; raise :class:`~proxy.errors.UpstreamBroken` past ``limit`` bytes."""
         return await read_whole(self, self._upstream, limit)
 
     async def aclose(self) -> None:
-        """Let go of the response."""
+        """Close the response."""
         rest, self._rest = self._rest, None
         await self._response.aclose()
         if rest is not None:

@@ -10,10 +10,10 @@ __all__ = ["message_of", "stopped"]
 
 
 def stopped() -> ServerStopping:
-    """Answer for the cancellation by which the server ends a response, and say why to its client.
+    """Accept the cancellation by which the server ends a response, and return the error for its client.
 
-    Called where ``CancelledError`` was caught and ``ClientStream.cut_off`` is set: the task goes on, so
-    the cancellation must not count against its later time-outs.
+    Call it where ``CancelledError`` was caught and ``ClientStream.cut_off`` is set.  The task continues, so
+    the cancellation must not count against its later timeouts.
     """
     task = asyncio.current_task()
     if task is not None:
@@ -22,6 +22,6 @@ def stopped() -> ServerStopping:
 
 
 def message_of(error: Mapping[str, Any]) -> str:
-    """The words of an error object an upstream sent inside its stream."""
+    """Return the message of an error object that an upstream sent inside its stream."""
     message = error.get("message")
     return message[:1000] if isinstance(message, str) and message else "The upstream reported an error."

@@ -1,7 +1,7 @@
-"""A request that is prepared and not answered: a WebSocket client sends what it has before its user's turn.
+"""Answer a request that only prepares: a WebSocket client sends what it has before its user's turn.
 
 Source: OpenAI's guide "WebSocket mode", ``generate: false``.  The model is not asked.  The client gets a
-response without output, whose id it goes on from.
+response without output, and continues from its id.
 """
 
 from proxy.conversation import Message
@@ -20,8 +20,9 @@ __all__ = ["warm_up"]
 async def warm_up(ask: Ask, local: LocalResponses, history: History, client: ClientStream) -> None:
     """Answer with a response that has no output, and keep its input in ``local``.
 
-    Raises :class:`~proxy.errors.RequestError` for a response to go on from that is not known here, and for a
-    dialect whose responses have no ids; :class:`~proxy.errors.StoreError` where the record cannot say.
+    Raise :class:`~proxy.errors.RequestError` if the request continues a response that the proxy does not
+    know, or if its dialect's responses have no ids.  Raise :class:`~proxy.errors.StoreError` if the record
+    cannot be read.
     """
     wire = ask.wire
     if not isinstance(wire, CrossableWire):

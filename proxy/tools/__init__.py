@@ -1,4 +1,4 @@
-"""What a tool is and how it runs.  These names are all that the author of a tool needs."""
+"""The public API for authors of tools; the packages below define what a tool is and how it runs."""
 
 from proxy.errors import ToolFailure
 from proxy.tools.contract.capabilities import (

@@ -68,7 +68,7 @@ _NOT_RUN: Final = frozenset(
 )
 
 
-# ---------------------------------------------------------------- what a request says
+# ---------------------------------------------------------------- what a request chooses
 
 
 @value_class
@@ -79,7 +79,7 @@ class ToolFilter:
     read_only: bool = False
 
     def fits(self, name: str, reads: bool) -> bool:
-        """Whether the filter selects a tool; ``name`` is the server's own name for it."""
+        """Return whether the filter selects a tool; ``name`` is the server's own name for it."""
         return (self.names is None or name in self.names) and (reads or not self.read_only)
 
 
@@ -97,7 +97,7 @@ class Approval:
     never: ToolFilter | None = None
 
     def asks(self, name: str, reads: bool) -> bool:
-        """Whether a call of this tool needs the client's approval."""
+        """Return whether a call of this tool needs the client's approval."""
         return self.default and not (self.never is not None and self.never.fits(name, reads))
 
 
@@ -154,7 +154,7 @@ NOTHING_CHOSEN: Final = Chosen()
 
 
 def read_chosen(tools: Sequence[Any]) -> Chosen:
-    """The server tools that a list of tools chooses.
+    """Return the server tools that a list of tools chooses.
 
     Raises :class:`~proxy.errors.RequestError` for an element that names this proxy and is not valid.
     """
@@ -181,7 +181,7 @@ def read_chosen(tools: Sequence[Any]) -> Chosen:
 
 
 def chooses(tool: Any) -> bool:
-    """Whether an element of a list of tools chooses server tools."""
+    """Return whether an element of a list of tools chooses server tools."""
     kind = tool.get("type") if isinstance(tool, dict) else None
     if kind == "mcp":
         return is_our_url(tool.get("server_url"))
@@ -219,12 +219,12 @@ def _server(tool: Mapping[str, Any], at: str) -> ChosenServer:
 
 
 def is_our_url(url: Any) -> bool:
-    """Whether the address of an MCP server names this proxy."""
+    """Return whether the address of an MCP server names this proxy."""
     return isinstance(url, str) and (url == SERVER_URL or url.startswith(f"{SERVER_URL}/"))
 
 
 def server_name(url: str) -> str:
-    """The NAME of ``toolrelay/NAME``; empty for all server tools."""
+    """Return the NAME of ``toolrelay/NAME``; empty for all server tools."""
     return url.removeprefix(SERVER_URL).strip("/")
 
 
@@ -241,21 +241,21 @@ def no_secrets(entry: Mapping[str, Any], at: str, fields: Collection[str]) -> No
 
 
 def text_of(value: Any, param: str) -> str:
-    """A text of reasonable length.  Raises :class:`~proxy.errors.RequestError` for anything else."""
+    """Return a text of reasonable length.  Raises :class:`~proxy.errors.RequestError` for anything else."""
     if not isinstance(value, str) or not value or len(value) > _LONGEST:
         raise RequestError(400, f"{param} must be a text of 1 to {_LONGEST} characters.", param=param)
     return value
 
 
 def names_of(value: Any, param: str) -> frozenset[str]:
-    """A list of names.  Raises :class:`~proxy.errors.RequestError` for anything else."""
+    """Read a list of names.  Raises :class:`~proxy.errors.RequestError` for anything else."""
     if not isinstance(value, list) or len(value) > _MOST_NAMES:
         raise RequestError(400, f"{param} must be a list of at most {_MOST_NAMES} names.", param=param)
     return frozenset([text_of(name, f"{param}[{place}]") for place, name in enumerate(value)])
 
 
 def filter_of(value: Any, param: str) -> ToolFilter:
-    """``allowed_tools``: a list of names, or an object with ``tool_names`` and ``read_only``.
+    """Read ``allowed_tools``: a list of names, or an object with ``tool_names`` and ``read_only``.
 
     Raises :class:`~proxy.errors.RequestError` for anything else.
     """
@@ -276,7 +276,7 @@ def filter_of(value: Any, param: str) -> ToolFilter:
 
 
 def approval_of(value: Any, param: str) -> Approval:
-    """``require_approval``; as with OpenAI, a missing value means approval for every call.
+    """Read ``require_approval``; as with OpenAI, a missing value means approval for every call.
 
     Raises :class:`~proxy.errors.RequestError` for a value that is not ``never``, ``always`` or an object of
     filters.
@@ -300,8 +300,10 @@ def approval_of(value: Any, param: str) -> Approval:
 
 @value_class
 class ServedTool:
-    """A tool of a server: what models call it (``id``), what the server calls it (``name``), and its
-    description, schema and whether it only reads."""
+    """A tool of a server.
+
+    ``id`` is its name for models, ``name`` its name at the server.  ``reads`` says that it is read-only.
+    """
 
     id: str
     name: str
@@ -312,7 +314,7 @@ class ServedTool:
 
 @value_class
 class ShownServer:
-    """A server that the client chose, with the tools that the client gets of it."""
+    """A server that the client chose, and its tools that the client gets."""
 
     label: str
     tools: tuple[ServedTool, ...]
@@ -332,7 +334,7 @@ class ShownTools:
         return self.counts
 
     def renamed(self, names: Mapping[str, str]) -> "ShownTools":
-        """The same with other ids for some tools: ``names`` maps an id to the name that models use."""
+        """Return the same with other ids for some tools: ``names`` maps an id to the name that models use."""
         if not names or not self.servers:
             return self
         servers = [
@@ -345,8 +347,10 @@ class ShownTools:
         return ShownTools(tuple(servers), self.counts)
 
     def called(self, name: str) -> tuple[str, str] | None:
-        """The label and the server's own name of a tool that models call ``name``; ``None`` for a tool that
-        the client did not choose by its server."""
+        """Return the label and the server's own name of a tool that models call ``name``.
+
+        Returns ``None`` for a tool that the client did not choose by its server.
+        """
         for server in self.servers:
             for tool in server.tools:
                 if tool.id == name:
@@ -354,7 +358,7 @@ class ShownTools:
         return None
 
     def id_of(self, label: str, name: str) -> str | None:
-        """What models call a tool of the server that the client calls ``label``."""
+        """Return what models call a tool of the server that the client calls ``label``."""
         for server in self.servers:
             if server.label == label:
                 return next((tool.id for tool in server.tools if tool.name == name), None)
@@ -365,9 +369,9 @@ NOTHING_SHOWN: Final = ShownTools()
 
 
 def ran(shown: ShownTools, result: ToolResult) -> dict[str, Any]:
-    """What a call adds to the usage of a run whose client chose tools, in OpenRouter's fields; else empty.
+    """Return what a call adds to the usage of a run, in OpenRouter's fields.
 
-    A refused call did not run, so it does not count.
+    It is empty if the client chose no tools.  A refused call did not run, so it does not count.
     """
     if not shown.counts or result.error_code in _NOT_RUN:
         return {}

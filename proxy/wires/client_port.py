@@ -1,7 +1,7 @@
-"""What a dialect offers toward clients: it reads their requests and writes what they see.
+"""The side of a dialect that faces clients: it reads their requests and writes their responses.
 
-A :class:`ClientPort` makes a :class:`ClientRequest` (what the client asked) and a :class:`StreamWriter`
-(what the client sees).  The relay knows no dialect by name.
+A :class:`ClientPort` makes a :class:`ClientRequest`, which holds the request, and a :class:`StreamWriter`,
+which writes the response.  The relay knows no dialect by name.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -46,14 +46,14 @@ __all__ = [
 
 
 Trace = Literal["silent", "reasoning", "status", "events"]
-"""How much of a server tool call the client is shown."""
+"""How much of a server tool's call the client sees."""
 
 TurnEnd = Literal["hidden", "final", "suspended"]
-"""What a turn came to: more turns follow, it was the answer, or the client has to act."""
+"""How a turn ended: more turns follow (``hidden``), it was the answer, or the client has to act."""
 
 
 class ClientRequest(Protocol):
-    """What a client asked for, as far as tools and routing care."""
+    """The facts of a client's request that tools and routing need."""
 
     @property
     def model(self) -> str: ...
@@ -63,7 +63,7 @@ class ClientRequest(Protocol):
 
     @property
     def declared(self) -> Sequence[str]:
-        """Names of the tools the client declared, in order, each once."""
+        """The names of the tools that the client declared, in order, each once."""
         ...
 
     @property
@@ -73,52 +73,52 @@ class ClientRequest(Protocol):
 
     @property
     def choices(self) -> int:
-        """How many alternative answers were asked for (Chat's ``n``)."""
+        """The number of alternative answers that the client asked for (Chat's ``n``)."""
         ...
 
     @property
     def tools_forbidden(self) -> bool:
-        """Whether ``tool_choice`` rules every call out."""
+        """Whether ``tool_choice`` forbids every call."""
         ...
 
     @property
     def forced(self) -> frozenset[str] | None:
-        """The only tools that ``tool_choice`` allows, or ``None`` where it names none."""
+        """The only tools that ``tool_choice`` allows; ``None`` if it names none."""
         ...
 
     @property
     def background(self) -> bool:
-        """Whether the upstream is to answer later, with nobody listening."""
+        """Whether the client asked the upstream to answer in the background."""
         ...
 
     @property
     def continues(self) -> str | None:
-        """The id of the response that this request goes on from."""
+        """The id of the response that this request continues."""
         ...
 
     @property
     def conversation(self) -> str:
-        """The id of the conversation at the upstream that this request adds to; empty for none."""
+        """The id of the upstream's conversation to which this request adds; empty for none."""
         ...
 
     @property
     def references(self) -> Sequence[str]:
-        """The ids of items that the upstream keeps and the request refers to."""
+        """The ids of items that the upstream stores and the request refers to."""
         ...
 
     @property
     def keeps(self) -> bool:
-        """Whether what comes of the request may be stored for later requests."""
+        """Whether the proxy may store the answer for later requests."""
         ...
 
     @property
     def wants_json(self) -> bool:
-        """Whether the answer is to be JSON, in which there is no place for words of the proxy's own."""
+        """Whether the answer must be JSON, which has no place for text of the proxy's own."""
         ...
 
     @property
     def max_calls(self) -> int | None:
-        """The client's own bound on tool calls, or ``None``."""
+        """The client's own limit on tool calls; ``None`` if it sets none."""
         ...
 
     @property
@@ -128,68 +128,68 @@ class ClientRequest(Protocol):
 
     @property
     def brings_ours(self) -> bool:
-        """Whether the client sends back what we made and no upstream knows, calls that were shown to it."""
+        """Whether the request has calls that the proxy showed to the client and no upstream knows."""
         ...
 
     @property
     def people(self) -> str:
-        """The people whom the body names (``user``, ``safety_identifier``), in one form; empty for none."""
+        """The people whom the body names (``user``, ``safety_identifier``), as one string; empty for none."""
         ...
 
     @property
     def preview(self) -> str:
-        """The beginning of the newest user text, for a person who watches; never stored."""
+        """The beginning of the newest user text, for people who watch the run; never stored."""
         ...
 
     def check_history(self, reserved: Callable[[str], bool]) -> None:
-        """Raise :class:`~proxy.errors.RequestError` for tool results that answer nothing.
+        """Raise :class:`~proxy.errors.RequestError` for tool results without an open call.
 
-        ``reserved`` tells the names that only the proxy may answer.
+        ``reserved`` returns whether only the proxy may answer calls of a name.
         """
         ...
 
     @property
     def returns_calls(self) -> bool:
-        """Whether a client that goes on from here sends calls back with their results, not results alone."""
+        """Whether clients of this kind send calls back together with their results, not results alone."""
         ...
 
     def returned_calls(self) -> Sequence["ReturnedCalls"]:
-        """The places where the client sends back calls of its own that it has answered."""
+        """Return the messages in which the client sends back its own calls that it has answered."""
         ...
 
     def answers(self) -> Sequence["Answer"]:
-        """The answers without open calls that the client sends back, in order."""
+        """Return the answers without open calls that the client sends back, in order."""
         ...
 
     def answer_key(
         self, caller: str, shape: str, text: str, upto: int | None = None, told: ToldRule = "clock"
     ) -> str:
-        """A digest of caller, visible conversation (its first ``upto`` messages) and the answer to it.
+        """Return a digest of caller, visible conversation (its first ``upto`` messages) and its answer.
 
-        ``shape`` stands for what else must be the same: the model, the tools.  ``told`` says how the messages
-        at the beginning that tell the model what it is are compared.
+        ``shape`` stands for everything else that must be the same: the model, the tools.  ``told`` is how the
+        system messages at the beginning are compared.
         """
         ...
 
     def conversation_key(
         self, caller: str, call_ids: Collection[str], upto: int | None = None, told: ToldRule = "clock"
     ) -> str:
-        """A digest of caller, visible conversation (its first ``upto`` messages) and a set of ids."""
+        """Return a digest of caller, visible conversation (its first ``upto`` messages) and call ids."""
         ...
 
     def loose_words(self, caller: str) -> Sequence[str]:
-        """What must be the same wherever an answer stood: dialect, caller, people, model."""
+        """Return what must be the same wherever the answer is found: dialect, caller, people and model."""
         ...
 
     def evidence(self, upto: int | None = None, told: ToldRule = "clock") -> Evidence | None:
-        """Where the answer behind the first ``upto`` messages stood; ``None`` where nothing was asked."""
+        """Return the context of the answer to the first ``upto`` messages; ``None`` without a question."""
         ...
 
     def fits(self, position: int, held: Mapping[str, Any], is_shown: Callable[[str], bool]) -> bool:
-        """Whether what the client has at ``position`` is what it was shown of a turn, unchanged.
+        """Return whether the client's message at ``position`` is what it was shown of a turn, unchanged.
 
-        ``held`` is what :meth:`~proxy.wires.upstream_port.BodyEditor.suspend` made, read.  ``is_shown``
-        says of a text whether it is the one that was shown; a client may leave text beside calls out.
+        ``held`` is the parsed result of :meth:`~proxy.wires.upstream_port.BodyEditor.suspend`.  ``is_shown``
+        returns whether the client was shown this text.  A client may leave out text beside calls.
         """
         ...
 
@@ -204,7 +204,7 @@ class ReturnedCalls:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An assistant message of the client's history that calls nothing."""
+    """An assistant message of the client's history without calls."""
 
     position: int
     text: str
@@ -223,19 +223,19 @@ class CarryingRequest(Protocol):
     """A request in a dialect whose clients can carry encrypted turns from one request to the next."""
 
     def carries(self) -> bool:
-        """Whether the client sends back what it is given to carry."""
+        """Return whether the client sends encrypted turns back."""
         ...
 
     def carried(self) -> Sequence[CarriedTurn]:
-        """The encrypted turns that the client sends back, in order."""
+        """Return the encrypted turns that the client sends back, in order."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovedCall:
-    """A call that an earlier answer asked about, and that has run since.
+    """A call that an earlier answer asked the client to approve, and that has run since.
 
-    ``call`` has the name that models use, and ``approval_id`` is that of its approval.
+    ``call`` has the tool name that models use; ``approval_id`` is the id of its approval.
     """
 
     approval_id: str
@@ -247,10 +247,10 @@ class ApprovedCall:
 class ClientView:
     """How a client sees its run.
 
-    ``model`` is named where no upstream names one.  ``is_hidden`` tells the names of server tools: the client
-    does not get their calls.  ``usage_was_added`` says that the proxy, not the client, asked the upstream for
-    usage.  ``shown`` is what the client sees of the server tools that it chose, whatever the trace.
-    ``approved`` are calls that ran before the model is asked.
+    ``model`` is the name to use if no upstream names a model.  ``is_hidden`` returns whether a name is a
+    server tool's: the client does not get its calls.  ``usage_was_added``: the proxy, not the client, asked
+    the upstream for usage.  ``shown``: what the client sees of the server tools that it chose, at any trace
+    level.  ``approved``: calls that ran before the model is asked.
     """
 
     model: str
@@ -263,61 +263,61 @@ class ClientView:
 
 
 class StreamWriter(Protocol):
-    """What the client sees of a run: the only owner of ids, indices, finish reason and end mark.
+    """The writer of what the client sees of a run.  It alone sets ids, indices, finish reason and end mark.
 
-    Every method returns the bytes to send now, whole events, possibly none.
+    Every method returns the bytes to send now: whole events, possibly none.
     """
 
     @property
     def visible(self) -> str:
-        """The text of the answer so far, as the client was given it."""
+        """The text of the answer so far, as the client got it."""
         ...
 
     @property
     def composing(self) -> bool:
-        """Whether the stream is no longer the upstream's own bytes."""
+        """Whether the stream no longer consists of the upstream's own bytes."""
         ...
 
     def write(self, frame: Frame) -> bytes: ...
 
     def turn_ended(self, end: TurnEnd) -> bytes:
-        """A turn is over; what was held back is let go or dropped."""
+        """End a turn: send or drop the frames that were held back."""
         ...
 
     def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
-        """Show a server call, as far as the trace allows.  ``arguments`` are redacted."""
+        """Show a server call, as far as the trace level allows.  ``arguments`` are redacted."""
         ...
 
     def tool_progressed(self, call: ToolCall, progress: ToolProgress) -> bytes:
-        """Show how far a server call has come, as far as the trace allows."""
+        """Show the progress of a server call, as far as the trace level allows."""
         ...
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes: ...
 
     def note(self, text: str) -> bytes:
-        """A short word of the proxy's own to the user, as ordinary text."""
+        """Write a short message from the proxy to the user, as ordinary text."""
         ...
 
     def keep_alive(self) -> bytes: ...
 
     def client_ids(self) -> Mapping[str, str]:
-        """Upstream call id → the id the client was given, of this turn's client calls."""
+        """Return the client's ids of this turn's client calls, by the upstream's call ids."""
         ...
 
     def result(self) -> dict[str, Any] | None:
-        """The response as the client was given it, where it is an object with an id that later requests go
-        on from; ``None`` before the end, and on a wire that has none."""
+        """Return the response as the client got it, if it is an object with an id that later requests can
+        continue; ``None`` before the end, and on a wire without such objects."""
         ...
 
     def finish(self, reason: str | None) -> bytes:
-        """End the run: finish reason, usage if asked for, one end mark.
+        """End the run: write the finish reason, usage if asked for, and one end mark.
 
-        ``reason`` of ``None`` keeps what the upstream said.
+        With ``reason=None`` the upstream's reason stays.
         """
         ...
 
     def fail(self, message: str, *, type: str, code: str | None) -> bytes:
-        """End a stream that broke: the wire's error event, then the end mark."""
+        """End a broken stream: write the wire's error event, then the end mark."""
         ...
 
 
@@ -332,14 +332,15 @@ class CarryingWriter(Protocol):
 
 
 class TurnEncoder(Protocol):
-    """Encodes one turn of an upstream of another dialect, as a server of the client's dialect would send it.
+    """An encoder of one turn of an upstream of another dialect.
 
-    A :class:`StreamWriter` of the client's dialect reads the encoded turn like one of its own upstreams.
+    It writes what a server of the client's dialect would send.  A :class:`StreamWriter` of the client's
+    dialect reads the encoded turn like one of its own upstreams.
     """
 
     @property
     def left_out(self) -> Collection[str]:
-        """What the upstream said and this dialect has no form for, in words for the record of the run."""
+        """The names of the parts of the turn that this dialect cannot express, for the record of the run."""
         ...
 
     def encode(self, frame: Frame) -> list[Frame]:
@@ -350,23 +351,23 @@ class TurnEncoder(Protocol):
         ...
 
     def close(self) -> list[Frame]:
-        """The end of a turn that ended properly and whose calls are whole, with the end mark."""
+        """Return the frames that end a turn, with the end mark.  All its calls must be complete."""
         ...
 
     def encode_reply(self, frame: Frame) -> Frame:
-        """A response that was not streamed."""
+        """Encode a response that was not streamed."""
         ...
 
 
 @runtime_checkable
 class ContinuingEncoder(TurnEncoder, Protocol):
-    """One that can go on with a response of which the client has the upstream's own beginning."""
+    """An encoder that can continue a response whose beginning the client got as the upstream sent it."""
 
     def went_out(self, frame: Frame, text: str) -> None:
-        """Note that a frame of an upstream of this dialect reached the client as it came.
+        """Note that a frame of an upstream of this dialect reached the client unchanged.
 
-        ``text`` is the text of the answer that went out since the frame that was noted before.  Between two
-        of these frames there were none but of text.  A whole reply is noted before it is encoded anew.
+        ``text`` is the text of the answer that was sent since the frame that was noted before.  Between these
+        two there were only frames of text.  A whole reply is noted before it is encoded anew.
         """
         ...
 
@@ -380,20 +381,20 @@ class TextEncoder(TurnEncoder, Protocol):
     """
 
     def text_is_open(self, kind: type[TurnEvent]) -> bool:
-        """Whether a piece of a text of this kind would go on with what was said last."""
+        """Return whether text of this kind would continue the last one."""
         ...
 
     def write_text(self, kind: type[TurnEvent], pieces: Sequence[bytes]) -> bytes:
-        """An event for each piece, which is the inside of a JSON string as orjson writes it and not empty."""
+        """Write one event for each piece: the inside of a JSON string as orjson writes it, not empty."""
         ...
 
     def tell_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
-        """The frame without bytes of ``count`` pieces that were written: ``event`` has their text."""
+        """Return a frame without bytes for ``count`` pieces that were written; ``event`` has their text."""
         ...
 
 
 class ClientPort(Protocol):
-    """A dialect in which clients ask."""
+    """The side of a dialect that faces clients."""
 
     @property
     def dialect(self) -> Dialect:
@@ -401,16 +402,16 @@ class ClientPort(Protocol):
         ...
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
-        """Read a request.  Raises :class:`~proxy.errors.RequestError` naming the field."""
+        """Read a request.  Raises :class:`~proxy.errors.RequestError`, which names the field."""
         ...
 
     def without_chosen(
         self, raw: bytes, request: ClientRequest, shown: ShownTools
     ) -> tuple[bytes, ClientRequest]:
-        """The body of a request less what in it chooses server tools, and the request that it is then.
+        """Return the body without the elements that choose server tools, and the request that it then is.
 
-        ``shown`` are the tools that it gets, which a ``tool_choice`` may name by their server.  Raises
-        :class:`~proxy.errors.RequestError` for one that names another.
+        ``shown`` are the tools that the client gets; a ``tool_choice`` may name them by their server.  Raises
+        :class:`~proxy.errors.RequestError` for a ``tool_choice`` that names another.
         """
         ...
 
@@ -422,36 +423,38 @@ class CarryingPort(Protocol):
     """A dialect whose clients can carry encrypted turns from one request to the next."""
 
     def without_carried(self, raw: bytes) -> bytes:
-        """The body of a request without the encrypted turns that the client sends back.
+        """Return the body of a request without the encrypted turns that the client sends back.
 
-        No upstream can read them.  The same bytes if there are none.
+        No upstream can read them.  Returns the same bytes if there are none.
         """
         ...
 
 
 @runtime_checkable
 class LoadsModels(Protocol):
-    """A dialect whose requests may ask a model nothing, and only have it loaded."""
+    """A dialect in which a request may ask only to load a model."""
 
     def load_answer(self, payload: Mapping[str, Any]) -> bytes | None:
-        """What such a request is answered with where models are always loaded, as JSON; ``None`` for one
-        that asks the model something.
+        """Return the answer to such a request, as JSON; ``None`` if the request asks the model something.
 
-        Raises :class:`~proxy.errors.RequestError` for a field that is wrong.
+        The answer assumes that models are always loaded.  Raises :class:`~proxy.errors.RequestError` for a
+        field that is wrong.
         """
         ...
 
 
 @runtime_checkable
 class RefersToItems(Protocol):
-    """A dialect whose requests may name items of earlier responses, in place of saying them again."""
+    """A dialect whose requests may refer to items of earlier responses instead of repeating them."""
 
     def referred(self, request: ClientRequest) -> Mapping[str, str]:
-        """The items that a request names, by their ids, each with the id of the response of ours that it
-        belongs to; empty where it belongs to none."""
+        """Return the ids of the items to which a request refers, each with the id of the proxy's response
+        that has the item; empty if none has it."""
         ...
 
     def with_items(self, raw: bytes, request: ClientRequest, responses: Sequence[bytes]) -> bytes:
-        """The body of a request that says the items of these responses, JSON as the clients got them, in
-        place of their names."""
+        """Return the body with the items of these responses in place of the references to them.
+
+        ``responses`` are JSON, as the clients got them.
+        """
         ...

@@ -1,9 +1,9 @@
-"""A client of one dialect with an upstream of another: both ports of the upstream, from the client's side.
+"""Both ports of an upstream whose dialect is not the client's, as the client's dialect would offer them.
 
-The request is read into a :class:`~proxy.conversation.Conversation`.  The upstream's dialect writes a body
-from it, and its editor changes that body turn after turn.  The upstream's reader reads the answer, and the
-client's encoder makes frames of the client's dialect from the events.  Neither dialect knows the other.  The
-run and the writer do not know that there are two.
+The proxy reads the request into a :class:`~proxy.conversation.Conversation`.  The upstream's dialect writes a
+body from it, and its editor changes that body turn after turn.  The upstream's reader reads the answer, and
+the client's encoder encodes its events as frames of the client's dialect.  Neither dialect knows the other.
+The run and the writer do not know that there are two.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -48,7 +48,7 @@ class Crossing:
         *,
         strict: bool = False,
     ) -> None:
-        """With ``strict`` a request is refused rather than sent without a field of the client's."""
+        """With ``strict`` the proxy refuses a request instead of leaving a field of the client's out."""
         self._strict = strict
         self._client = client
         self._upstream = upstream
@@ -58,13 +58,15 @@ class Crossing:
         self._editor: CrossedEditor | None = None
 
     def ask_for(self, model: str, max_tokens: int | None = None) -> None:
-        """Ask for a model by the upstream's own name for it, and for no more than ``max_tokens`` where the
-        client sets no bound; ``None`` leaves that to the upstream's dialect."""
+        """Set the upstream's own name of the model, and the token limit to send if the client sets none.
+
+        ``max_tokens=None`` leaves that limit to the upstream's dialect.
+        """
         self._model, self._max_tokens = model, max_tokens
 
     @property
     def dialect(self) -> Dialect:
-        """The upstream's."""
+        """The upstream's dialect."""
         return self._upstream.dialect
 
     def editor(
@@ -93,22 +95,22 @@ class Crossing:
         return crossed_reader(reader, self._client.encoder(self._request), renamed)
 
     def write_turn(self, message: Message) -> bytes:
-        """A turn of a model, as the reader of the upstream's dialect would give it."""
+        """Write a turn of a model as the reader of the upstream's dialect would return it."""
         return self._upstream.write_turn(message)
 
     def turn_reader(
         self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
     ) -> TurnReader:
-        """What reads the upstream's own dialect, in which tools have the names of its request."""
+        """Return the reader of the upstream's own dialect; tools have the names of the upstream's request."""
         return self._upstream.reader(declared, is_hidden, max_argument_bytes)
 
 
 class CrossedEditor:
-    """Two editors in step: in the client's form turns are kept, the upstream's body is sent.
+    """Two editors in step: the client's editor keeps the turns, and the upstream's body is sent.
 
-    A held turn is put back into the client's own body, before that is translated: so a turn that was held
-    while one upstream answered is there for an upstream of any other dialect.  One of the same dialect gets
-    what it said itself (:mod:`proxy.wires.crossing.native_turns`).
+    A held turn is put back into the client's own body before that body is translated.  So an upstream of any
+    dialect gets it, whichever upstream answered then.  An upstream of the same dialect as then gets its own
+    form of the turn (:mod:`proxy.wires.crossing.native_turns`).
     """
 
     def __init__(
@@ -138,7 +140,7 @@ class CrossedEditor:
         self._sent: BodyEditor | None = None
 
     def _translate(self) -> BodyEditor:
-        """The upstream's editor over the body as it is now."""
+        """Return the upstream's editor over the body as it is now."""
         conversation = self._conversation()
         conversation = replace(conversation, model=self._model or conversation.model)
         if conversation.output.max_tokens is None and self._max_tokens is not None:
@@ -156,7 +158,7 @@ class CrossedEditor:
         return editor
 
     def _conversation(self) -> Conversation:
-        """What the client asked and what was put back."""
+        """Return the client's request with the held turns that were put back."""
         payload = orjson.loads(self._own.render())
         self._check(payload)
         conversation = self._client.codec.read(payload)
@@ -175,30 +177,30 @@ class CrossedEditor:
         self._model, self._max_tokens = model, max_tokens
 
     def _check(self, payload: Mapping[str, Any]) -> None:
-        """Raise :class:`~proxy.errors.RequestError` for a whole body of the client's that no model takes."""
+        """Raise :class:`~proxy.errors.RequestError` for a complete client body that no model accepts."""
 
     @property
     def left_out(self) -> Sequence[LeftOut]:
-        """What of the client's request its upstream cannot be asked for, and is not."""
+        """The parts of the client's request that are left out because the upstream's dialect lacks them."""
         self.translate()
         return self._written.left_out
 
     @property
     def renamed(self) -> Mapping[str, str]:
-        """The client's tools whose names the upstream does not take: its names → the client's."""
+        """The upstream's names → the client's, of the tools whose names the upstream does not accept."""
         self.translate()
         return self._written.renamed
 
     def translate(self) -> None:
-        """Make the upstream's body of what the client asked and what was put back, if it is not made yet.
+        """Write the upstream's body from the client's request and the turns put back, if not yet done.
 
-        Raises :class:`~proxy.errors.RequestError` for what the upstream's dialect cannot say.
+        Raises :class:`~proxy.errors.RequestError` for what the upstream's dialect cannot express.
         """
         _ = self._editor
 
     @property
     def _editor(self) -> BodyEditor:
-        """The upstream's editor, with all that was changed so far."""
+        """The upstream's editor, with all changes so far."""
         if self._sent is None:
             self._sent = self._translate()
             for change in self._changes:
@@ -206,11 +208,11 @@ class CrossedEditor:
         return self._sent
 
     def _change(self, change: Callable[[BodyEditor], object]) -> None:
-        """Change the upstream's body; if it is translated anew, it is changed again."""
+        """Change the upstream's body, and repeat the change whenever the body is translated anew."""
         change(self._editor)
         self._changes.append(change)
 
-    # What the client's own form takes in.
+    # Kept in the client's own form.
 
     def restore(self, position: int, payload: bytes, *, needed: bool = True) -> None:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.restore`."""
@@ -230,9 +232,9 @@ class CrossedEditor:
         self._own_turns.append((message, results))
 
     def _append_own_turns(self) -> None:
-        """Put the turns into the client's own form, which is to be kept.
+        """Add the turns to the client's own body, before it is stored.
 
-        No sooner: if the request is translated anew, they are added to what comes of that.
+        They are not added earlier: a new translation gets them as changes of the upstream's body.
         """
         for message, results in self._own_turns:
             answers = [self._own_results[result] for result in results]
@@ -240,7 +242,7 @@ class CrossedEditor:
         self._own_turns.clear()
 
     def _own_message(self, message: bytes) -> bytes:
-        """A turn of the upstream's in the client's form."""
+        """Return an upstream's turn in the client's form."""
         return self._client.write_turn(self._upstream.read_turn(message))
 
     def _own_calls(self, calls: Sequence[SuspendedCall]) -> list[SuspendedCall]:
@@ -265,7 +267,7 @@ class CrossedEditor:
         self._own_results[result] = self._own.result_message(call, content, images)
         return result
 
-    # What only the upstream's body has.
+    # Changes of the upstream's body alone.
 
     def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.offer`."""
@@ -330,18 +332,18 @@ class CrossedEditor:
         if asks_for_reasoning(message):
             return self._go_without_reasoning()
         if not says_too_long(message, code) and self._natives.forget():
-            # Another upstream of the same dialect, which takes nothing that it has not signed itself.
+            # The upstream may be another one of the same dialect, which rejects what it did not sign itself.
             self._sent = None
             return True
         restored = self._own.restored
-        # The client's editor sees no body of the upstream's: all that it can do is to put back less.
+        # The client's editor sees no body of the upstream's, so it can only remove restored turns.
         if not self._own.recover(message, code) or self._own.restored == restored:
             return False
         self._sent = None
         return True
 
     def _go_without_reasoning(self) -> bool:
-        """Ask in a way that an upstream takes which misses reasoning; whether there is one."""
+        """Write the request for an upstream that misses reasoning; return whether that changes anything."""
         conversation = self._conversation()
         if self._lacks_reasoning or self._upstream.codec.without_reasoning(conversation) == conversation:
             return False
@@ -359,7 +361,7 @@ class CrossedEditor:
 
 
 class _ChainedCrossedEditor(CrossedEditor):
-    """One whose client goes on from responses by their ids, which the upstream knows nothing of."""
+    """An editor whose client continues responses by their ids, which the upstream does not know."""
 
     @property
     def _chained(self) -> ChainedEditor:
@@ -368,7 +370,7 @@ class _ChainedCrossedEditor(CrossedEditor):
         return self._own
 
     def _check(self, payload: Mapping[str, Any]) -> None:
-        """All calls are in the body by now, so a result must answer one of them."""
+        """Check the history: the body has all calls by now, so each result must answer one of them."""
         self._client.parse(payload).check_history(lambda name: False)
 
     def resume(self, continuation: bytes) -> None:

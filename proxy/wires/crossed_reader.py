@@ -1,4 +1,4 @@
-"""What an upstream of another dialect says, read for a client: its events become frames of the client's."""
+"""Reads an upstream of another dialect, and encodes its events as frames of the client's dialect."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -21,10 +21,10 @@ __all__ = ["CrossedReader"]
 
 
 class CrossedReader:
-    """The upstream's reader, whose frames are those of the client's dialect."""
+    """A wrapper around the upstream's reader; its frames are in the client's dialect."""
 
     def __init__(self, reader: TurnReader, encoder: TurnEncoder, renamed: Mapping[str, str]) -> None:
-        """``renamed`` are the upstream's names of tools → the client's."""
+        """``renamed`` maps the upstream's names of tools to the client's."""
         self._reader = reader
         self._encoder = encoder
         self._renamed = renamed
@@ -62,7 +62,7 @@ class CrossedReader:
         return [] if self._closed else self.take(self._reader.feed(chunk, most=most, large=large))
 
     def take(self, frames: Sequence[Frame]) -> list[Frame]:
-        """Frames that were read, in the client's dialect; none once the turn has ended."""
+        """Return frames that were read, in the client's dialect; none once the turn has ended."""
         if self._closed:
             return []
         encoded = self._encoded(frames)
@@ -77,10 +77,10 @@ class CrossedReader:
         return [] if self._closed else self.end(self._reader.close())
 
     def end(self, ends: Sequence[Frame]) -> list[Frame]:
-        """The end of the turn, as soon as its end mark is there: what comes behind is no part of it.
+        """Return the frames that end the turn, once its end mark came; later bytes do not belong to it.
 
-        ``ends`` are the last frames that were read.  A stream that broke off before the model had said why
-        it stops gets no end.
+        ``ends`` are the last frames that were read.  A stream that broke off before the model gave its stop
+        reason gets no end.
         """
         self._closed = True
         frames = self._encoded(ends)
@@ -91,7 +91,7 @@ class CrossedReader:
         encoded = []
         for frame in frames:
             if self._failed:
-                break  # What some upstreams say behind an error is the error once more.
+                break  # Some upstreams repeat the error in the events after it.
             for event in frame.events:
                 if type(event) is TurnFinished:
                     self._is_whole = True
@@ -101,7 +101,7 @@ class CrossedReader:
         return encoded
 
     def _named(self, frame: Frame) -> Frame:
-        """A frame whose calls have the names that the client gave its tools."""
+        """Return a frame in which calls have the client's names of the tools."""
         if not self._renamed or not frame.events:
             return frame
         return replace(frame, events=tuple(_called(event, self._renamed) for event in frame.events))
@@ -114,7 +114,7 @@ class CrossedReader:
         return self.take_reply(self._reader.read_reply(body))
 
     def take_reply(self, frame: Frame) -> Frame:
-        """A reply that was read, in the client's dialect; raises as :meth:`read_reply` does."""
+        """Return a reply that was read, in the client's dialect; raises as :meth:`read_reply` does."""
         for event in frame.events:
             if isinstance(event, TurnFailed):
                 raise _failed(event)
@@ -130,7 +130,7 @@ class CrossedReader:
 
 
 def _called(event: TurnEvent, names: Mapping[str, str]) -> TurnEvent:
-    """An event with a tool's name replaced, if it says one of these."""
+    """Return the event with the client's name of its tool, if ``names`` has one."""
     if isinstance(event, ToolCallStarted) and event.name in names:
         return replace(event, name=names[event.name])
     if isinstance(event, ToolCallFinished) and event.call.name in names:

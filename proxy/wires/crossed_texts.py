@@ -1,7 +1,7 @@
-"""Texts that cross from one dialect to another without being read.
+"""Carries text from one dialect to another without parsing it.
 
-Most events of a stream are one piece of text.  The upstream's reader takes it out of the bytes, still as
-JSON, and the client's encoder puts it into an event of its own.
+Most events of a stream are one piece of text.  The upstream's reader cuts it out of the bytes, still as JSON,
+and the client's encoder puts it into an event of its own dialect.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +19,9 @@ __all__ = ["crossed_reader"]
 
 
 def crossed_reader(reader: TurnReader, encoder: TurnEncoder, renamed: Mapping[str, str]) -> CrossedReader:
-    """What reads for a client of another dialect: with a fast path for texts, if both sides have one.
+    """Return a reader for a client of another dialect, with a fast path for text if both sides have one.
 
-    ``renamed`` are the upstream's names of tools → the client's.
+    ``renamed`` maps the upstream's names of tools to the client's.
     """
     takes_texts = isinstance(reader, TextReader) and isinstance(reader, FastReader)
     if takes_texts and isinstance(encoder, TextEncoder):
@@ -30,7 +30,7 @@ def crossed_reader(reader: TurnReader, encoder: TurnEncoder, renamed: Mapping[st
 
 
 class _FastCrossedReader(CrossedReader, FastReader):
-    """One whose texts cross unread: their JSON is put into events of the client's dialect as it is."""
+    """A reader that puts text into events of the client's dialect as JSON, without parsing it."""
 
     def __init__(self, reader: TurnReader, encoder: TextEncoder, renamed: Mapping[str, str]) -> None:
         super().__init__(reader, encoder, renamed)
@@ -62,7 +62,7 @@ class _FastCrossedReader(CrossedReader, FastReader):
         return _TextWriter(writer, self.write_taken)
 
     def write_taken(self, _: bytes) -> bytes:
-        """What was taken last, as events of the client's dialect."""
+        """Encode the last text that was taken as events of the client's dialect."""
         kind, texts = self._taken
         pieces = [_as_written(text) if b"\\" in text else text for text in texts if text]
         return self._text_encoder.write_text(kind, pieces)
@@ -74,7 +74,7 @@ class _FastCrossedReader(CrossedReader, FastReader):
     def _encoded(self, frames: Sequence[Frame]) -> list[Frame]:
         if not (frames and self._untold):
             return super()._encoded(frames)
-        # The first frame tells what was taken unread, before anything else.
+        # The first frame reports the text that was taken unread, so it must come before anything else.
         self._untold = False
         said, *rest = frames
         told = [
@@ -86,7 +86,7 @@ class _FastCrossedReader(CrossedReader, FastReader):
 
 
 class _TextWriter(FastWriter):
-    """A writer that is given what an encoder writes in place of the upstream's bytes."""
+    """A writer that gets an encoder's bytes in place of the upstream's."""
 
     def __init__(self, writer: FastWriter, write: Callable[[bytes], bytes]) -> None:
         self._writer = writer
@@ -102,5 +102,5 @@ class _TextWriter(FastWriter):
 
 
 def _as_written(text: bytes) -> bytes:
-    """The inside of a JSON string as our own serializer writes it, however the upstream escaped it."""
+    """Return the inside of a JSON string as orjson writes it, however the upstream escaped it."""
     return orjson.dumps(orjson.loads(b'"%b"' % text))[1:-1]

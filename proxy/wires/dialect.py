@@ -1,7 +1,7 @@
-"""A dialect as data: what is said where, how a stream is cut, what an error and a key look like.
+"""The description of a dialect as data: its paths, stream framing, errors and credentials.
 
-A :class:`Dialect` says what all its paths share, an :class:`Endpoint` what is true of one of them.  The
-server looks the endpoint of a request up once, in an :class:`EndpointTable`; authentication, limits,
+A :class:`Dialect` holds what all its paths share; an :class:`Endpoint` holds the facts of one path.  The
+server looks the endpoint of a request up once, in an :class:`EndpointTable`.  Authentication, limits,
 metering, telemetry and errors read that object and compare no path themselves.
 """
 
@@ -31,26 +31,26 @@ __all__ = [
 ]
 
 NATIVE: Final = "native"
-"""The member of what is kept of a turn that holds its upstream's own words.  What was kept without it, or by
-an upstream of another dialect, is translated."""
+"""The member of a stored turn that holds the turn in its upstream's own form.  If a turn has no such member,
+or an upstream of another dialect wrote it, the turn is translated."""
 
 Kind = Literal[
     "generate", "complete", "count", "infer", "stored", "models", "manage", "socket", "mcp", "other"
 ]
 """What a request asks for.
 
-``generate``: an answer of a model, in which server tools take part.  ``complete``: one without server tools,
-which an upstream of another dialect may give, too.  ``count``: how long such a request is.  ``infer``:
-whatever else a model makes.  ``stored``: something that the upstream keeps, by its id.
-``models``: which models there are.  ``manage``: what may change the upstream for everybody who uses it.
+``generate``: an answer of a model, in which server tools take part.  ``complete``: an answer without server
+tools, which an upstream of another dialect may also give.  ``count``: the number of tokens of such a request.
+``infer``: any other output of a model.  ``stored``: something that the upstream keeps, by its id.
+``models``: the list of models.  ``manage``: an operation that may change the upstream for all its users.
 ``socket``: a WebSocket, each message of which is one request for an answer.
 ``mcp``: server tools, for a client that runs a model itself.
-``other``: anything else, of which nothing is known here.
+``other``: anything else; the proxy knows nothing about it.
 """
 
 
 class Credential(NamedTuple):
-    """A header in which clients show a key: behind the ``scheme``, or alone where that is empty."""
+    """A header in which clients send a key: after the ``scheme``, or alone if ``scheme`` is empty."""
 
     header: str
     scheme: str
@@ -61,7 +61,7 @@ class Event(Protocol):
 
     @property
     def raw(self) -> bytes:
-        """The bytes that carried it."""
+        """The bytes in which the event came."""
         ...
 
     @property
@@ -71,25 +71,26 @@ class Event(Protocol):
 
     @property
     def is_end_mark(self) -> bool:
-        """Whether it says nothing but that the stream is over."""
+        """Whether the event is only the mark that the stream is over."""
         ...
 
 
 class EventParser(Protocol):
-    """Splits a stream into events.  Every method raises :class:`~proxy.errors.FrameTooLarge`."""
+    """A parser of a stream's events.  Every method raises :class:`~proxy.errors.FrameTooLarge`."""
 
     def feed(self, chunk: bytes) -> Sequence[Event]:
-        """The events that ``chunk`` completes."""
+        """Return the events that ``chunk`` completes."""
         ...
 
     def take(self, chunk: bytes) -> None:
-        """Take bytes in; :meth:`next` is then called until there is no event left."""
+        """Buffer bytes.  The caller then calls :meth:`next` until it returns ``None``."""
         ...
 
     def next(self, most_bytes: int | None = None) -> Event | None:
-        """The next event of those that were taken in.
+        """Return the next buffered event; ``None`` if no event is complete.
 
-        One of more than ``most_bytes`` stays where it is, and :attr:`too_large` is true until it is taken.
+        An event of more than ``most_bytes`` stays in the buffer: the result is ``None``, and
+        :attr:`too_large` is true until the event is taken.
         """
         ...
 
@@ -97,29 +98,29 @@ class EventParser(Protocol):
     def too_large(self) -> bool: ...
 
     def skip(self) -> bytes:
-        """The bytes of the event that is :attr:`too_large`, which is taken without being read."""
+        """Return the bytes of the event that is :attr:`too_large`, and remove it without reading it."""
         ...
 
     @property
     def between(self) -> bool:
-        """Whether the last event is whole and none has begun since."""
+        """Whether the last event is complete and no other has begun."""
         ...
 
     @property
     def tail(self) -> bytes:
-        """The bytes after the last whole event."""
+        """The bytes after the last complete event."""
         ...
 
     def close(self) -> Event | None:
-        """The last event, where its end is missing; ``None`` where there is none."""
+        """Return the last event if the stream ended without the end of that event; else ``None``."""
         ...
 
 
 class Boundary(Protocol):
-    """Forwards a stream up to its last event boundary, and knows how it ended.
+    """A filter that forwards a stream up to its last event boundary, and knows how the stream ended.
 
-    ``between``: all that came was whole events.  ``overflowing``: an event is let through in pieces, since
-    it is too large to be held.  ``done_seen``: the end mark came.
+    ``between``: only complete events came so far.  ``overflowing``: an event is too large to buffer, so its
+    pieces are forwarded as they come.  ``done_seen``: the end mark came.
     """
 
     between: bool
@@ -127,11 +128,11 @@ class Boundary(Protocol):
     done_seen: bool
 
     def feed(self, chunk: bytes) -> bytes:
-        """The bytes that may leave now."""
+        """Return the bytes that may be forwarded now."""
         ...
 
     def close(self) -> bytes:
-        """What is left of a stream that ended properly, with an end mark if it had none."""
+        """Return the rest of a stream that ended properly, with an end mark if it had none."""
         ...
 
 
@@ -139,10 +140,11 @@ class Boundary(Protocol):
 class Framing:
     """How a stream is cut into events.
 
-    ``event_end`` is what nearly every event ends in, and ``event_sign`` what stands once in nearly every one.
-    ``end_mark`` is the event that ends a stream, empty where a dialect has none; ``end_text`` is the text in
-    it that says so, and ``end_sign`` a byte of that text that few events have.  ``begins`` says of the first
-    bytes of a body whether it is such a stream, ``None`` while that is open.
+    ``event_end``: the bytes that end nearly every event.  ``event_sign``: bytes that stand exactly once in
+    nearly every event.  ``end_mark``: the event that ends a stream; empty if the dialect has none.
+    ``end_text``: the text by which an event ends the stream.  ``end_sign``: a byte of that text that few
+    other events have.  ``begins`` takes the first bytes of a body and returns whether it is such a stream;
+    ``None`` if these bytes do not tell yet.
     """
 
     content_type: str
@@ -157,10 +159,10 @@ class Framing:
 
 
 class ErrorBody(Protocol):
-    """Makes the object that an HTTP error has as its body.
+    """A function that makes the body of an HTTP error.
 
-    Some dialects say the ``request_id`` there.  ``doc_url`` is the address of the page about the error, empty
-    where there is none; a dialect without a place for it leaves it out.
+    Some dialects put the ``request_id`` there.  ``doc_url`` is the address of the page about the error, empty
+    if there is none; a dialect without a field for it leaves it out.
     """
 
     def __call__(
@@ -176,18 +178,18 @@ class ErrorBody(Protocol):
 
 
 class ErrorEvent(Protocol):
-    """Makes the event by which a stream says that it failed; an end mark comes after it."""
+    """A function that makes the event for a stream that failed; an end mark follows the event."""
 
     def __call__(self, message: str, *, type: str, code: str | None) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """What an error looks like.
+    """The form of a dialect's errors.
 
-    ``id_header`` is where clients of the dialect look for the request's id.  ``read`` takes an error's
-    body and gives its message and its code; the message is empty where nothing in the body can be shown.
-    ``types`` are the dialect's own words for what an HTTP status means, where it has some.
+    ``id_header``: the header in which clients of the dialect look for the request's id.  ``read`` takes the
+    body of an error and returns its message and its code; the message is empty if the body has none that can
+    be shown.  ``types``: the dialect's own type names for HTTP statuses, if it has any.
     """
 
     body: ErrorBody
@@ -199,9 +201,9 @@ class Errors:
 
 @dataclass(frozen=True, slots=True)
 class UsageFields:
-    """The names under which a dialect reports tokens: received, sent, and both, empty where it has no sum.
+    """The fields in which a dialect reports tokens: received, sent and their sum (empty if it reports none).
 
-    ``member`` is the member of an event or a reply that holds them, empty where they are its own members.
+    ``member`` is the member of an event or a reply that holds these fields; empty if they are at its top.
     """
 
     received: str
@@ -212,12 +214,12 @@ class UsageFields:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelLists:
-    """How a dialect lists models: at ``path``, which is ``rooted`` as its dialect is.
+    """How a dialect lists models: at ``path``, which is ``rooted`` if the dialect's paths are.
 
-    ``read`` gives the models of a list by their names.  ``entry`` makes one of a name and of who serves it,
-    and ``whole`` a list of entries; ``names`` are the members in which an entry has its name.  ``show`` says
-    what is known of a model, by who serves it, its entry and whether it takes tools, and ``version`` which
-    version of the dialect this is, each where a dialect has a path for it.
+    ``read`` returns the models of a list, by name.  ``entry`` makes an entry from a name and an owner;
+    ``whole`` makes a list of entries.  ``names`` are the members of an entry that hold its name.  ``show``
+    describes a model, from its owner, its entry and whether it takes tools.  ``version`` is the version of
+    the dialect.  ``show`` and ``version`` matter only in a dialect that has paths for them.
     """
 
     path: str
@@ -232,10 +234,11 @@ class ModelLists:
 
 @dataclass(frozen=True, slots=True)
 class Quirks:
-    """What can only be told from the words of an error.
+    """Facts that only the text of an error tells.
 
-    ``refuses_tools`` says of a message whether the model takes no tools; ``unknown_response`` finds, in an
-    error's body, that the upstream does not keep the response that a request goes on from.
+    ``refuses_tools`` takes a message and returns whether it says that the model takes no tools.
+    ``unknown_response`` matches the body of an error which says that the upstream does not have the response
+    that a request continues.
     """
 
     refuses_tools: Callable[[str], bool]
@@ -244,10 +247,10 @@ class Quirks:
 
 @dataclass(frozen=True, slots=True)
 class RepairSigns:
-    """How a stream that passes through is seen to be defective, without reading it.
+    """Text by which the proxy sees that a stream that passes through is defective, without parsing it.
 
-    ``sound``: text in the first event of every stream that is sound; empty where the first event does not
-    tell.  ``suspect``: text in every later event that may be defective; empty where there is none.
+    ``sound``: text in the first event of every sound stream; empty if the first event does not tell.
+    ``suspect``: text in every later event that may be defective; empty if there is no such text.
     """
 
     sound: bytes = b""
@@ -256,20 +259,19 @@ class RepairSigns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dialect:
-    """What all paths of a dialect share.
+    """The facts that all paths of a dialect share.
 
-    ``wire`` is the name of the wire that an upstream has to speak to serve it (``upstreams.*.wires``).
-    ``prefix`` stands before its paths where clients ask, and is part of an upstream's base URL.  The paths of
-    a dialect that is ``rooted`` are written with its prefix, which is no part of the base URL.  ``path``
-    is where a model answers with tools, empty where no path of the dialect does.  ``credentials`` are in
-    the order in which they count, and the first is the one that goes upstream.  ``query`` are the names
-    that a query may have on its inference paths; ``families`` the first segments of its paths, and
-    ``takes_files`` those of them to which forms with files are sent.  ``headers`` are those that an
-    upstream asks for and a client may have left out.  ``repair`` says how a defective stream is seen;
-    ``None`` where no stream of the dialect is repaired.  ``tag`` is what may stand behind a model's name, or
-    be left off, without a difference.
-    ``answer_ids`` is what the id of an answer begins with.  ``last_event`` finds the event that ends a
-    stream at the end of what came of it, where a stream may lack the end mark of the framing.
+    ``wire``: the name of the wire that an upstream must speak to serve the dialect (``upstreams.*.wires``).
+    ``prefix``: the prefix of its paths for clients, which an upstream's base URL includes.  The paths of a
+    ``rooted`` dialect include the prefix themselves; the base URL then does not.  ``path``: the path at which
+    a model answers with tools; empty if the dialect has none.  ``credentials``: by priority; the first one is
+    sent to upstreams.  ``query``: the names of query parameters that its inference paths may have.
+    ``families``: the first segments of its paths; ``takes_files``: those that take forms with files.
+    ``headers``: headers that an upstream requires and a client may have left out.  ``repair``: how the proxy
+    sees a defective stream; ``None`` if it repairs no stream of the dialect.  ``tag``: the end of a model's
+    name that may be left out without a difference.  ``answer_ids``: the prefix of an answer's id.
+    ``last_event``: matches the event that ends a stream, at the end of what came; for a dialect whose streams
+    may lack the end mark of the framing.
     """
 
     name: str
@@ -293,11 +295,11 @@ class Dialect:
     last_event: re.Pattern[bytes] | None = None
 
     def shown(self, below: str) -> str:
-        """A path of the dialect as a client writes it."""
+        """Return a path of the dialect as a client writes it."""
         return below if self.rooted else self.prefix + below
 
     def is_whole(self, stream: bytes) -> bool:
-        """Whether a stream came to its end, so that nothing is missing but the end of the message."""
+        """Return whether a stream holds a complete answer, even if the end of the message is missing."""
         if self.last_event is not None and self.last_event.search(stream):
             return True
         boundary = self.framing.boundary()
@@ -307,25 +309,25 @@ class Dialect:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Endpoint:
-    """One thing that can be asked of an API, as method and path below its dialect's prefix.
+    """One operation of an API: a method and a path below its dialect's prefix.
 
     In ``path`` ``{id}`` stands for one segment and ``{rest}`` for anything.  An empty ``method`` stands for
     any.
 
-    ``body``: what is done with the body.  ``routed`` is read strictly and goes to the upstream of its model;
-    ``json`` is read strictly and goes to the first upstream; ``form`` is the same, but may also be a form
-    with files, which is streamed; ``opaque`` is streamed unread.
-    ``model``: whether the top of a JSON body names the model that answers (``named``), or may (``optional``).
-    ``usage``: ``told`` in every answer, ``asked`` where a stream tells it only if the request asks for it,
-    ``none`` where the answer costs nothing or was counted when it was first given.
+    ``body``: how the proxy handles the body.  ``routed``: parsed strictly and sent to the upstream of its
+    model.  ``json``: parsed strictly and sent to the first upstream.  ``form``: the same, or a form with
+    files, which is streamed.  ``opaque``: streamed without being parsed.
+    ``model``: whether a JSON body names the model at its top level (``named``), or may do so (``optional``).
+    ``usage``: ``told`` if every answer reports it; ``asked`` if a stream reports it only on request; ``none``
+    if the answer costs nothing or was counted when it was first given.
     ``refers``: whether the body may name something stored.
     ``streams``: whether its event streams have an end mark and error events.
     ``same_model``: whether another upstream may take over only with the very same model.
     ``deployed``: whether Azure serves it below the name of a deployment.
-    ``operation``: what the GenAI conventions of OpenTelemetry call it; empty for all else.
-    ``action``: what is to be done with something stored, or is asked about models.
-    ``creates``: what an upstream keeps of the answer, so that later requests may name it.
-    ``reader``: the wire that reads its requests, by its name; empty for its dialect's own.
+    ``operation``: its name in OpenTelemetry's GenAI conventions; empty if they have none.
+    ``action``: the operation on something stored or on models.
+    ``creates``: what the upstream keeps of the answer, so that later requests may name it.
+    ``reader``: the name of the wire that reads its requests; empty for its dialect's own.
     """
 
     dialect: Dialect
@@ -348,39 +350,37 @@ class Endpoint:
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """What a path has to be like, whole; its group ``id`` is what it names."""
+        """The pattern of the whole path; its group ``id`` is what stands for ``{id}`` or ``{rest}``."""
         text = re.escape(self.path).replace(r"\{id\}", "(?P<id>[^/]+)").replace(r"\{rest\}", "(?P<id>.*)")
-        # A slash behind an id adds nothing.
+        # A slash after an id has no meaning.
         return re.compile(text + ("/?" if self.path.endswith("{id}") else ""))
 
     def stored_id(self, below: str) -> str:
-        """What stands in a path of this endpoint's in place of ``{id}`` or ``{rest}``; empty for nothing."""
+        """Return the part of a path that stands for ``{id}`` or ``{rest}``; empty if there is none."""
         found = self.pattern.fullmatch(below)
         return (found.groupdict().get("id") or "") if found is not None else ""
 
     def path_of(self, stored_id: str) -> str:
-        """The path that names something stored; the id has to be checked before."""
+        """Return the path for something stored.  The caller must have checked the id."""
         return self.path.replace("{id}", stored_id)
 
     @property
     def is_inference(self) -> bool:
-        """Whether a model works on it, so that every client key may call it."""
+        """Whether a model computes the answer, so that every client key may call it."""
         return self.kind in ("generate", "complete", "count", "infer", "socket")
 
 
 class EndpointTable:
-    """Finds the endpoint of a request.  Only this class compares paths with those of the dialects.  It does
-    not change.
-
-    ``endpoints`` are all known ones, and ``other`` stands for all other paths.  ``labels`` are the paths that
-    metrics count one by one, ``families`` the first segments by which they count the others.
+    """An immutable lookup of endpoints.  Only this class compares paths with those of the dialects.
+    ``endpoints``: all known endpoints.  ``other``: the endpoint for all other paths.  ``labels``: the paths
+    that metrics count one by one; ``families``: the first segments by which metrics count the others.
     """
 
     def __init__(self, endpoints: Iterable[Endpoint], other: Dialect) -> None:
-        """The more particular of the ``endpoints`` stand before the more general; ``other`` is the dialect of
-        what is none of them.
+        """Build the table.  In ``endpoints``, specific paths must stand before general ones.  ``other`` is
+        the dialect of all other paths.
 
-        Raises ValueError for two endpoints that nothing tells apart.
+        Raises ValueError for two endpoints with the same method and path.
         """
         self.endpoints = known = tuple(endpoints)
         self._plain = {(one.method, one.path): one for one in known if "{" not in one.path}
@@ -397,9 +397,9 @@ class EndpointTable:
         self.labels = frozenset(one.path for one in plain if one.operation or one.kind in ("models", "mcp"))
 
     def find(self, method: str, below: str) -> Endpoint:
-        """What a request asks for, by its method and its path as an endpoint has it.
+        """Return the endpoint for a method and a path; the path is written as in :attr:`Endpoint.path`.
 
-        One of kind ``other`` where that is nothing known: it passes through.
+        Returns the endpoint of kind ``other`` if none is known; such a request passes through.
         """
         found = self._plain.get((method, below)) or self._plain.get(("", below))
         if found is not None:
@@ -410,12 +410,14 @@ class EndpointTable:
         return self.other
 
     def and_also(self, endpoints: Iterable[Endpoint]) -> "EndpointTable":
-        """A table that has these endpoints beside its own."""
+        """Return a table with these endpoints in addition to its own."""
         return EndpointTable((*endpoints, *self.endpoints), self.other.dialect)
 
     def below(self, path: str) -> str | None:
-        """The part of a path below the prefix of a dialect, the whole path where that dialect is rooted;
-        ``None`` where it is below none."""
+        """Return the part of a path below a dialect's prefix, or the whole path if the dialect is rooted.
+
+        Returns ``None`` if the path is below no dialect's prefix.
+        """
         if path in self._roots:
             return path
         for prefix, rooted in self._prefixes:

@@ -1,7 +1,7 @@
-"""What a dialect offers toward upstreams: it edits the request that they get and reads their response.
+"""The side of a dialect that faces upstreams: it edits their requests and reads their responses.
 
-An :class:`UpstreamPort` makes a :class:`BodyEditor` (the request as it goes upstream, turn after turn) and a
-:class:`TurnReader` (what the upstream says).  The relay knows no dialect by name.
+An :class:`UpstreamPort` makes a :class:`BodyEditor`, which holds the request body over all turns, and a
+:class:`TurnReader`, which reads a response.  The relay knows no dialect by name.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -31,20 +31,24 @@ __all__ = [
 ]
 
 NO_TURN: Final = b'{"messages":[],"calls":[],"items":[]}'
-"""What a :class:`BodyEditor` of any dialect restores as nothing: the client's message is taken away."""
+"""An empty turn for :meth:`BodyEditor.restore` of any dialect: it only removes the client's message."""
 
 
 Mask = Callable[[str, str], str]
-"""Takes a tool's name on the wire and the JSON text of arguments; gives that text with the private
-fields masked, as it may stand in a file (rule R3)."""
+"""Masks the private fields of a call, for storage (rule R3): takes the tool's name on the wire and the JSON
+text of its arguments, and returns the masked JSON text."""
 
 StateHabit = Literal["auto", "chained", "stateless"]
-"""Whether an upstream keeps responses to go on from; ``auto`` goes by what it says of itself."""
+"""Whether an upstream stores responses that later requests can continue; ``auto``: as its answers tell."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuspendedCall:
-    """A call of a suspended turn: the id upstream, the id the client knows, and our result if ours."""
+    """A call of a suspended turn.
+
+    ``call_id`` is its id at the upstream and ``client_id`` its id at the client, ``None`` if the client does
+    not have the call.  ``result`` is the proxy's own result, ``None`` if the client has to bring it.
+    """
 
     call_id: str
     client_id: str | None
@@ -52,40 +56,39 @@ class SuspendedCall:
 
 
 class BodyEditor(Protocol):
-    """The request body as it goes upstream.  Everything that is not edited keeps its bytes."""
+    """The request body for the upstream, over all turns.  Everything that is not edited keeps its bytes."""
 
     def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
-        """Add tools after the client's own; put our schema where the client declared our name."""
+        """Add tools after the client's own, and use our schema of tools that the client declared."""
         ...
 
     def withdraw(self) -> None:
-        """Undo :meth:`offer` and :meth:`withhold`: the body as the client sent it."""
+        """Undo :meth:`offer` and :meth:`withhold`, so that the body is as the client sent it."""
         ...
 
     def withhold(self, names: Collection[str]) -> None:
-        """Leave these of the offered tools out of every request from now on, and out of the choice.
+        """Leave these of the offered tools out of every request from now on, and out of the tool choice.
 
-        A choice that forces one of them becomes ``auto``.  What is offered otherwise keeps its bytes.
+        A choice that forces one of them becomes ``auto``.  All other offered tools keep their bytes.
         """
         ...
 
     def rename_model(self, model: str) -> None: ...
 
     def ask_usage(self) -> None:
-        """Ask for a usage report in the stream, also where the client did not."""
+        """Ask for a usage report in the stream, even if the client did not."""
         ...
 
     def restore(self, position: int, payload: bytes, *, needed: bool = True) -> None:
-        """Put a held turn back in place of the assistant message at ``position`` of the request.
+        """Replace the assistant message at ``position`` of the request by a held turn.
 
-        ``payload`` is what :meth:`suspend` made.  One that is not ``needed`` may be left out again
-        by :meth:`recover`.
+        :meth:`suspend` made the ``payload``.  :meth:`recover` may remove a turn that is not ``needed``.
         """
         ...
 
     @property
     def restored(self) -> tuple[int, int]:
-        """How many turns that the client knows nothing of are in the next request, and the bytes they add."""
+        """The number of turns in the next request that the client does not have, and the bytes they add."""
         ...
 
     def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:
@@ -93,114 +96,116 @@ class BodyEditor(Protocol):
         ...
 
     def suspend(self, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
-        """The hidden part of the conversation since the client's request, ready to be stored."""
+        """Return the part of the conversation that the client does not have, ready to be stored."""
         ...
 
     def result_message(self, call: ToolCall, content: str, images: Sequence[ResultImage] = ()) -> bytes:
-        """One result as the upstream wants it.
+        """Encode one result for the upstream.
 
-        Images that the wire, or this upstream, does not take are said in words.
+        If the wire or this upstream takes no images, words describe them.
         """
         ...
 
     def leave_out_images(self) -> None:
-        """Say images in words: this upstream was seen to refuse them."""
+        """Describe images in words: this upstream refused images before."""
         ...
 
     @property
     def images_refused(self) -> bool:
-        """Whether :meth:`recover` left images out and the refusal was not about one of them."""
+        """Whether :meth:`recover` left images out because the upstream takes none, not because one is bad."""
         ...
 
     def leave_out_fields(self, names: Collection[str]) -> None:
-        """Leave these out of the model's own messages: this upstream was seen to refuse them there."""
+        """Leave these fields out of the model's messages: this upstream refused them there before."""
         ...
 
     @property
     def fields_refused(self) -> frozenset[str]:
-        """What :meth:`recover` left out of the model's own messages."""
+        """The fields that :meth:`recover` left out of the model's messages."""
         ...
 
     def relax_tool_choice(self, called: Collection[str]) -> None:
-        """Stop forcing a call once these calls of server tools satisfied the choice (rule W9)."""
+        """Stop forcing a call if these calls of server tools fulfil the tool choice (rule W9)."""
         ...
 
     def forbid_tools(self) -> bool:
-        """Ask for an answer without calls; where the client forces a call of a tool of its own, for that
-        call, without the server tools.  Returns whether they are left out.
+        """Ask for an answer without calls.  If the client forces a call of its own tool, keep asking for that
+        call, but leave the server tools out.  Returns whether they are left out.
         """
         ...
 
     def spend_tokens(self, used: int) -> None:
-        """Lower the client's own bound on output tokens by what earlier turns used."""
+        """Lower the client's own limit on output tokens by the tokens that earlier turns used."""
         ...
 
     def render(self) -> bytes:
-        """The body of the next upstream request."""
+        """Return the body of the next upstream request."""
         ...
 
     def recover(self, message: str, code: str | None) -> bool:
-        """Change what the upstream refused with these words; whether another try may go better."""
+        """Change what the upstream refused with this error.  Returns whether a retry may succeed."""
         ...
 
     def records(self, run_id: str, mask: Mask) -> Sequence[MessageRecord]:
-        """The hidden messages so far, as rows (rule R2)."""
+        """Return the hidden messages so far as rows of the record (rule R2)."""
         ...
 
 
 @runtime_checkable
 class ChainedEditor(Protocol):
-    """The editor of a wire whose responses have ids that later requests go on from."""
+    """The editor of a wire whose responses have ids, so that later requests can continue them."""
 
     def resume(self, continuation: bytes) -> None:
-        """Go on from a response of ours, whose id the upstream does not know."""
+        """Continue a response that the proxy made; the upstream does not know its id."""
         ...
 
     def continuation(self, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
-        """What a request after this run has to go on with; what :meth:`resume` takes."""
+        """Return what a request that continues this run needs; :meth:`resume` takes it."""
         ...
 
     def input_items(self) -> bytes:
-        """The client's own input as a JSON array of items."""
+        """Return the client's own input as a JSON array of items."""
         ...
 
 
 @runtime_checkable
 class CachingEditor(Protocol):
-    """The editor of a dialect whose requests say what of them is to be kept in the prompt cache."""
+    """The editor of a dialect whose requests mark the parts to keep in the provider's prompt cache."""
 
     def mark_cache(self) -> None:
-        """Say so in every request from now on, unless the body says it itself."""
+        """Set cache marks in every request from now on, unless the body has its own."""
         ...
 
 
 @runtime_checkable
 class TranslatedEditor(Protocol):
-    """The editor of a dialect whose request may have been translated from another one."""
+    """The editor of a dialect whose request may be a translation from another dialect."""
 
     def was_translated(self) -> None:
-        """Leave out of every message of the model's what the upstream does not take there: none of them is
-        the client's own."""
+        """Leave out of all the model's messages the fields that the upstream refuses there.
+
+        None of these messages has the client's own bytes.
+        """
         ...
 
 
 @runtime_checkable
 class TellingEditor(Protocol):
-    """The editor of a request whose client cannot send everything back that its upstream says."""
+    """The editor of a request whose client cannot send back everything that its upstream sent."""
 
     def tells_more(self, message: bytes) -> bool:
-        """Whether a turn with calls says what its client cannot send back with their results.
+        """Return whether a turn with calls has content that its client cannot send back with the results.
 
-        ``message`` is what :meth:`TurnReader.message` gave.
+        :meth:`TurnReader.message` returned ``message``.
         """
         ...
 
 
 class TurnReader(Protocol):
-    """One upstream response, read.
+    """A reader of one upstream response.
 
-    ``fault`` is why it is read no further, ``None`` while it is: what it says from here on may hold a call
-    that nobody here would see, and none of it may reach the client (rule W5).
+    ``fault`` is the reason why the rest is not read; ``None`` while reading goes on.  Bytes after a fault may
+    hold a call that the proxy would not see, so none of them may reach the client (rule W5).
     """
 
     @property
@@ -208,44 +213,44 @@ class TurnReader(Protocol):
 
     @property
     def behind(self) -> bool:
-        """Whether whole events were taken in that have not been read yet."""
+        """Whether complete events are buffered that have not been read yet."""
         ...
 
     @property
     def large_next(self) -> bool:
-        """Whether the next of those events takes so long to read that it is to be read in a thread."""
+        """Whether the next of these events is so large that it should be read in a thread."""
         ...
 
     def feed(self, chunk: bytes, *, most: int = 0, large: bool = False) -> list[Frame]:
-        """Frames that ``chunk`` completes, up to a :attr:`fault`.
+        """Return the frames that ``chunk`` completes, up to a :attr:`fault`.
 
-        With ``most`` no more is read than takes as long as so many ordinary events, and nothing from a
-        large event on unless ``large`` is true; where some is left, :attr:`behind` is true, and the next
-        piece may be ``b""``.
+        ``most`` limits the work: no more is read than takes as long as this many ordinary events.  Unless
+        ``large`` is true, reading then also stops before a large event.  If something is left, :attr:`behind`
+        is true, and the next ``chunk`` may be ``b""``.
         """
         ...
 
     def close(self) -> list[Frame]:
-        """The end of a stream that ended properly: what is left, and the calls that are now whole.
+        """Return the frames of the end of a stream that ended properly: the rest, and the calls now complete.
 
-        The last frame carries a :class:`~proxy.events.ToolCallFinished` for each named call.
+        The last frame has a :class:`~proxy.events.ToolCallFinished` for each named call.
         """
         ...
 
     def read_reply(self, body: bytes) -> Frame:
-        """A response that was not streamed.
+        """Read a response that was not streamed.
 
-        Raises :class:`~proxy.errors.Unreadable` for one that may hold a call all the same, and
-        :class:`~proxy.errors.WireError` for any other that is none.
+        Raises :class:`~proxy.errors.Unreadable` if it is not valid but may hold a call, and
+        :class:`~proxy.errors.WireError` if it is not valid otherwise.
         """
         ...
 
     def message(self) -> bytes:
-        """The turn's assistant message as the upstream wants it back."""
+        """Return the turn's assistant message in the form that the upstream takes back."""
         ...
 
     def native(self, call: ToolCall, mask: Mask) -> str:
-        """A call of this turn as the upstream sent it: JSON, with fields that nobody here knows.
+        """Return a call of this turn as the upstream sent it, as JSON with its unknown fields.
 
         Only its private arguments are masked.
         """
@@ -263,34 +268,34 @@ class TranslatingReader(TurnReader, Protocol):
 
     @property
     def left_out(self) -> Collection[str]:
-        """The parts of the answer so far that the client's dialect cannot express, by their names."""
+        """The names of the parts of the answer so far that the client's dialect cannot express."""
         ...
 
 
 @runtime_checkable
 class RewritingReader(TurnReader, Protocol):
-    """One that may say something else of a turn than the upstream does, which then does not keep it so."""
+    """A reader that may change a turn, so that the upstream's own stored copy differs."""
 
     @property
     def rewritten(self) -> bool:
-        """Whether it does."""
+        """Whether it changed the turn."""
         ...
 
 
 class UpstreamPort(Protocol):
-    """A dialect in which upstreams are asked."""
+    """The side of a dialect that faces upstreams."""
 
     @property
     def dialect(self) -> Dialect:
-        """What of it is data: its path, framing, the words of refusals."""
+        """The data of the dialect: path, framing, text of refusals."""
         ...
 
     def editor(
         self, raw: bytes, request: ClientRequest, state: StateHabit = "auto", *, caller: str = ""
     ) -> BodyEditor:
-        """``state`` says how the upstream goes on from one turn to the next.
+        """Return an editor; ``state`` is how the upstream continues from one turn to the next.
 
-        Items of ours in the request are known again only where they were shown to this ``caller``.
+        Items in the request that the proxy made are recognized only if they were made for this ``caller``.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""A dialect in which clients ask and upstreams are asked."""
+"""A dialect that clients speak to the proxy and the proxy speaks to upstreams."""
 
 from typing import Protocol, runtime_checkable
 
@@ -13,30 +13,29 @@ __all__ = ["CrossableWire", "Wire"]
 class Wire(ClientPort, UpstreamPort, Protocol):
     """Both ports of a dialect, in one object.
 
-    Where client and upstream speak the same dialect, what is not edited keeps its bytes.
+    If client and upstream speak the same dialect, everything that is not edited keeps its bytes.
     """
 
 
 @runtime_checkable
 class CrossableWire(Wire, Protocol):
-    """A dialect whose clients may ask upstreams of another one, and whose upstreams may answer such clients.
+    """A dialect that can be translated: its clients may use upstreams of other dialects, and its upstreams
+    may serve clients of other dialects.
 
-    ``codec`` reads and writes requests, the rest of this turns.
+    ``codec`` translates requests; the methods translate turns.
     """
 
     @property
     def codec(self) -> ConversationCodec: ...
 
     def encoder(self, request: ClientRequest) -> TurnEncoder:
-        """Makes frames of this dialect for one turn of an upstream of another one."""
+        """Return an encoder of frames in this dialect, for one turn of an upstream of another dialect."""
         ...
 
     def read_turn(self, message: bytes) -> Message:
-        """A turn of a model, as :meth:`~proxy.wires.upstream_port.TurnReader.message` gives it in this
-        dialect."""
+        """Read a turn that this dialect's :meth:`~proxy.wires.upstream_port.TurnReader.message` returned."""
         ...
 
     def write_turn(self, message: Message) -> bytes:
-        """A turn of a model, as :meth:`~proxy.wires.upstream_port.TurnReader.message` would give it in this
-        dialect."""
+        """Write a turn as this dialect's :meth:`~proxy.wires.upstream_port.TurnReader.message` returns it."""
         ...

@@ -1,4 +1,4 @@
-"""Takes the decisions that a client makes within its conversation."""
+"""Take the decisions that a client makes within its conversation."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -17,19 +17,19 @@ _MOST_ANSWERS: Final = 64
 
 
 ReadTerms = Callable[[Any, str], GrantTerms]
-"""Reads the grant in an answer; the text is its place in the body.  Raises ``RequestError`` (400)."""
+"""Parses the grant in an answer; the text is its place in the body.  Raises ``RequestError`` (400)."""
 
 
 async def take_answers(decisions: Decisions, heard: Heard, decider: Decider, read_terms: ReadTerms) -> None:
-    """Record what a client answers; all is checked before the first decision is recorded.
+    """Record a client's answers; check all of them before the first decision is recorded.
 
-    A client sends its conversation again and again, and with it answers that were taken before.  So only
-    answers behind the last thing that a model said are taken, and an answer about a call that has been
-    decided changes nothing: the first decision counts.
+    A client sends its conversation again with each request, including answers that were already taken.  So
+    only answers after the last message of a model are taken.  An answer about a call that has been decided
+    changes nothing: the first decision counts.
 
-    Raises :class:`~proxy.errors.RequestError`: 400 for too many answers, for contradicting ones, for a
-    question that was changed and for a grant that is not valid, 403 if ``decider`` may not decide, and 404
-    for an unknown approval; and :class:`~proxy.errors.StoreError`.
+    Raise :class:`~proxy.errors.RequestError`: 400 for too many answers, for contradicting ones, for a
+    question that was changed and for an invalid grant; 403 if ``decider`` may not decide; 404 for an unknown
+    approval.  Raise :class:`~proxy.errors.StoreError` if the record fails.
     """
     answers = _one_each([one for one in heard.answered if one.is_new])
     shown = {one.approval_id: one for one in heard.shown}
@@ -49,12 +49,12 @@ async def take_answers(decisions: Decisions, heard: Heard, decider: Decider, rea
                 approval.id, verdict, decider, "item" if answer.by_item else "tool message"
             )
         except RequestError as error:
-            if error.code != "approval_decided":  # Else somebody was faster, and their decision counts.
+            if error.code != "approval_decided":  # Otherwise another decision was recorded first, and counts.
                 raise
 
 
 def _one_each(answered: Sequence[Answered]) -> Mapping[str, Answered]:
-    """The answers by approval; the same answer may come twice, a contradicting one may not."""
+    """Return the answers by approval; the same answer may come twice, a contradicting one may not."""
     found: dict[str, Answered] = {}
     for answer in answered:
         first = found.setdefault(answer.approval_id, answer)
@@ -76,7 +76,7 @@ def _one_each(answered: Sequence[Answered]) -> Mapping[str, Answered]:
 
 
 def _check_unchanged(question: Shown, approval: Approval) -> None:
-    """Refuse an answer to a question that is not the one that was shown."""
+    """Refuse an answer to a question that differs from the one that was shown."""
     if question.tool is None and question.arguments is None:
         return
     tool = approval.tool

@@ -1,12 +1,12 @@
-"""Asks for approvals, and runs approved calls.
+"""Ask for approvals, and run approved calls.
 
 For each call that needs an approval, a row (:class:`~proxy.approval_records.Approval`) is committed before
-the client is told.  The turn is held, with marks in place of the results.  The client's next request replaces
-each mark by a result: an approved call runs now, once, with the arguments of the row; a refused one gives an
-error.
+the client learns about it.  The turn is held, with marks in place of the results.  The client's next request
+replaces each mark by a result.  An approved call runs now, once, with the arguments of the row; a refused
+call gives an error.
 
-A turn can also wait for an agent, whose own calls need approvals.  Once these are decided, the agent goes on:
-its tool is called again, in a place of its own, so that this happens once.
+A turn can also wait for an agent whose own calls need approvals.  Once these are decided, the agent
+continues: its tool is called again, at a place of its own, so that this happens once.
 """
 
 import asyncio
@@ -54,21 +54,21 @@ from proxy.values import value_class
 __all__ = ["Approvals", "Asked", "Resuming", "Settled"]
 
 _MOST_TRIES: Final = 8
-"""How often a turn looks for room while other requests of its caller take it."""
+"""How often a turn tries to add its approvals while other requests of its caller add theirs."""
 
 _MOST_STEPS: Final = 64
-"""How often one request lets an agent go on that asks again for what somebody has decided already."""
+"""How often one request lets an agent continue that asks again for approvals which are already decided."""
 
 _LOG: Final[structlog.typing.FilteringBoundLogger] = structlog.get_logger("proxy.approvals")
 
 
 @value_class
 class Asked:
-    """Which calls of a turn now wait for approval.
+    """The calls of a turn that now wait for approval.
 
-    ``waiting`` has the approvals of these calls by ``ToolCall.index``.  ``granted`` has those that run under
-    a grant.  ``refused`` has error results of calls that could not run even if approved.  The policy refuses
-    all other calls that need an approval.
+    ``waiting`` has the approvals of these calls by ``ToolCall.index``.  ``granted`` has the grants of calls
+    that run without a question.  ``refused`` has error results of calls that could not run even if approved.
+    The policy refuses all other calls that need an approval.
     """
 
     waiting: Mapping[int, Approval] = field(default_factory=dict)
@@ -82,7 +82,7 @@ def _anywhere(agent: AgentCall) -> AbstractContextManager[None]:
 
 @value_class
 class Resuming:
-    """Who and what approved calls run for: the request that continues the turn, with its limits.
+    """The request that continues a held turn, and for which approved calls run, with its limits.
 
     Each call of an agent runs in a block of ``within``.
     """
@@ -96,7 +96,7 @@ class Resuming:
 
 @dataclass(slots=True)
 class Settled:
-    """What turns that waited came to; see :class:`~proxy.relay.memory.turns.Answers`."""
+    """The outcomes of held turns; see :class:`~proxy.relay.memory.turns.Answers`."""
 
     results: dict[str, str] = field(default_factory=dict)
     waiting: list[Approval] = field(default_factory=list)
@@ -107,7 +107,7 @@ class Settled:
 
 
 class Approvals(Decisions):
-    """Asks for approvals, decides about them, and runs approved calls.  One per process."""
+    """Asks for approvals, decides about them, and runs approved calls.  The process has one instance."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Approvals(Decisions):
         agents: AgentTurns | None = None,
     ) -> None:
         """``log`` is ``None`` if the record keeps no approvals; then nobody is asked.  ``agents`` has the
-        turns of agents that wait; with ``None`` no agent can."""
+        held turns of agents; with ``None`` no agent can wait."""
         super().__init__(log, rules, told=told, now=now)
         self._runner = runner
         self.agents = agents
@@ -140,9 +140,9 @@ class Approvals(Decisions):
     ) -> Asked:
         """Ask for approval of the calls of a turn that would run if approved, and that no grant covers.
 
-        ``asked_in`` are the runs earlier in this conversation that asked.  Without ``can_wait`` nobody is
+        ``asked_in`` are the earlier runs of this conversation that asked.  Without ``can_wait`` nobody is
         asked.  ``agent`` is the name of the agent whose calls these are, empty for no agent.  The rows are
-        committed on return.  If they cannot be, nobody is asked.
+        committed on return.  If they cannot be committed, nobody is asked.
         """
         if self._log is None or not self.rules.enabled:
             return Asked()
@@ -171,7 +171,8 @@ class Approvals(Decisions):
         return Asked(waiting, refused, granted)
 
     async def _grants_of(self, context: RunContext) -> Sequence[Grant]:
-        """The active grants of a caller; none if the record cannot say, so that a person is asked."""
+        """Return the active grants of a caller; none if the record cannot be read, so that a person is
+        asked."""
         try:
             return await self.grants.active(context.caller)
         except StoreError as error:
@@ -187,7 +188,7 @@ class Approvals(Decisions):
     ) -> Mapping[int, Approval]:
         """Record an approval for each of the calls, as far as there is room; equal calls share one.
 
-        Raises :class:`~proxy.errors.StoreError`.
+        Raise :class:`~proxy.errors.StoreError`.
         """
         if self._log is None or not planned:
             return {}
@@ -232,12 +233,12 @@ class Approvals(Decisions):
         )
 
     def notice(self, approvals: Sequence[Approval], *, again: bool = False) -> str:
-        """The text that a client gets while these approvals wait."""
+        """Return the text that a client gets while these approvals wait."""
         by_caller = all(self.rules.by_caller(approval.tool) for approval in approvals)
         return notice(approvals, url=self.rules.url, by_caller=by_caller, again=again)
 
     def _edited(self, approval: Approval, verdict: Verdict) -> str:
-        """The canonical arguments that somebody wants to run in place of the model's; empty for none."""
+        """Return the canonical arguments that replace the model's; empty for none."""
         if verdict.arguments is None or not self.rules.edit:
             return super()._edited(approval, verdict)
         checked = self._runner.checks.check_arguments(approval.tool, orjson.dumps(verdict.arguments).decode())
@@ -260,10 +261,10 @@ class Approvals(Decisions):
     # Continuing.
 
     async def settle(self, ids: Sequence[str], resuming: Resuming) -> Settled:
-        """Run the approved calls, each once, let agents go on, and say what each of ``ids`` came to.
+        """Run the approved calls, each once, let agents continue, and return the outcome of each of ``ids``.
 
-        Each is the id of an approval of the caller, or the name under which a turn waits for an agent (see
-        :func:`~proxy.relay.memory.agent_turns.wait_of`).  Raises :class:`~proxy.errors.StoreError` if the
+        An id is that of an approval of the caller, or the name under which a turn waits for an agent (see
+        :func:`~proxy.relay.memory.agent_turns.wait_of`).  Raise :class:`~proxy.errors.StoreError` if the
         approvals cannot be read.
         """
         settled = Settled()
@@ -297,11 +298,12 @@ class Approvals(Decisions):
 
     @staticmethod
     def marked(tool: str, result: ToolResult) -> ToolResult:
-        """The result of a call, with a mark if the agent waits for approvals."""
+        """Return the result of a call, with a mark if the agent waits for approvals."""
         return replace(result, waits=True) if _asked_by(tool, result) else result
 
     async def asked_by_agent(self, tool: str, result: ToolResult, caller: str) -> Sequence[Approval]:
-        """The approvals that a call of an agent waits for, as its result says; none for any other call."""
+        """Return the approvals that a call of an agent waits for, read from its result; none for any other
+        call."""
         ids = _asked_by(tool, result)
         if self._log is None or not ids:
             return ()
@@ -313,10 +315,10 @@ class Approvals(Decisions):
         return [found[one] for one in ids if one in found]
 
     async def _go_on(self, waits: str, name: str, resuming: Resuming, settled: Settled) -> None:
-        """Let an agent go on, if all is decided that it asked about.
+        """Let an agent continue if all its approvals are decided.
 
-        ``waits`` is what the held turn calls it, ``name`` the turn of the agent.  An agent that asks again is
-        waited for under another name.  Raises :class:`~proxy.errors.StoreError`.
+        ``waits`` is the name in the held turn, and ``name`` that of the agent's turn.  An agent that asks
+        again is waited for under another name.  Raise :class:`~proxy.errors.StoreError`.
         """
         for _ in range(_MOST_STEPS):
             turn = await self._agent_turn(name, resuming.identity.caller)
@@ -338,7 +340,7 @@ class Approvals(Decisions):
             settled.results[waits] = result.to_keep().content
             if asked:
                 call = turn.call
-                # To the client what ran is the agent.
+                # The client sees the agent as the call that ran.
                 shown = replace(
                     asked[0], tool=call.name, call_id=call.call_id, seq=call.index, arguments_shown=None
                 )
@@ -351,7 +353,7 @@ class Approvals(Decisions):
         return None if self.agents is None else (await self.agents.find([name], caller)).get(name)
 
     async def _continue(self, turn: AgentTurn, resuming: Resuming, settled: Settled) -> ToolResult:
-        """Let an agent go on from a turn, or return the result that this already has."""
+        """Let an agent continue from a turn, or return the result that this already has."""
         call = turn.next_call()
         agent = AgentCall(turn.parent_run, turn.parent_turn, call, turn.spec_digest, turn)
         approved = ContinuedCall(turn.invocation_id, turn.spec_digest)
@@ -376,7 +378,7 @@ class Approvals(Decisions):
     async def _run_once(
         self, place: AgentCall, approved: ApprovedCall | ContinuedCall, resuming: Resuming, settled: Settled
     ) -> ToolResult:
-        """Run a call in its place of the run that made it."""
+        """Run a call at its place in the run that made it."""
         identity, ledger = resuming.identity, RunLedger()
         context = RunContext(
             place.run_id,
@@ -411,13 +413,13 @@ class Approvals(Decisions):
 
 
 def _asked_by(tool: str, result: ToolResult) -> Sequence[str]:
-    """The approvals that an agent waits for, as the proxy has written them into the result of its call."""
+    """Return the approvals that an agent waits for, as the proxy wrote them into the result of its call."""
     is_asking = is_agent(tool) and result.error_code == "approval_required"
     return approval_ids_in(result.safe_message) if is_asking else ()
 
 
 def _content(approval: Approval, result: ToolResult) -> str:
-    """What the model reads of an approved call."""
+    """Return the text that the model reads about an approved call."""
     content = result.to_keep().content
     if approval.edited:
         content = f"A person changed the arguments of this call. It ran with: {approval.edited}\n{content}"
@@ -425,7 +427,7 @@ def _content(approval: Approval, result: ToolResult) -> str:
 
 
 def _failure_text(code: ToolErrorCode, message: str) -> str:
-    """A result that says why a call did not run (rule T3)."""
+    """Return a result that says why a call did not run (rule T3)."""
     return orjson.dumps({"ok": False, "error_code": code, "message": message}).decode()
 
 

@@ -1,4 +1,4 @@
-"""Decisions about calls that wait for approval: checks who may decide, and records one decision per call."""
+"""Decide about calls that wait for approval: check who may decide, and record one decision per call."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -31,8 +31,10 @@ _LOG: Final[structlog.typing.FilteringBoundLogger] = structlog.get_logger("proxy
 
 @value_class
 class Verdict:
-    """A wanted decision.  ``arguments`` replace the model's, and ``grant`` lets later calls run, unless they
-    are ``None``."""
+    """A decision that somebody wants to make.
+
+    ``arguments`` replace the model's, and ``grant`` lets later calls run, unless they are ``None``.
+    """
 
     approve: bool
     reason: str = ""
@@ -64,24 +66,24 @@ class Decisions:
         return self._log is not None and self.rules.enabled
 
     async def list(self, wanted: ApprovalFilter) -> Sequence[Approval]:
-        """Approvals as they are now, newest first; raises :class:`~proxy.errors.StoreError`."""
+        """Return approvals as they are now, newest first; raise :class:`~proxy.errors.StoreError`."""
         if self._log is None:
             return ()
         now = self._now()
         return [one.at(now) for one in await self._log.list_approvals(replace(wanted, now=now))]
 
     async def read(self, ids: Sequence[str]) -> Sequence[Approval]:
-        """The approvals with these ids as they are now; raises :class:`~proxy.errors.StoreError`."""
+        """Return the approvals with these ids as they are now; raise :class:`~proxy.errors.StoreError`."""
         if self._log is None or not ids:
             return ()
         now = self._now()
         return [one.at(now) for one in await self._log.find_approvals(ids)]
 
     async def find(self, approval_id: str, decider: Decider) -> Approval:
-        """The approval with an id, if ``decider`` may see it.
+        """Return the approval with an id, if ``decider`` may see it.
 
-        Raises :class:`~proxy.errors.RequestError` (404) if it does not exist or they may not see it, and
-        :class:`~proxy.errors.StoreError` if the record cannot be read.
+        Raise :class:`~proxy.errors.RequestError` (404) if it does not exist or the decider may not see it.
+        Raise :class:`~proxy.errors.StoreError` if the record cannot be read.
         """
         found = await self._log.find_approvals([approval_id]) if self._log is not None else ()
         if not found or not decider.sees(found[0]):
@@ -91,9 +93,9 @@ class Decisions:
     async def decide(self, approval_id: str, verdict: Verdict, decider: Decider, via: DecidedVia) -> Approval:
         """Record a decision; the same decision again changes nothing.
 
-        Raises :class:`~proxy.errors.RequestError`: 404 if there is no such approval, 403 if ``decider`` may
-        not decide about it, 400 if the new arguments cannot run or the grant cannot be given, and 409 if
-        another decision was recorded before, the approval has expired, or its caller has too many grants.
+        Raise :class:`~proxy.errors.RequestError`: 404 if there is no such approval, 403 if ``decider`` may
+        not decide about it, and 400 if the new arguments cannot run or the grant cannot be given.  It is 409
+        if another decision was recorded before, the approval has expired, or its caller has too many grants.
         """
         approval = await self.find(approval_id, decider)
         decider.check(approval, self.rules)
@@ -135,7 +137,7 @@ class Decisions:
         return approval
 
     def _edited(self, approval: Approval, verdict: Verdict) -> str:
-        """The verdict's arguments as canonical JSON; empty to keep the model's."""
+        """Return the verdict's arguments as canonical JSON; empty to keep the model's."""
         if verdict.arguments is not None:
             raise RequestError(
                 400,
@@ -145,7 +147,7 @@ class Decisions:
         return ""
 
     def _tell(self, kind: str, approval: Approval) -> None:
-        """Log and report a step, without arguments and reasons: people and models wrote them."""
+        """Log and report an event, without arguments and reasons, because people and models wrote them."""
         now = self._now()
         facts: dict[str, Any] = {
             "approval_id": approval.id,

@@ -1,10 +1,10 @@
-"""Grants: each lets later calls of a tool run without a question to a person.
+"""Grants: each lets later calls of a tool run without asking a person.
 
 A person who may decide about an approval can give a grant with it.  A grant covers calls of the same caller
 and the same definition of the tool, with arguments within its limits, for reasons that the person read.  It
 ends when it expires or somebody revokes it.  A grant for a conversation covers only requests that continue
-the turn which asked.  The hidden turns that were restored tell what a request continues: an id that only its
-caller got finds the turn that asked, and digests of the earlier messages find all later ones.
+the turn that asked.  The restored hidden turns show what a request continues.  An id that only the caller
+got finds the turn that asked, and digests of the earlier messages find all later turns.
 """
 
 import time
@@ -31,25 +31,27 @@ from proxy.values import value_class
 __all__ = ["GrantTerms", "Grants", "OnApproval", "nobody_told"]
 
 OnApproval = Callable[[str, Mapping[str, Any]], None]
-"""Called as ``(kind, facts)`` for each approval that was asked for, decided or used, and for each grant that
-was given, used or revoked; facts are redacted.
+"""Called as ``(kind, facts)`` for each approval that is requested, decided or used, and for each grant that
+is given, used or revoked; ``facts`` are redacted.
 
 The kinds are ``approval_requested``, ``approval_decided``, ``approval_used``, ``approval_grant_given``,
-``approval_grant_used`` and ``approval_grant_revoked``.  Each has the ``tool``."""
+``approval_grant_used`` and ``approval_grant_revoked``.  Each has the ``tool``.
+"""
 
 _LOG: Final[structlog.typing.FilteringBoundLogger] = structlog.get_logger("proxy.approvals")
 
 
 def nobody_told(kind: str, facts: Mapping[str, Any]) -> None:
-    """Do nothing: the default where nobody listens."""
+    """Ignore the event: the default when nothing listens."""
 
 
 @value_class
 class GrantTerms:
-    """What somebody wants to grant with an approval.
+    """The grant that somebody wants to give with an approval.
 
-    ``seconds`` is how long; ``None`` for as long as the operator allows.  ``in_conversation`` limits the
-    grant to requests that continue the turn which asked.  ``limits`` is what arguments may be.
+    ``seconds`` is its duration; ``None`` for the longest that the operator allows.  ``in_conversation``
+    limits the grant to requests that continue the turn that asked.  ``limits`` are the permitted values of
+    arguments.
     """
 
     seconds: float | None = None
@@ -77,10 +79,10 @@ class Grants:
     # Giving.
 
     def make(self, approval: Approval, arguments: str, terms: GrantTerms, by: str, via: str) -> Grant:
-        """The grant that these terms make of an approval; nothing is put on record yet.
+        """Return the grant that these terms make of an approval, without storing it.
 
-        ``arguments`` is JSON: what the approved call runs with.  It must be within the limits, and have every
-        argument that they name.  Raises :class:`~proxy.errors.RequestError` (400).
+        ``arguments`` is the JSON that the approved call runs with.  It must be within the limits, and have
+        every argument that they name.  Raise :class:`~proxy.errors.RequestError` (400).
         """
         longest = self._rules.max_grant_s
         if self._log is None or longest <= 0:
@@ -112,7 +114,8 @@ class Grants:
     async def check_given(self, wanted: Grant) -> None:
         """Check that an approval has this grant, after its decision was recorded.
 
-        Raises :class:`~proxy.errors.RequestError` (409) if it was decided without, or with another one.
+        Raise :class:`~proxy.errors.RequestError` (409) if it was decided without a grant, or with another
+        one.
         """
         found = await self._log.grants_of_approval(wanted.approval_id) if self._log is not None else ()
         if found and found[0].id == wanted.id:
@@ -128,7 +131,7 @@ class Grants:
     # Using.
 
     async def active(self, caller: str) -> Sequence[Grant]:
-        """The active grants of a caller, newest first; raises :class:`~proxy.errors.StoreError`."""
+        """Return the active grants of a caller, newest first; raise :class:`~proxy.errors.StoreError`."""
         if self._log is None or self._rules.max_grant_s <= 0:
             return ()
         wanted = GrantFilter(limit=MOST_GRANTS, active=True, now=self._now(), caller=caller)
@@ -141,9 +144,10 @@ class Grants:
         identity: Identity,
         asked_in: Sequence[str],
     ) -> dict[int, GrantedCall]:
-        """Which of these calls, each planned as if it were approved, a grant covers; by ``ToolCall.index``.
+        """Return the grants that cover these calls, by ``ToolCall.index``; each call is planned as if
+        approved.
 
-        ``asked_in`` are the runs earlier in this conversation that asked for approvals.
+        ``asked_in`` are the earlier runs of this conversation that asked for approvals.
         """
         found: dict[int, GrantedCall] = {}
         for call, checked in planned:
@@ -162,10 +166,10 @@ class Grants:
         return found
 
     def _granted(self, grant: Grant, identity: Identity) -> GrantedCall | None:
-        """A grant as the runner takes it; ``None`` if its limits cannot be read."""
+        """Convert a grant for the runner; return ``None`` if its limits cannot be read."""
         try:
             limits = ArgumentLimits.from_json(grant.bounds)
-        except ValueError:  # Another version of the program wrote them.
+        except ValueError:  # Another version of the program wrote the limits.
             _LOG.error("approval_grant_unreadable", grant_id=grant.id, tool=grant.tool)
             return None
         use = partial(self._use, grant, identity.run_id)
@@ -180,13 +184,13 @@ class Grants:
     # Showing and revoking.
 
     async def list(self, wanted: GrantFilter) -> Sequence[Grant]:
-        """Grants, newest first; raises :class:`~proxy.errors.StoreError`."""
+        """Return grants, newest first; raise :class:`~proxy.errors.StoreError`."""
         return () if self._log is None else await self._log.list_grants(replace(wanted, now=self._now()))
 
     async def find(self, grant_id: str, decider: Decider) -> Grant:
-        """The grant with an id, if ``decider`` is an approver of its tool.
+        """Return the grant with an id, if ``decider`` is an approver of its tool.
 
-        Raises :class:`~proxy.errors.RequestError` (404) and :class:`~proxy.errors.StoreError`.
+        Raise :class:`~proxy.errors.RequestError` (404) and :class:`~proxy.errors.StoreError`.
         """
         found = await self._log.find_grants([grant_id]) if self._log is not None else ()
         if not found or not decider.approves(found[0].tool):
@@ -196,7 +200,7 @@ class Grants:
     async def revoke(self, grant_id: str, decider: Decider) -> Grant:
         """Revoke a grant; no call uses it once this returns.  To revoke it again changes nothing.
 
-        Raises :class:`~proxy.errors.RequestError` (404) and :class:`~proxy.errors.StoreError`.
+        Raise :class:`~proxy.errors.RequestError` (404) and :class:`~proxy.errors.StoreError`.
         """
         before = await self.find(grant_id, decider)
         now = self._now()
@@ -208,11 +212,11 @@ class Grants:
         return revoked
 
     def state(self, grant: Grant) -> str:
-        """The present state of a grant."""
+        """Return the present state of a grant."""
         return grant.state(self._now())
 
     def _tell(self, kind: str, grant: Grant, **more: str) -> None:
-        """Log and report a step, without the limits: people and models wrote what is in them."""
+        """Log and report an event, without the limits, because people and models wrote them."""
         facts = {"grant_id": grant.id, "approval_id": grant.approval_id, "tool": grant.tool, **more}
         _LOG.info(kind, **facts)
         self._told(kind, facts)
@@ -221,14 +225,15 @@ class Grants:
 def _is_in_scope(grant: Grant, identity: Identity, asked_in: Sequence[str]) -> bool:
     if grant.scope == "conversation":
         return grant.run_id in asked_in
-    # Behind a shared key another person may ask; a conversation is found by who asks in it, too.
+    # Another person may use a shared key.  A conversation scope needs no such check, because looking up a
+    # conversation already depends on who asks.
     return identity.is_person
 
 
 def _check_limits(approval: Approval, arguments: Mapping[str, Any], limits: ArgumentLimits) -> None:
-    """Check limits against the call that they are given with; raises ``RequestError`` (400).
+    """Check limits against the call that they are given with; raise ``RequestError`` (400).
 
-    The definition of the tool is not known on the command line.
+    The call is all there is to check against: the command line does not know the definition of the tool.
     """
     if path := limits.unused(arguments):
         raise _refused(
@@ -243,7 +248,7 @@ def _check_limits(approval: Approval, arguments: Mapping[str, Any], limits: Argu
 
 
 def _terms(grant: Grant) -> tuple[str, str, str, int]:
-    """What two grants have in common that were meant to be one."""
+    """Return the values that are equal in two grants that were meant to be one."""
     return grant.made_by, grant.scope, grant.bounds, round(grant.expires_at - grant.created_at)
 
 
@@ -252,7 +257,8 @@ def _refused(message: str, param: str = "grant") -> RequestError:
 
 
 def _unknown(grant_id: str) -> RequestError:
-    """The error for an unknown id; the same for one of a tool that somebody else approves."""
+    """Return the error for an unknown id; it is the same for a grant of a tool that somebody else
+    approves."""
     return RequestError(
         404,
         f"There is no grant {grant_id[:40]!r}. To list grants, run `toolrelay approvals grants` or send "

@@ -17,7 +17,8 @@ _MOST_SHOWN: Final = 400
 
 
 def notice(approvals: Sequence[Approval], *, url: str, by_caller: bool, again: bool = False) -> str:
-    """The text for the client while calls wait: which calls, until when, and how to decide about them.
+    """Return the text for the client while calls wait: which calls, until when, and how to decide about
+    them.
 
     ``url`` is the page where people decide; empty if there is none.  ``by_caller`` says whether the caller
     may decide, and ``again`` whether the client has had this notice before.
@@ -42,7 +43,7 @@ def notice(approvals: Sequence[Approval], *, url: str, by_caller: bool, again: b
 
 
 def question(approval: Approval) -> dict[str, Any]:
-    """The arguments of the call that asks a client about an approval; the proxy wrote all of them."""
+    """Return the arguments of the call that asks a client about an approval; the proxy wrote all of them."""
     return {
         "approval_id": approval.id,
         "tool": approval.tool,
@@ -65,19 +66,19 @@ def _moment(seconds: float) -> str:
 
 
 def _expires_at(approval: Approval) -> float:
-    """The end of an approval as people are told it; in a replay, as they were told it then."""
+    """Return the end of an approval as people are shown it; a replay shows the recorded one."""
     return drawn(f"expires {approval.id}", lambda: approval.expires_at)
 
 
 def _short(approval: Approval) -> str:
-    """The arguments as one line of ASCII, so that no character can disguise what they say."""
+    """Return the arguments as one line of ASCII, so that no character can disguise what they say."""
     text = orjson.dumps(brief(approval.arguments_shown)).decode()
     text = text.encode("ascii", "backslashreplace").decode().replace("`", "'")
     return text if len(text) <= _MOST_SHOWN else text[: _MOST_SHOWN - 1] + "…"
 
 
 def verdict_of(approval: Approval) -> str:
-    """What the model reads about a call that was denied, expired or superseded."""
+    """Return what the model reads about a call that was denied, expired or superseded."""
     why = f": {approval.words}" if approval.words else "."
     match approval.status:
         case ApprovalStatus.DENIED:
@@ -89,7 +90,8 @@ def verdict_of(approval: Approval) -> str:
 
 
 def meaning_of(approval: Approval) -> str:
-    """The state of an approval as a sentence for people: whether its call runs, and what that waits for."""
+    """Describe the state of an approval in a sentence for people: whether its call runs, and what it waits
+    for."""
     by = approval.decided_by or "somebody"
     who = by[0].upper() + by[1:]
     approved = f"{who} approved this call" + (" with other arguments" if approval.edited else "")

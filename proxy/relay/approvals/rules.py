@@ -1,4 +1,4 @@
-"""The operator's settings of approvals, who may decide, and what people are told of who asks."""
+"""The operator's settings for approvals, who may decide, and which agent asked."""
 
 import re
 from collections.abc import Sequence
@@ -30,18 +30,18 @@ _BY_AGENT: Final = re.compile(r"agent ([^\s:]+): ")
 
 
 def rule_of_agent(agent: str, rule: str) -> str:
-    """The rule of an approval that the agent of that name asked for; empty for no agent."""
+    """Return the rule of an approval that the agent of that name asked for; empty for no agent."""
     return f"agent {agent}: {rule}" if agent else rule
 
 
 def agent_of(approval: Approval) -> str:
-    """The name of the agent whose call waits; empty for a call of the client's own run."""
+    """Return the name of the agent whose call waits; empty for a call of the client's own run."""
     found = _BY_AGENT.match(approval.rule)
     return found[1] if found else ""
 
 
 def own_rule(approval: Approval) -> str:
-    """The policy settings that require an approval, without who asked."""
+    """Return the policy settings that require an approval, without the name of the agent that asked."""
     return _BY_AGENT.sub("", approval.rule, count=1)
 
 
@@ -51,9 +51,9 @@ class ApprovalRules:
 
     ``expires_s`` is how long a call waits for a decision, and an approved call for its use, in seconds.
     ``by`` says who decides: the caller that asked, or only administrators and approvers.  ``admin_only`` are
-    patterns of tools that only these decide about in any case.  ``url`` is the page where people decide.
-    ``edit`` says whether they may change the arguments.  ``max_grant_s`` is the longest that a grant lasts,
-    in seconds; 0 if nobody can give one.
+    patterns of tools about which only administrators and approvers decide in any case.  ``url`` is the page
+    where people decide.  ``edit`` says whether they may change the arguments.  ``max_grant_s`` is the
+    longest duration of a grant, in seconds; 0 if nobody can give one.
     """
 
     enabled: bool = True
@@ -65,17 +65,17 @@ class ApprovalRules:
     max_grant_s: float = 86400.0
 
     def by_caller(self, tool: str) -> bool:
-        """Whether the caller that asked may decide about calls of that tool."""
+        """Return whether the caller that asked may decide about calls of that tool."""
         return self.by == "caller" and not any(fits(tool, pattern) for pattern in self.admin_only)
 
 
 @dataclass(frozen=True, slots=True)
 class Decider:
-    """Somebody who decides.
+    """A person or program that decides.
 
-    ``name`` goes into the record.  ``caller`` is their identity as a caller of runs, empty for somebody who
-    decides by the admin API or the command line.  ``key`` is their client key.  ``tools`` are patterns of the
-    tools that they are an approver of, ``("*",)`` for an administrator.
+    ``name`` is stored in the record.  ``caller`` is its identity as a caller of runs, empty for decisions by
+    the admin API or the command line.  ``key`` is its client key.  ``tools`` are patterns of the tools that
+    it is an approver of, ``("*",)`` for an administrator.
     """
 
     name: str
@@ -84,15 +84,16 @@ class Decider:
     tools: Sequence[str] = ()
 
     def approves(self, tool: str) -> bool:
-        """Whether they are an approver of that tool."""
+        """Return whether the decider is an approver of that tool."""
         return any(fits(tool, pattern) for pattern in self.tools)
 
     def sees(self, approval: Approval) -> bool:
-        """Whether they may see an approval."""
+        """Return whether the decider may see an approval."""
         return self.approves(approval.tool) or (bool(self.caller) and self.caller == approval.caller)
 
     def check(self, approval: Approval, rules: ApprovalRules) -> None:
-        """Raise :class:`~proxy.errors.RequestError` (403) if they may not decide about an approval."""
+        """Raise :class:`~proxy.errors.RequestError` (403) if the decider may not decide about an
+        approval."""
         if rules.by_caller(approval.tool):
             return
         if not self.approves(approval.tool):
@@ -111,7 +112,8 @@ class Decider:
 
 
 def unknown_approval(approval_id: str) -> RequestError:
-    """The error for an unknown id; the same for another caller's, which must not be told apart."""
+    """Return the error for an unknown id; it is the same for another caller's approval, which must stay
+    secret."""
     return RequestError(
         404,
         f"There is no approval {approval_id[:40]!r}. To list those that wait, run `toolrelay approvals list` "

@@ -1,1 +1,1 @@
-"""What the proxy keeps of earlier requests: hidden turns, effects that a retry repeats, conversations."""
+"""What the proxy remembers of earlier requests: hidden turns, side effects, responses and conversations."""

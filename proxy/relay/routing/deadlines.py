@@ -1,7 +1,7 @@
-"""Time-outs of one length, kept by one timer of the loop's.
+"""Timeouts of one length that share a single timer of the event loop.
 
-A timer for each of many streams is most of a kilobyte that is hardly ever needed.  Time-outs of one
-length run out in the order in which they began, so one timer for the oldest will do.
+A timer for each of many streams takes most of a kilobyte and is hardly ever needed.  Timeouts of one length
+expire in the order in which they began, so one timer for the oldest is enough.
 """
 
 import asyncio
@@ -10,10 +10,10 @@ __all__ = ["Deadlines"]
 
 
 class Deadlines:
-    """Gives each :class:`asyncio.Timeout` that is handed to it ``seconds``; ``None`` is no bound.
+    """Limits each :class:`asyncio.Timeout` that it gets to ``seconds``; ``None`` means no limit.
 
-    ``seconds`` count from :meth:`begin`; a time-out that is entered begins without a time of its own
-    (``asyncio.timeout(None)``), and has to :meth:`end` before it is left.
+    ``seconds`` count from :meth:`begin`.  The timeout must be created without a time of its own
+    (``asyncio.timeout(None)``), and must :meth:`end` before its block ends.
     """
 
     __slots__ = ("_loop", "_open", "_timer", "seconds")
@@ -25,11 +25,11 @@ class Deadlines:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def begin(self, timeout: asyncio.Timeout) -> None:
-        """From now on the time runs."""
+        """Start the time of a timeout."""
         if self.seconds is None:
             return
         loop = asyncio.get_running_loop()
-        if self._loop is not loop:  # A timer of a loop that is gone would never ring.
+        if self._loop is not loop:  # A timer of a closed loop would never fire.
             self._loop, self._timer = loop, None
             self._open.clear()
         self._open[timeout] = loop.time() + self.seconds
@@ -37,11 +37,11 @@ class Deadlines:
             self._timer = loop.call_later(self.seconds, self._ring)
 
     def end(self, timeout: asyncio.Timeout) -> None:
-        """It needs no more; may be called again, and for one that never began."""
+        """Forget a timeout; may be called again, and for one that never began."""
         self._open.pop(timeout, None)
 
     def _ring(self) -> None:
-        """Expire what is due, then wait for the next."""
+        """Expire the timeouts that are due, then set the timer for the next."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         self._timer = None
@@ -53,6 +53,6 @@ class Deadlines:
             due.append(timeout)
         for timeout in due:
             del self._open[timeout]
-            # One that has run out by a time of its own may take a while to end, and cannot be set anew.
+            # A timeout that has expired by itself may take a while to end, and cannot be rescheduled.
             if not timeout.expired():
                 timeout.reschedule(now)

@@ -1,10 +1,9 @@
-"""Several upstreams for one model: who is asked first, and when the next one is.
+"""Several upstreams for one model: in which order they are asked, and when the next one is asked.
 
-An upstream that is asked answers with a response head, and from then on the request is its own: later
-turns go to it, and nothing is asked twice once a byte of an answer is here.  Before that another
-upstream takes its place where the failure says that it may: no connection, no answer in time, an
-answer that breaks off in its head, 408, 429 and 5xx.  Any other 4xx is about the request, and the
-client's to see (rule E2).
+Once an upstream has answered with a response head, the request belongs to it.  Later turns go to it, and
+nothing is asked twice after the first byte of an answer.  Before that, another upstream takes its place if
+the failure permits it: no connection, no answer in time, an answer that breaks off in its head, 408, 429 and
+5xx.  Any other 4xx is about the request, so the client gets it (rule E2).
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -40,20 +39,20 @@ _HARMLESS = (
     "computer", "local_shell", "apply_patch", "tool_search", "bash", "text_editor", "memory", "browser",
     "web_fetch", "code_execution",
 )  # fmt: skip
-"""Beginnings of tool types that change nothing outside: the client runs them, or they only read."""
+"""Prefixes of tool types that change nothing outside: the client runs them, or they only read."""
 
 
 class NextUpstream(ToolRelayError):
-    """This upstream gave no answer that the client should see while another can be asked."""
+    """This upstream gave no answer for the client, and another upstream can be asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class FallbackRules:
-    """After which failures a request may go to another upstream.
+    """The failures after which a request may go to another upstream.
 
-    ``unsent``: it certainly was not worked on.  ``failed``: it may have been.  ``unknown``: the
-    upstream does not know the response that the body goes on from.  ``absent``: nor the one that the
-    path names.
+    ``unsent``: the upstream certainly did not work on it.  ``failed``: the upstream may have worked on it.
+    ``unknown``: the upstream does not know the response that the body continues.  ``absent``: it does not
+    know the response that the path names.
     """
 
     unsent: bool = False
@@ -70,18 +69,18 @@ FALLBACK_IF_ABSENT = FallbackRules(absent=True)
 
 
 def fallback_rules_of(payload: Mapping[str, Any]) -> FallbackRules:
-    """How freely a request may move, by its body.
+    """Return how freely a request may move to another upstream, judged by its body.
 
-    What one provider keeps (a conversation, a stored prompt, a job in the background) is not known
-    to another.  A tool that the provider runs and that may change something must not run twice.
+    What one provider stores (a conversation, a stored prompt, a background job) is unknown to another.  A
+    tool that the provider runs, and that may change something, must not run twice.
     """
     if payload.get("background") or payload.get("conversation") or isinstance(payload.get("prompt"), dict):
         return NO_FALLBACK
     tools = payload.get("tools")
     listed = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-    # What chooses tools of ours is run here, and no upstream is sent it.
+    # Entries that choose server tools are never sent to an upstream; the proxy runs these tools.
     listed = [tool for tool in listed if not chooses(tool)]
-    # Messages gives a client's own tool no type.
+    # In Messages, a client's own tool has no type.
     kinds = ["function" if "input_schema" in tool else tool.get("type") for tool in listed]
     acts = any(not str(kind).startswith(_HARMLESS) for kind in kinds)
     return FallbackRules(unsent=True, failed=not acts, unknown=bool(payload.get("previous_response_id")))
@@ -90,8 +89,8 @@ def fallback_rules_of(payload: Mapping[str, Any]) -> FallbackRules:
 class Candidates:
     """The upstreams that may answer one request, in the order in which they are asked.
 
-    One whose breaker is open is passed over.  Where all are open that says nothing about any of
-    them, and all are asked as if there were no breakers.  So are they where the request is about
+    An upstream whose breaker is open is skipped.  If the breakers of all are open, this says nothing about
+    any of them, and all are asked as if there were no breakers.  The same holds for a request about
     something that only one of them has.
     """
 
@@ -104,35 +103,36 @@ class Candidates:
 
     @classmethod
     def of(cls, routes: Sequence[Route], payload: Mapping[str, Any]) -> "Candidates":
-        """Who may answer a request with this body.  Where there is one it is not looked into."""
+        """Return the candidates for a request with this body.  The body is read only if there are
+        several."""
         return cls(routes, fallback_rules_of(payload) if len(routes) > 1 else NO_FALLBACK)
 
     def any(self, wanted: Callable[[Route], bool]) -> bool:
-        """Whether one of those that have not been asked is wanted."""
+        """Return whether one of those that have not been asked satisfies ``wanted``."""
         return any(map(wanted, self._left))
 
     @property
     def last(self) -> bool:
-        """Whether nobody is left but the one that was asked."""
+        """Whether no upstream is left to be asked."""
         return not self._left
 
     @property
     def failure(self) -> UpstreamError | None:
-        """Why the first of those that were asked gave no answer."""
+        """The failure of the first upstream that gave no answer, if any."""
         return self._failure
 
     def next(self) -> Route:
-        """The next to ask: the first, or another after :class:`NextUpstream`."""
+        """Return the next upstream to ask: the first, or another one after :class:`NextUpstream`."""
         while True:
             route = self._left.pop(0)
             if self._forced or route.served.breaker.admit() or not self._left:
                 return route
 
     def pin(self, asked: Route, upstream: str, *, bound: bool) -> Route:
-        """The upstream that a conversation belongs to, in place of ``asked``, if it is one of these.
+        """Return the upstream that a conversation belongs to, if it has not been asked yet, else ``asked``.
 
-        One that the conversation is ``bound`` to is the only one; else the others come after it, and
-        before it where it keeps failing.
+        If the conversation is ``bound`` to it, no other upstream is asked.  Otherwise the others are asked
+        after it, or before it if it keeps failing.
         """
         home = next((route for route in self._left if route.served.upstream.name == upstream), asked)
         if bound:
@@ -147,7 +147,7 @@ class Candidates:
     async def ask(self, route: Route, request: UpstreamRequest) -> UpstreamResponse:
         """Send a request to one of them and return its response's head.
 
-        Raises :class:`NextUpstream` where the next one may be asked, else what
+        Raise :class:`NextUpstream` if the next upstream may be asked.  Otherwise raise what
         :meth:`~proxy.upstreams.base.Upstream.open` raises.
         """
         served = route.served
@@ -171,7 +171,7 @@ class Candidates:
                 await response.aclose()
                 raise NextUpstream
             if self._failure is not None:
-                # One that could not be asked may well have it: nobody knows that it is not there.
+                # The upstream that failed may have the response, so a 404 would be wrong.
                 await response.aclose()
                 raise self._failure
             return BufferedResponse(response, body)
@@ -183,7 +183,7 @@ class Candidates:
         raise self._passed_over(route, failure)
 
     def _has_more(self) -> bool:
-        """Whether one of those that have not been asked may be."""
+        """Return whether one of those that have not been asked may be asked."""
         return any(self._forced or other.served.breaker.ready for other in self._left)
 
     def _passed_over(self, route: Route, failure: UpstreamError) -> NextUpstream:
@@ -198,9 +198,9 @@ class Candidates:
 
 
 async def ask(served: ServedUpstream, request: UpstreamRequest) -> UpstreamResponse:
-    """Send a request to an upstream that nothing takes the place of; its breaker is told how it went.
+    """Send a request to an upstream without a fallback, and report the outcome to its breaker.
 
-    Raises what :meth:`~proxy.upstreams.base.Upstream.open` raises.
+    Raise what :meth:`~proxy.upstreams.base.Upstream.open` raises.
     """
     try:
         response = await served.upstream.open(request)
@@ -224,7 +224,7 @@ def _failed(served: ServedUpstream) -> None:
 
 
 class BufferedResponse(PulledResponse):
-    """A response whose body has been read already."""
+    """A response whose body was already read."""
 
     def __init__(self, response: UpstreamResponse, body: bytes) -> None:
         self._response = response
@@ -234,14 +234,14 @@ class BufferedResponse(PulledResponse):
         self.content_type = response.content_type
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body, in one piece."""
+        """Yield the body in one piece."""
         if self._body:
             yield self._body
 
     async def read(self, limit: int) -> bytes:
-        """The body, as far as it was read."""
+        """Return the first ``limit`` bytes of the body."""
         return self._body[:limit]
 
     async def aclose(self) -> None:
-        """Let go of the response."""
+        """Close the response."""
         await self._response.aclose()

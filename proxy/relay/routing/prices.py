@@ -1,6 +1,6 @@
-"""What turns take: tokens, and what they cost.
+"""The tokens that turns use, and their cost.
 
-Sums are whole numbers of billionths of a currency, so that none is rounded twice.
+Amounts are whole numbers of billionths of a currency, so that no amount is rounded twice.
 """
 
 import re
@@ -15,31 +15,31 @@ from proxy.globs import fits
 __all__ = ["NANOS", "Price", "Prices", "cost_number", "cost_text", "estimated_usage", "to_nanos"]
 
 NANOS: Final = 10**9
-"""Billionths in one unit of the currency: a price of 0.15 for a million tokens is 150 for each."""
+"""Billionths in one unit of the currency: a price of 0.15 for a million tokens is 150 for one token."""
 
 _PER: Final = 10**6
 _MAX_TOKENS: Final = 10**12
-"""Of one turn: what an upstream claims beyond that is no count of anything."""
+"""The most tokens of one turn that are counted; a larger number from an upstream is not a real count."""
 
 _TOKEN_BYTES: Final = 4
-"""Of text, on average; less in languages that are not written in Latin letters."""
+"""The average number of bytes of text in one token; fewer in languages that do not use Latin letters."""
 
 _BLOB: Final = re.compile(rb"[A-Za-z0-9+/_-]{512,}")
-"""An image or a sound in base64, whose length says nothing of its tokens."""
+"""An image or a sound in base64, whose length says nothing about its tokens."""
 
 
 def to_nanos(amount: float) -> int:
-    """An amount as it was written, in billionths."""
+    """Convert an amount, exactly as it was written, to billionths."""
     return int((Decimal(repr(amount)) * NANOS).to_integral_value(ROUND_HALF_UP))
 
 
 def cost_number(nanos: int | None) -> float | None:
-    """Billionths as a number for machines: the nearest there is, exact to fifteen digits."""
+    """Convert billionths to a number for machines: the nearest float, exact to fifteen digits."""
     return None if nanos is None else nanos / NANOS
 
 
 def cost_text(nanos: int | None) -> str:
-    """Billionths for people: every digit, two decimals at least; a dash where there is no price."""
+    """Write billionths for people: every digit, at least two decimals; a dash if there is no price."""
     if nanos is None:
         return "-"
     whole, _, rest = f"{Decimal(nanos) / NANOS:f}".partition(".")
@@ -48,25 +48,25 @@ def cost_text(nanos: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Billionths for a million tokens of each kind."""
+    """Prices for a million tokens of each kind, in billionths."""
 
     input: int
     cached_input: int
     output: int
 
     def cost(self, usage: Usage) -> int:
-        """The cost of a turn in billionths, halves rounded up."""
+        """Return the cost of a turn in billionths, with halves rounded up."""
         received = min(usage.input_tokens, _MAX_TOKENS)
         cached = min(usage.cached_tokens, received)
-        # Some totals count reasoning, billed as output, that no other field shows.
+        # Some totals include reasoning, which is billed as output but shown in no other field.
         sent = min(max(usage.output_tokens, usage.total_tokens - usage.input_tokens), _MAX_TOKENS)
         whole = (received - cached) * self.input + cached * self.cached_input + sent * self.output
         return (2 * whole + _PER) // (2 * _PER)
 
 
 def estimated_usage(request: bytes, events: int) -> Usage:
-    """An estimate of the least use of a turn whose upstream reported none: it was broken off, or does not
-    report.
+    """Estimate the least usage of a turn without reported usage: it was broken off, or its upstream does not
+    report usage.
 
     ``request`` is the body that went upstream, ``events`` the number of events in the answer.  Each event
     counts as one token, because upstreams that stream token by token send one in each.
@@ -78,8 +78,8 @@ def estimated_usage(request: bytes, events: int) -> Usage:
 class Prices:
     """Prices by model.
 
-    A model goes by the name that the client used, then by the upstream's; of each an entry of
-    exactly that name comes before the first pattern (``gpt-4o*``) that fits.
+    A model is looked up by the name that the client used, then by the upstream's name.  For each name, an
+    exact entry takes precedence over the first pattern (``gpt-4o*``) that fits.
     """
 
     def __init__(self, prices: Mapping[str, Price] | None = None) -> None:
@@ -90,7 +90,7 @@ class Prices:
         return bool(self._prices)
 
     def of(self, *names: str) -> Price | None:
-        """The price of the first of ``names`` that has one, or ``None``."""
+        """Return the price of the first of ``names`` that has one, or ``None``."""
         for name in names if self._prices else ():
             if (exact := self._prices.get(name)) is not None:
                 return exact

@@ -1,4 +1,4 @@
-"""Which upstream serves a model, and under which name."""
+"""Find the upstreams that serve a model, and the name that each of them has for it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,14 +17,14 @@ from proxy.wires.upstream_port import StateHabit
 __all__ = ["Route", "Router", "ServedUpstream", "fits_all"]
 
 _MAX_KNOWN = 64
-"""Models whose routes a router knows by heart; the oldest makes room.  There is a router for everybody
-whose rights name models or upstreams, and so for every token that is narrowed in a way of its own."""
+"""The most models whose routes a router caches; the oldest entry is dropped.  Every caller whose rights name
+models or upstreams has a router, and so does every token that is narrowed in its own way."""
 
 _MAX_KNOWN_CHARS = 100
 
 
 def fits_all(model: str, lists: Sequence[Sequence[str]]) -> bool:
-    """Whether a model fits a pattern of each list."""
+    """Return whether a model fits a pattern of each list."""
     return all(any(fits(model, pattern) for pattern in patterns) for patterns in lists)
 
 
@@ -32,17 +32,17 @@ def fits_all(model: str, lists: Sequence[Sequence[str]]) -> bool:
 class ServedUpstream:
     """One upstream and the models it serves.
 
-    ``narrowing`` is what its own tool patterns leave of any policy; ``None`` for all of it.
+    ``narrowing`` limits every caller's policy to the tool patterns of this upstream; ``None`` for no limit.
 
-    ``models`` are patterns; ``renamed`` maps a client's name to the upstream's.  ``responses_state``
-    and ``force_usage`` are habits of the provider.  ``strict_bridge``: requests of other dialects are refused
-    rather than sent without a field that its own cannot say.  ``repair``: what is done about its defective
-    streams.  ``total`` bounds what passes through.
-    ``max_tokens`` are patterns of its models with the most output tokens that are asked for where a client of
-    another dialect sets no bound.  ``text_calls`` says which of its models write calls into their text,
-    ``None`` for none.  ``breaker`` knows how it does.  ``secrets`` are what it knows of ours.
-    ``query_names`` are the query parameters that it gets of inference requests, beside those that all
-    upstreams get.
+    ``models`` are patterns; ``renamed`` maps a client's name to the upstream's.  ``responses_state`` and
+    ``force_usage`` describe the provider's behaviour.  With ``strict_bridge``, a request of another dialect
+    is refused if this upstream's dialect cannot express a field; otherwise it is sent without the field.
+    ``repair`` says which defects of its streams are repaired.  ``total`` limits the time of responses that
+    pass through.  ``max_tokens`` maps patterns of its models to the most output tokens to ask for, if a
+    client of another dialect sets no limit.  ``text_calls`` says which of its models write calls into their
+    text, ``None`` for none.  ``breaker`` is its circuit breaker.  ``secrets`` are the proxy's secrets that
+    the upstream knows.  ``query_names`` are the query parameters that it gets with inference requests,
+    beside those that all upstreams get.
     """
 
     upstream: Upstream
@@ -64,11 +64,12 @@ class ServedUpstream:
     breaker: Breaker = field(default_factory=Breaker, compare=False)
 
     def policy(self, base: Policy) -> Policy:
-        """What of a caller's policy holds for requests that this upstream answers (rule T2)."""
+        """Return the part of a caller's policy that holds for requests that this upstream answers (rule
+        T2)."""
         return base if self.narrowing is None else base.intersect(self.narrowing)
 
     def model_name(self, model: str) -> str | None:
-        """What the upstream calls ``model``, or ``None`` where it does not serve it."""
+        """Return the upstream's name for ``model``, or ``None`` if it does not serve it."""
         if self.renamed is not None:
             return self.renamed.get(model)
         if self.models == ("*",):
@@ -76,12 +77,12 @@ class ServedUpstream:
         return model if any(fits(model, pattern) for pattern in self.models) else None
 
     def output_limit(self, model: str) -> int | None:
-        """The most output tokens to ask one of its models for where the client sets no bound; ``None`` where
-        nothing is set."""
+        """Return the most output tokens to ask one of its models for, if the client sets no limit; ``None``
+        for no limit."""
         return next((most for pattern, most in self.max_tokens if fits(model, pattern)), None)
 
     def shown_name(self, model: str) -> str | None:
-        """What a client calls the upstream's ``model``, or ``None`` where it is not served."""
+        """Return the client's name for the upstream's ``model``, or ``None`` if it is not served."""
         if self.renamed is not None:
             return next((name for name, target in self.renamed.items() if target == model), None)
         return model if any(fits(model, pattern) for pattern in self.models) else None
@@ -89,7 +90,8 @@ class ServedUpstream:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where one request goes.  ``wire`` is the wire in which it is asked, empty for the request's own."""
+    """The upstream for one request.  ``wire`` is the wire in which it is asked, empty for the request's
+    own."""
 
     served: ServedUpstream
     model: str
@@ -100,7 +102,7 @@ class Route:
 class Router:
     """The upstreams in the order of the configuration; those that serve a model are asked in that order.
 
-    ``models`` are lists of patterns, and a model is served only where it fits one of each list.
+    ``models`` are lists of patterns; a model is served only if it fits a pattern of each list.
     """
 
     def __init__(self, served: Sequence[ServedUpstream], models: Sequence[Sequence[str]] = ()) -> None:
@@ -109,13 +111,14 @@ class Router:
         self._known: dict[tuple[str, str, Sequence[str]], Sequence[Route]] = {}
 
     def narrowed(self, upstreams: frozenset[str] | None, models: Sequence[Sequence[str]]) -> "Router":
-        """The same for somebody who may use these upstreams (``None``: all) and these models."""
+        """Return a router for a caller who may use only these upstreams (``None``: all) and these models."""
         served = [s for s in self.served if upstreams is None or s.upstream.name in upstreams]
         return Router(served, (*self.models, *models))
 
     @property
     def default(self) -> ServedUpstream:
-        """Where goes what names no model; raises :class:`RequestError` (404) where there is none."""
+        """The upstream for requests that name no model; raises :class:`RequestError` (404) if there is
+        none."""
         if not self.served:
             raise RequestError(404, "No upstream is served here.", code="not_found")
         return self.served[0]
@@ -131,20 +134,20 @@ class Router:
         )
 
     def permits(self, model: str) -> bool:
-        """Whether a model may be served, by the name that clients use."""
+        """Return whether a model may be served, by the name that clients use."""
         return fits_all(model, self.models)
 
     def serves(self, model: str) -> bool:
-        """Whether any upstream serves a model, in whatever dialect, by the name that clients use."""
+        """Return whether any upstream serves a model, in any dialect, by the name that clients use."""
         return self.permits(model) and any(one.model_name(model) is not None for one in self.served)
 
     def routes(self, model: str, wire: str, others: tuple[str, ...] = (), tag: str = "") -> Sequence[Route]:
-        """Everyone who serves a model, the first choice first.
+        """Return the routes to all upstreams that serve a model, the first choice first.
 
-        An upstream is asked in ``wire`` where it speaks that, else in the first of ``others`` that it speaks;
-        upstreams of the latter kind come last.  ``tag`` belongs to ``wire``: with and without it, the name
-        stands for the same model, but upstreams of other dialects do not know the tag.
-        Raises :class:`RequestError` (404, as OpenAI does) for a model nobody serves, or not in this dialect.
+        An upstream is asked in ``wire`` if it speaks that, else in the first of ``others`` that it speaks.
+        Upstreams of the latter kind come last.  ``tag`` belongs to ``wire``: with and without it, the name
+        stands for the same model, but upstreams of other dialects do not know the tag.  Raise
+        :class:`RequestError` (404, as OpenAI does) if no upstream serves the model in this dialect.
         """
         # Chat and embeddings share a wire, but only chat may be asked in others.
         key = (model, wire, others)
@@ -160,7 +163,7 @@ class Router:
             )
             # Upstreams that speak the client's own dialect come first: their requests need no translation.
             found = tuple(sorted(routes, key=lambda route: route.wire != ""))
-            # Clients choose the names: a long one is not kept, and none is kept for ever.
+            # Clients choose the names: so a long name is not cached, and no name is cached for ever.
             if found and len(model) <= _MAX_KNOWN_CHARS:
                 if len(self._known) >= _MAX_KNOWN:
                     del self._known[next(iter(self._known))]
@@ -173,7 +176,7 @@ class Router:
         )
         raise RequestError(
             404,
-            f"No upstream serves the model {model[:100]!r} in this dialect: none of it has "
+            f"No upstream serves the model {model[:100]!r} in this dialect: no upstream of the model has "
             f'"{wire}" among its wires.'
             if elsewhere
             else f"The model {model[:100]!r} does not exist or is not served here.",
@@ -185,7 +188,8 @@ class Router:
         return not self.models or any(map(self.permits, names))
 
     def order(self) -> Sequence[tuple[str, Sequence[Route]]]:
-        """Each model, or pattern of models, that several upstreams serve, with these in their order."""
+        """Return each model, or pattern of models, that several upstreams serve, with their routes in
+        order."""
         names = dict.fromkeys(name for served in self.served for name in served.renamed or served.models)
         serving = [
             (
@@ -202,7 +206,7 @@ class Router:
 
 
 def _names(model: str, tag: str) -> Sequence[str]:
-    """What a model is called: as it was asked for, then with or without the tag that makes no difference."""
+    """Return the names of a model: as it was asked for, then with or without the tag."""
     if not tag:
         return (model,)
     if model.endswith(tag):
@@ -211,7 +215,10 @@ def _names(model: str, tag: str) -> Sequence[str]:
 
 
 def _served_name(served: ServedUpstream, names: Sequence[str], *, tagged: bool) -> str | None:
-    """What an upstream calls a model of these names; one that knows no tags is asked without first."""
+    """Return an upstream's name for a model with these names.
+
+    An upstream that knows no tags is tried without the tag first.
+    """
     ordered = names if tagged or len(names) == 1 else sorted(names, key=len)
     found = (name for one in ordered if (name := served.model_name(one)) is not None)
     return next(found, None)

@@ -1,1 +1,1 @@
-"""Runs that go on without their client, which can get their output later."""
+"""Runs that continue without their client, which can get their output later."""

@@ -1,4 +1,4 @@
-"""Streams of background responses to clients."""
+"""Send the event streams of background responses to clients."""
 
 from collections.abc import AsyncIterator
 from typing import Final
@@ -18,7 +18,8 @@ _HEAD: Final[Headers] = (
 
 
 async def send_events(client: ClientStream, events: AsyncIterator[bytes]) -> None:
-    """Send events as they come, and a keep-alive comment for each empty one.  Raises ``ConnectionError``."""
+    """Send each event as it arrives, and a keep-alive comment for each empty one.  Raises
+    ``ConnectionError``."""
     client.start(200, _HEAD)
     client.flush()
     async for event in events:

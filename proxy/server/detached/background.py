@@ -1,9 +1,9 @@
-"""Background responses: runs without a client, which any process can read, cancel and take over.
+"""Run background responses: runs without a client that any process can read, cancel and take over.
 
-The process that runs a response keeps the resource and its events in the record, as far as they have come
-(:mod:`proxy.server.detached.kept_attempts`); all processes read them there.  It runs the response as long as
-its lease lasts (:mod:`proxy.background_records`).  If the process dies, another one runs the request again
-or ends the response (:mod:`proxy.server.detached.take_over`).
+While a process runs a response, it keeps storing the resource and the events in the record
+(:mod:`proxy.server.detached.kept_attempts`).  All processes read them there.  A process may run the response
+as long as its lease lasts (:mod:`proxy.background_records`).  If it dies, another process runs the request
+again or ends the response (:mod:`proxy.server.detached.take_over`).
 """
 
 import asyncio
@@ -33,26 +33,28 @@ from proxy.wires.json.splice import join_object, members
 __all__ = ["PREFIX", "BackgroundRun", "BackgroundRuns", "BackgroundSettings"]
 
 Apart = Callable[[str, str], AbstractContextManager[None]]
-"""Makes the context to serve a run in that has no open request; takes the ids of the run and the model."""
+"""Returns the context manager in which to serve a run without an open request, from the ids of run and
+model."""
 
 PREFIX: Final = "resp_toolrelay_bg"
 """The prefix of the ids of background responses."""
 
 _KEEP_EVERY_S: Final = 0.25
 _GIVE_UP_S: Final = 5.0
-"""Seconds that a run may take to end after its time is over."""
+"""Seconds that a run may take to end after its time limit."""
 _END_AGAIN_S: Final = 1.0
 _END_WAIT_S: Final = 60.0
-"""Seconds for which the end of a response is tried to be put on record."""
+"""Seconds for which the process retries to store the end of a response."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackgroundSettings:
     """Limits of background responses.
 
-    One process runs at most ``total`` at a time, ``per_caller`` of them for one caller, each for ``time_s``
-    seconds.  A client that follows one gets a comment after ``keepalive_s`` seconds without an event.
-    ``keeps`` says whether the record keeps content; without it no response could be read later.
+    One process runs at most ``total`` responses at a time, and ``per_caller`` of them for one caller.  Each
+    may run for ``time_s`` seconds.  A client that follows a response gets a comment after ``keepalive_s``
+    seconds without an event.  ``keeps`` is true if the record keeps content; otherwise no response could be
+    read later.
     """
 
     per_caller: int = 8
@@ -66,8 +68,8 @@ class BackgroundSettings:
 class BackgroundRun:
     """An attempt of a background response that runs in this process.
 
-    ``repeats`` says that its request is kept, so that it can be run again.  ``lost`` says that the response
-    is another process's now, ``released`` that any process may have it.
+    ``repeats`` is true if the request is stored, so that it can be run again.  ``lost`` is true once another
+    process owns the response; ``released`` is true once any process may take it.
     """
 
     lease: Lease
@@ -91,7 +93,7 @@ class BackgroundRun:
 
     @property
     def is_here(self) -> bool:
-        """Whether this process has the last word on the response."""
+        """Whether this process still owns the response."""
         return not (self.lost or self.released)
 
 
@@ -110,25 +112,26 @@ class BackgroundRuns:
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.server")
 
     def takes(self, ask: Ask) -> bool:
-        """Whether the proxy runs a request: it offers server tools, or the upstream has another dialect."""
+        """Return whether the proxy makes a run for a request: it offers server tools, or translates
+        dialects."""
         return self._planner.takes_part(_foreground(ask))
 
     def here(self, response_id: str, caller: str) -> BackgroundRun | None:
-        """The caller's response that runs in this process, which has the last word on it."""
+        """Return the caller's response with this id, if this process runs and still owns it."""
         run = self._open.get((response_id, caller))
         return run if run is not None and run.is_here else None
 
     async def start(self, ask: Ask, request: StoredRequest) -> BackgroundRun:
-        """Start a response; ``request`` is what it is run again from.
+        """Start a response; ``request`` is the stored form, from which the response can be run again.
 
-        Raises :class:`~proxy.errors.RequestError`: 400 if it cannot run in the background, 429 over
-        a limit, 503 if it cannot be put on record.
+        Raises :class:`~proxy.errors.RequestError`: 400 if the request cannot run in the background, 429 over
+        a limit, 503 if the response cannot be stored.
         """
         caller = ask.identity.caller
         self._check(ask, caller)
         lease = Lease(f"{PREFIX}{uuid4().hex}", 1)
         record = BackgroundRecord(lease.response_id, caller, ask.identity.run_id, time.time())
-        self._starting.append(caller)  # Planning waits for the record; others may start meanwhile.
+        self._starting.append(caller)  # Planning awaits the record; others may start meanwhile.
         try:
             job = await self._planned(ask, lease, self.settings.time_s)
             try:
@@ -147,10 +150,10 @@ class BackgroundRuns:
         return self._run(lease, job, resource, not request.why_not)
 
     async def run_again(self, ask: Ask, claimed: BackgroundRecord, time_s: float, takes_over: str) -> None:
-        """Run a response that this process has claimed, for ``time_s`` seconds at most, in place of the run
-        ``takes_over``.
+        """Run a response that this process has claimed, for at most ``time_s`` seconds.
 
-        Raises :class:`~proxy.errors.RequestError` and :class:`~proxy.errors.StoreError` as planning does.
+        ``takes_over`` is the id of the run that it replaces.  Raises :class:`~proxy.errors.RequestError` and
+        :class:`~proxy.errors.StoreError` as planning does.
         """
         self._starting.append(claimed.caller)
         try:
@@ -161,7 +164,7 @@ class BackgroundRuns:
         self._run(claimed.lease, job, resource, repeats=True)
 
     def has_room(self, caller: str) -> bool:
-        """Whether the limits let this process run one more response of a caller."""
+        """Return whether the limits let this process run one more response for a caller."""
         callers = self._callers()
         return callers.count(caller) < self.settings.per_caller and len(callers) < self.settings.total
 
@@ -169,7 +172,7 @@ class BackgroundRuns:
         return [*(one for _, one in self._open), *self._starting]
 
     async def _planned(self, ask: Ask, lease: Lease, time_s: float, takes_over: str = "") -> Job:
-        """The job of an attempt, whose effects are those of its lease."""
+        """Plan the job of an attempt, and bind the job's effects to the lease."""
 
         async def before_end() -> None:
             await self._end_on_record(lease)
@@ -235,9 +238,10 @@ class BackgroundRuns:
             )
 
     async def _end_on_record(self, lease: Lease) -> None:
-        """End a response on record before its answer is kept: from then on no other process takes it over.
+        """End a response on record before its answer is stored, so that no other process takes it over.
 
-        Raises :class:`~proxy.errors.NotOnRecord` if it is another process's, or the record cannot be written.
+        Raises :class:`~proxy.errors.NotOnRecord` if another process owns it, or if the record cannot be
+        written.
         """
         until = time.monotonic() + _END_WAIT_S
         while True:
@@ -252,8 +256,8 @@ class BackgroundRuns:
         raise NotOnRecord("The response could not be stored, so it has no answer.")
 
     async def _attend(self, run: BackgroundRun, serve: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Put the output of a run on record as it comes; end the run if it is cancelled, or another
-        process's."""
+        """Store the output of a run as it arrives.  Cancel the run if it was cancelled or another process
+        owns it."""
         serving = asyncio.get_running_loop().create_task(serve())
         asked = time.monotonic()
         try:
@@ -275,7 +279,7 @@ class BackgroundRuns:
             await self._ended(run, serving)
 
     async def _look(self, run: BackgroundRun) -> None:
-        """Find out whether a run is cancelled, or another process's."""
+        """Look up whether a run was cancelled, or is now owned by another process."""
         try:
             record = await self._store.find_background(run.id, run.caller)
         except StoreError:
@@ -285,7 +289,7 @@ class BackgroundRuns:
             run.lost = record.attempt != run.lease.attempt
 
     async def _ended(self, run: BackgroundRun, serving: "asyncio.Task[None]") -> None:
-        """Put the end of an attempt on record: an answer, an error, or that another process may have it."""
+        """Store the end of an attempt: an answer, an error, or that another process may take the response."""
         error = None if serving.cancelled() else serving.exception()
         if run.cancelled:
             run.stream.cancel()
@@ -302,7 +306,7 @@ class BackgroundRuns:
         self._open.pop((run.id, run.caller), None)
 
     async def _stop(self, run: BackgroundRun) -> None:
-        """Hand a run over to another process, unless it has started an effect; else it has failed."""
+        """Release a run to other processes; fail it if it has started an effect or cannot be released."""
         try:
             run.released = run.repeats and await self._store.release_background(run.lease)
             effects = () if run.released else await self._store.started_effects(run.run_id)
@@ -315,11 +319,11 @@ class BackgroundRuns:
             run.stream.fail(after_effects(STOPPED, effects))
 
     async def _close(self, run: BackgroundRun) -> None:
-        """End the response on record, unless it is another process's."""
+        """End the response on record, unless another process owns it."""
         try:
             run.lost = run.lost or not await self._store.end_background(run.lease)
         except StoreError:
-            # Whoever finds this process dead ends the response.
+            # A process that finds this one dead will end the response.
             self._log.warning("background_run_not_ended", response=run.id, run_id=run.run_id)
         if run.lost:
             run.stream.log.end()
@@ -328,7 +332,7 @@ class BackgroundRuns:
             run.stream.finish()
 
     def _keep(self, run: BackgroundRun) -> None:
-        """Put what is new in a response on record."""
+        """Store the new events and the current state of a response."""
         if not run.dirty or run.lost:
             return
         run.dirty = False
@@ -341,13 +345,13 @@ class BackgroundRuns:
 
     @staticmethod
     def state(run: BackgroundRun) -> KeptState:
-        """How far a run of this process has come."""
+        """Return the progress of a run of this process."""
         stream = run.stream
         return KeptState(stream.resource, run.run_id, run.pieces, stream.log.full, stream.leading)
 
     async def drain(self, timeout_s: float) -> None:
-        """Wait ``timeout_s`` seconds for the responses to end; then hand the rest over to other processes, or
-        end them as failed."""
+        """Wait up to ``timeout_s`` seconds for the responses to end.  Release the rest to other processes, or
+        fail them."""
         tasks = {run.task for run in self._open.values() if run.task is not None}
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=timeout_s)
@@ -358,7 +362,7 @@ class BackgroundRuns:
 
 
 def _foreground(ask: Ask) -> Ask:
-    """The request as upstreams get it: an ordinary one that streams."""
+    """Return the request as upstreams get it: without ``background``, and with ``stream`` set to true."""
     parts = {key: value for key, value in members(ask.body.raw).items() if key != "background"}
     payload = {key: value for key, value in ask.body.payload.items() if key != "background"}
     return replace(ask, body=Body(join_object({**parts, "stream": b"true"}), {**payload, "stream": True}))

@@ -1,7 +1,7 @@
-"""Reading and cancelling background responses, in any process.
+"""Read and cancel background responses, whichever process runs them.
 
 A client never gets a mixture of two attempts.  A client that has seen nothing of an answer continues with the
-next attempt.  A client that has seen a part of an earlier attempt is told to start over.
+next attempt.  A client that has seen part of an earlier attempt gets an error that asks it to start over.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ __all__ = ["BackgroundReader"]
 
 _POLL_S: Final = 0.2
 _SILENT_S: Final = 5.0
-"""Seconds in which any process puts the end of a response on record."""
+"""Seconds in which any process stores the end of a response."""
 _CANCELLED_S: Final = 3.0
-"""Seconds that a cancellation waits for the process with the run."""
+"""Seconds that a cancellation waits for the process that runs the response."""
 _LEADING: Final = tuple(f"event: {kind}\n".encode() for kind in LEADING)
 
 
@@ -35,14 +35,15 @@ class BackgroundReader:
     """Reads the background responses of all processes.  One per process."""
 
     def __init__(self, runs: BackgroundRuns, store: Store, settle: Callable[[], Awaitable[None]]) -> None:
-        """``settle`` ends or takes over responses that no process runs."""
+        """Create the reader.  ``settle`` ends or takes over the responses that no process runs."""
         self._runs = runs
         self._store = store
         self._kept = KeptAttempts(store)
         self._settle = settle
 
     async def resource(self, response_id: str, caller: str) -> dict[str, Any] | None:
-        """A background response of the caller as JSON values; ``None`` if the record has none with this id.
+        """Return a background response of the caller as JSON values, or ``None`` if the record has none with
+        this id.
 
         Raises :class:`~proxy.errors.StoreError` if the record cannot be read.
         """
@@ -53,7 +54,7 @@ class BackgroundReader:
             return None
         resource = state.resource
         if resource["status"] in ("completed", "incomplete"):
-            # The client may have deleted it since.
+            # The client may have deleted it meanwhile.
             kept = await self._store.find_response(response_id, caller)
             return None if kept is None else resource
         return resource
@@ -65,12 +66,12 @@ class BackgroundReader:
         return None if record is None else await self._state_of(record)
 
     async def _state_of(self, record: BackgroundRecord) -> KeptState | None:
-        """How far the last attempt of a response has come."""
+        """Return the progress of the last attempt of a response."""
         state = await self._kept.state(record.lease, record.caller)
         if state is None:
             if record.state is BackgroundState.ENDED or record.attempt == 1:
                 return None
-            # Its process has claimed it, and put nothing else on record yet.
+            # A process has claimed it, and stored nothing else yet.
             before = await self._kept.state(Lease(record.id, record.attempt - 1), record.caller)
             if before is None:
                 return None
@@ -81,7 +82,7 @@ class BackgroundReader:
         return state
 
     async def _ended_unseen(self, record: BackgroundRecord, resource: dict[str, Any]) -> dict[str, Any]:
-        """The resource of a response whose process died while it put the end on record."""
+        """Return the resource of a response whose process died while it stored the end."""
         found = await self._store.find_response(record.id, record.caller)
         if found is not None:
             answer: dict[str, Any] = orjson.loads(found.response)
@@ -90,7 +91,8 @@ class BackgroundReader:
         return resource | {"status": "failed", "error": after_effects(DIED, effects)}
 
     async def cancel(self, response_id: str, caller: str) -> dict[str, Any] | None:
-        """Cancel a response, whichever process runs it, and return it.  ``None`` if there is none.
+        """Cancel a response, whichever process runs it, and return its resource, or ``None`` if it does not
+        exist.
 
         Raises :class:`~proxy.errors.StoreError` if the record cannot be read or written.
         """
@@ -104,7 +106,7 @@ class BackgroundReader:
         state = await self._state(response_id, caller)
         if state is None or state.resource["status"] in ENDED:
             return None if state is None else state.resource
-        # The process that runs it looks for this; one that nobody runs is ended here.
+        # The process that runs it polls for this mark.  If no process runs it, it is ended here.
         await self._store.cancel_background(response_id, caller)
         await self._settle()
         until = time.monotonic() + _CANCELLED_S
@@ -114,8 +116,10 @@ class BackgroundReader:
         return None if state is None else state.resource
 
     async def check_streamable(self, response_id: str, caller: str, after: int) -> None:
-        """Raise :class:`~proxy.errors.RequestError` (400) if the events after a number cannot be given: they
-        are too many to be kept, or the client has events of an earlier attempt."""
+        """Raise :class:`~proxy.errors.RequestError` (400) if the events after a number cannot be streamed.
+
+        Either there were too many to keep, or the client has events of an earlier attempt.
+        """
         state = await self._state(response_id, caller)
         if state is None or state.full:
             raise RequestError(
@@ -128,17 +132,19 @@ class BackgroundReader:
             raise _restarted()
 
     async def _goes_on(self, record: BackgroundRecord, seen: int) -> bool:
-        """Whether a client that has seen the events up to a number goes on with the last attempt's."""
+        """Return whether a client that has seen the events up to ``seen`` can continue with the last
+        attempt."""
         if seen < 0 or attempt_of(seen) >= record.attempt:
             return True
         earlier = await self._kept.state(Lease(record.id, attempt_of(seen)), record.caller)
         return earlier is not None and seen < first_number(attempt_of(seen)) + earlier.leading
 
     async def events(self, response_id: str, caller: str, after: int) -> AsyncIterator[bytes]:
-        """The events of a response with numbers above ``after``, until it ends.
+        """Yield the events of a response with numbers above ``after``, until it ends.
 
-        Yields empty bytes after ``keepalive_s`` seconds without an event.  If another attempt begins, events
-        of an answer that were given are void, and an error event says so at the end.
+        Yields empty bytes after ``keepalive_s`` seconds without an event.  If another attempt begins after a
+        part of the answer was sent, those events are void; the stream then ends with an error event that says
+        so.
         """
         seen = after
         if (run := self._runs.here(response_id, caller)) is not None:
@@ -151,7 +157,7 @@ class BackgroundReader:
             yield event
 
     async def _events_here(self, run: BackgroundRun, after: int) -> AsyncIterator[tuple[int, bytes]]:
-        """The events of a run of this process with their numbers, those of comments being -1."""
+        """Yield the events of a run of this process with their numbers; a keep-alive has the number -1."""
         log, place, silence_s = run.stream.log, 0, self._runs.settings.keepalive_s
         after, leads = _beginning(after, run.lease.attempt)
         while True:
@@ -167,7 +173,7 @@ class BackgroundReader:
                 yield -1, b""
 
     async def _events_on_record(self, response_id: str, caller: str, seen: int) -> AsyncIterator[bytes]:
-        """The same as far as they are on record, from whatever process."""
+        """Yield the events of a response as they appear on record, whichever process runs it."""
         attempt, piece, leads, told = 0, 0, False, time.monotonic()
         while (record := await self._store.find_background(response_id, caller)) is not None:
             if record.attempt != attempt:
@@ -198,12 +204,14 @@ class BackgroundReader:
 
 
 def _restarted() -> RequestError:
-    """The events that a client has are void."""
+    """Return the error for a client whose events are void."""
     return RequestError(400, RESTARTED, param="starting_after", code="response_restarted")
 
 
 def _beginning(seen: int, attempt: int) -> tuple[int, bool]:
-    """From which number on a client is given an attempt's events, and whether less those that say nothing of
-    the answer: it has seen these of an earlier attempt."""
+    """Return the number after which a client's events begin, and whether to skip the leading events.
+
+    The client skips them if it has seen those of an earlier attempt; they contain nothing of the answer.
+    """
     leads = seen >= 0 and attempt_of(seen) < attempt
     return (first_number(attempt) - 1 if leads else seen), leads

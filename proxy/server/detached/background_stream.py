@@ -1,4 +1,4 @@
-"""The output of a background response: collects its resource and its events.
+"""Collect the output of a background response: its resource and its events.
 
 Source: OpenAI's guide "Background mode": events have a ``sequence_number``, and the resource has
 ``background: true`` and a status that is ``queued`` at first.
@@ -22,18 +22,18 @@ ENDED: Final = frozenset({"completed", "failed", "incomplete", "cancelled"})
 """The statuses of a response that has ended."""
 
 LEADING: Final = ("response.created", "response.queued", "response.in_progress")
-"""The events that say nothing of the answer; a stream begins with some of them."""
+"""The events that contain nothing of the answer; a stream begins with some of them."""
 
 _MAX_BODY_BYTES: Final = 1 << 20
 _BROKEN: Final = {"code": "server_error", "message": "The response ended before it was finished."}
 
 
 class BackgroundStream:
-    """A :class:`~proxy.relay.base.ClientStream` for a client that may not be there.
+    """A :class:`~proxy.relay.base.ClientStream` without a client: it collects the response.
 
-    ``resource`` is the response so far, under an ``id`` of the proxy's own.  ``changed`` is called when there
-    is something new to put on record.  Events are numbered from ``first_number`` on; the first ``leading`` of
-    them say nothing of the answer.
+    ``resource`` is the response so far, with an ``id`` that the proxy made.  ``changed`` is called when there
+    is something new to store.  Event numbers begin at ``first_number``; the first ``leading`` events contain
+    nothing of the answer.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class BackgroundStream:
         self._secrets = secrets
 
     def set_header(self, name: str, value: str) -> None:
-        """Do nothing: the record has what these headers say."""
+        """Do nothing: the record already holds what these headers contain."""
 
     def start(self, status: int, headers: Headers) -> None:
         self.started = True
@@ -117,14 +117,15 @@ class BackgroundStream:
             self._changed()
 
     def release(self) -> None:
-        """Begin from nothing again, in another process: what there is so far is void."""
+        """Reset the response, so that another process can run it from the start; discard the output so
+        far."""
         if not self.ended:
             self.resource |= {"status": "queued", "output": [], "usage": None}
             self.log.end()
             self._changed()
 
     def _tell(self, kind: str) -> None:
-        """Add the last event."""
+        """Add the last event, of type ``kind``."""
         event = {"type": kind, "sequence_number": self._next, "response": self.resource}
         self.log.put(self._next, encode_event(orjson.dumps(event), kind.encode()))
         self.log.end()
@@ -144,7 +145,7 @@ class BackgroundStream:
             self._output.append(payload.get("item"))
             self.resource["output"] = [*self._output]
         if isinstance(response := payload.get("response"), dict):
-            # The client got the proxy's id before there was one from the upstream.
+            # The client got the proxy's id before the upstream sent its own.
             self.resource = {**response, "id": self.resource["id"], "background": True}
             if not self.ended:
                 self.resource |= {"status": "in_progress", "output": [*self._output]}
@@ -164,7 +165,7 @@ class BackgroundStream:
 
 
 def _error_in(body: bytes) -> Any:
-    """The error in a body that is not a stream; ``None`` if it has none."""
+    """Return the error in a body that is not a stream, or ``None`` if there is none."""
     try:
         said = orjson.loads(body)
     except orjson.JSONDecodeError:

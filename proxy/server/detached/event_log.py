@@ -1,4 +1,4 @@
-"""The events of a background response, kept in memory for clients that follow it."""
+"""Keep the events of a background response in memory for clients that follow it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,13 +7,13 @@ from typing import Final
 __all__ = ["MAX_LOG_BYTES", "EventLog"]
 
 MAX_LOG_BYTES: Final = 16 << 20
-"""The most bytes of events to keep per response; a longer one can be polled, but not streamed again."""
+"""The largest number of bytes of events to keep per response.  Clients can only poll a longer response."""
 
 
 class EventLog:
-    """Events as bytes, with their sequence numbers.  Belongs to one event loop.
+    """The events of one response as bytes, with their sequence numbers.  Belongs to one event loop.
 
-    ``full`` says that they took more than ``max_bytes``; from then on the log keeps none.
+    ``full`` is true once the events take more than ``max_bytes``.  From then on, the log keeps no events.
     """
 
     def __init__(self, max_bytes: int = MAX_LOG_BYTES) -> None:
@@ -25,7 +25,7 @@ class EventLog:
         self.full = False
 
     def put(self, number: int, event: bytes) -> None:
-        """Add an event, and wake those that wait for it."""
+        """Add an event, and wake all tasks that wait for it."""
         if self.full:
             return
         self._size += len(event)
@@ -37,16 +37,17 @@ class EventLog:
         self._wake()
 
     def end(self) -> None:
-        """Say that no more events will come."""
+        """Mark the log as complete: no more events follow."""
         self.ended = True
         self._wake()
 
     def since(self, place: int) -> Sequence[tuple[int, bytes]]:
-        """The events from the position ``place`` on."""
+        """Return the events from index ``place`` on."""
         return self.events[place:]
 
     async def wait(self, place: int, at_most_s: float) -> None:
-        """Wait for an event at the position ``place`` or the end, for at most ``at_most_s`` seconds."""
+        """Wait until there is an event at index ``place`` or the log ends, for at most ``at_most_s``
+        seconds."""
         if len(self.events) > place or self.ended or self.full:
             return
         waiter = asyncio.get_running_loop().create_future()

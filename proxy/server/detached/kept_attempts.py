@@ -1,8 +1,8 @@
-"""What background responses leave on record while they run, apart for each attempt.
+"""Store the state and the events of background responses while they run, separately for each attempt.
 
-An attempt keeps its resource as it is now, and its events in pieces.  Its events are numbered from a number
-that no earlier attempt can have reached: so the number of an event says which attempt it belongs to, also
-where the process died before the event was on record.
+An attempt stores its current resource, and its events in pieces.  Each attempt has its own range of event
+numbers, so the number of an event tells its attempt.  This holds even if the process died before it stored
+the event.
 """
 
 import time
@@ -19,27 +19,28 @@ from proxy.store.base import Store
 __all__ = ["LAST_NUMBER", "KeptAttempts", "KeptState", "attempt_of", "first_number"]
 
 _NUMBERS: Final = 1_000_000
-"""Event numbers of one attempt: more than events fit into its log."""
+"""The size of one attempt's range of event numbers; its log holds fewer events than this."""
 LAST_NUMBER: Final = _NUMBERS - 1
-"""What the last event of an attempt that another process has ended has above its first number."""
+"""The offset of the last event from the attempt's first number, if another process ended the attempt."""
 
 
 def first_number(attempt: int) -> int:
-    """The number of the first event of an attempt."""
+    """Return the number of the first event of an attempt."""
     return (attempt - 1) * _NUMBERS
 
 
 def attempt_of(number: int) -> int:
-    """The attempt that the event with this number belongs to."""
+    """Return the attempt that an event number belongs to."""
     return number // _NUMBERS + 1
 
 
 @dataclass(frozen=True, slots=True)
 class KeptState:
-    """How far an attempt has come: its resource, the number of its pieces of events, and the number of events
-    that it began with which say nothing of the answer.  ``full``: its events took too much room.
+    """The progress of an attempt.
 
-    ``run_id`` is its run.
+    ``resource`` is the response so far, and ``run_id`` the run of the attempt.  ``pieces`` counts the stored
+    pieces of events.  ``full`` is true if the events took too much space.  ``leading`` counts the first
+    events that contain nothing of the answer.
     """
 
     resource: dict[str, Any]
@@ -50,13 +51,13 @@ class KeptState:
 
 
 class KeptAttempts:
-    """Reads and writes what attempts keep."""
+    """Reads and writes the stored states and events of attempts."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def put_state(self, lease: Lease, caller: str, state: KeptState) -> None:
-        """Queue a state in place of the attempt's earlier one."""
+        """Queue a state for storing; it replaces the attempt's earlier state."""
         kept = {
             "resource": state.resource,
             "run": state.run_id,
@@ -69,7 +70,7 @@ class KeptAttempts:
     def put_events(
         self, lease: Lease, caller: str, run_id: str, piece: int, events: Sequence[tuple[int, bytes]]
     ) -> None:
-        """Queue a piece of events."""
+        """Queue a piece of events for storing."""
         said = [[number, event.decode("utf-8", "replace")] for number, event in events]
         self._put(lease, str(piece), caller, run_id, said)
 
@@ -79,7 +80,7 @@ class KeptAttempts:
         self._store.put_result(kept)
 
     async def state(self, lease: Lease, caller: str) -> KeptState | None:
-        """The state of an attempt; raises :class:`~proxy.errors.StoreError`."""
+        """Return the stored state of an attempt, or ``None``; raises :class:`~proxy.errors.StoreError`."""
         found = await self._store.find_result(_key(lease, "state"), caller)
         if found is None:
             return None
@@ -87,7 +88,7 @@ class KeptAttempts:
         return KeptState(kept["resource"], kept["run"], kept["pieces"], kept["full"], kept.get("leading", 0))
 
     async def events(self, lease: Lease, caller: str, piece: int) -> Iterator[tuple[int, bytes]] | None:
-        """A piece of events; ``None`` while it is not on record.  Raises StoreError."""
+        """Return a piece of events, or ``None`` while it is not on record.  Raises StoreError."""
         found = await self._store.find_result(_key(lease, str(piece)), caller)
         if found is None:
             return None

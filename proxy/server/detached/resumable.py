@@ -1,4 +1,4 @@
-"""Streams that can be resumed: a run outlives its client for a while, and the client can come back.
+"""Resume streams: a run continues for a while without its client, and the client can come back.
 
 This process keeps the bytes that a run sends.  A client that sends the request again with the run's id gets
 these bytes, and then the rest of the stream.
@@ -25,35 +25,37 @@ __all__ = ["RESUME", "ResumableRuns", "not_resumable", "resume_of", "same_reques
 _RESUME: Final = istr(RESUME)
 _MAX_BYTES: Final = 8 << 20
 _MAX_TOTAL: Final = 64 << 20
-"""The most bytes to keep of one run and of all runs of this process; a longer run cannot be resumed."""
+"""The largest number of bytes to keep of one run, and of all runs of this process; a larger run cannot be
+resumed."""
 
 
 def resume_of(head: Head) -> str:
-    """The value of the header: ``on``, the id of the run to resume, or an empty string."""
+    """Return the value of the resume header: ``on``, the id of the run to resume, or an empty string."""
     return head.sole(_RESUME) or ""
 
 
 def same_request(path: str, body: bytes) -> bytes:
-    """A digest that is equal for equal requests."""
+    """Return a SHA-256 digest of a request, to compare requests with."""
     return hashlib.sha256(path.encode() + b"\0" + body).digest()
 
 
 def not_resumable(status: int, message: str) -> RequestError:
-    """The refusal of a request that names a run to resume."""
+    """Return the error for a request whose run cannot be resumed."""
     return RequestError(status, message, param=RESUME, code="run_not_resumable")
 
 
 class _Room:
-    """The bytes that all runs of this process keep together."""
+    """The number of bytes that all runs of this process keep together."""
 
     def __init__(self) -> None:
         self.used = 0
 
 
 class _KeptStream:
-    """A :class:`~proxy.relay.base.ClientStream` that keeps what it sends, with or without a client.
+    """A :class:`~proxy.relay.base.ClientStream` that keeps the bytes it sends, with or without a client.
 
-    ``lost`` says that there was too much to keep: the run then ends when its client leaves, like any other.
+    ``lost`` is true once there were too many bytes to keep.  The run then ends when its client leaves, like
+    any other run.
     """
 
     def __init__(self, room: _Room) -> None:
@@ -65,7 +67,7 @@ class _KeptStream:
         self._size = 0
         self.client: ClientStream | None = None
         self._catching_up: ClientStream | None = None
-        """The newest client, while it receives the bytes that were sent before it came."""
+        """The newest client, while it receives the bytes that were sent before it connected."""
         self.cut_off = False
         self.lost = False
         self.ended = self.broken = False
@@ -149,7 +151,7 @@ class _KeptStream:
             self.forget()
 
     def forget(self) -> None:
-        """Drop what was kept; the run can no longer be resumed."""
+        """Drop the kept bytes; the run can no longer be resumed."""
         self.lost = True
         self._room.used -= self._size
         self._size = 0
@@ -162,10 +164,10 @@ class _KeptStream:
             raise ConnectionResetError("the client has gone, and the run was too long to be resumed")
 
     async def replay(self, client: ClientStream) -> None:
-        """Send a client everything so far, and the rest as it comes.
+        """Send a client all bytes so far, and then connect it to the rest of the stream.
 
-        A run has one client at a time, the newest.  The connection of the client before it may be dead, and
-        is closed.  Raises ``ConnectionError`` if the client leaves, if a newer client comes, or if the run
+        A run has one client at a time, the newest.  The connection of the previous client may be dead, so it
+        is closed.  Raises ``ConnectionError`` if the client leaves, if a newer client connects, or if the run
         becomes too long to be resumed.
         """
         for before in (self.client, self._catching_up):
@@ -186,7 +188,7 @@ class _KeptStream:
             self.client = client
 
     async def _catch_up(self, client: ClientStream) -> None:
-        """Send a client the bytes that were kept; raises as :meth:`replay` does."""
+        """Send a client the kept bytes; raises as :meth:`replay` does."""
         client.blank_out(self._secrets)
         for name, value in self._told.items():
             client.set_header(name, value)
@@ -202,7 +204,7 @@ class _KeptStream:
             if self._catching_up is not client:
                 raise ConnectionResetError("another connection has resumed the run")
             if self.lost:
-                # The dropped bytes are gone, and a stream with a gap would look complete.
+                # Without the dropped bytes the stream has a gap, and would look complete.
                 client.abort()
                 raise ConnectionResetError("the run was too long to be resumed")
 
@@ -222,7 +224,8 @@ class ResumableRuns:
     """The runs of this process that can be resumed.  One per process."""
 
     def __init__(self, keep_s: float) -> None:
-        """``keep_s``: for how many seconds a run goes on without a client, and is kept after its end."""
+        """Create the registry.  ``keep_s``: seconds that a run continues without a client, and is kept after
+        its end."""
         self._keep_s = keep_s
         self._room = _Room()
         self._runs: dict[str, _Run] = {}
@@ -246,7 +249,8 @@ class ResumableRuns:
     ) -> None:
         """Serve a run to its client, which may leave and come back.
 
-        Raises what ``work`` raises, and ``ConnectionError`` if another connection has taken over the run.
+        Raises what ``work`` raises, and ``ConnectionError`` if the client has left or another connection took
+        over the run.
         """
         stream = _KeptStream(self._room)
         stream.client = client
@@ -256,7 +260,7 @@ class ResumableRuns:
         await self._accompany(run_id, run, client)
 
     def has(self, run_id: str, caller: str) -> bool:
-        """Whether this process has a run of the caller that can be resumed."""
+        """Return whether this process has this run of the caller, and it can be resumed."""
         return self._of(run_id, caller) is not None
 
     def _of(self, run_id: str, caller: str) -> _Run | None:
@@ -264,10 +268,10 @@ class ResumableRuns:
         return None if run is None or run.caller != caller or run.stream.lost else run
 
     async def resume(self, run_id: str, caller: str, request: bytes, client: ClientStream) -> None:
-        """Send a client a run from its first byte to its end.
+        """Send a client the bytes of a run from the first to the last.
 
         Raises :class:`~proxy.errors.RequestError`: 404 if this process has no such run of the caller, 400 if
-        the request is not the one of the run.
+        the request is not the one that started the run.
         """
         run = self._of(run_id, caller)
         if run is None:
@@ -286,24 +290,24 @@ class ResumableRuns:
             run.timer = None
         try:
             await run.stream.replay(client)
-        except BaseException:  # A client that leaves during the replay leaves the run without one.
+        except BaseException:  # The client left during the replay: the run has none now.
             self._leave(run_id, run)
             raise
         if not run.stream.ended:
             await self._accompany(run_id, run, client)
 
     async def _accompany(self, run_id: str, run: _Run, client: ClientStream) -> None:
-        """Wait for the end of a run on behalf of one of its clients."""
+        """Wait until a run ends, on behalf of one of its clients."""
         try:
             await asyncio.wait({run.task})
         except asyncio.CancelledError:
             if not client.cut_off:
                 if run.stream.client is client:
                     run.stream.client = None
-                # The run may have found the closed connection first, and have let go of it.
+                # The run may have noticed the closed connection first, and dropped the client.
                 self._leave(run_id, run)
                 raise
-            # The server stops: the run tells its client so.
+            # The server stops: the run sends its client an error.
             run.stream.cut_off = True
             run.task.cancel()
             await asyncio.wait({run.task})
@@ -315,7 +319,7 @@ class ResumableRuns:
             raise ConnectionResetError("the client has left its run")
 
     def _leave(self, run_id: str, run: _Run) -> None:
-        """Let a run without a client end after ``keep_s`` seconds, unless one comes back."""
+        """End a run without a client after ``keep_s`` seconds, unless a client comes back."""
         if run.task.done() or not run.stream.alone:
             return
         if run.stream.lost:
@@ -326,7 +330,7 @@ class ResumableRuns:
         run.timer = asyncio.get_running_loop().call_later(self._keep_s, run.task.cancel)
 
     def _expire(self, run_id: str, run: _Run) -> None:
-        """Keep a run that has ended for ``keep_s`` seconds; drop it at once if its stream is incomplete."""
+        """Keep an ended run for ``keep_s`` seconds, but drop it at once if its stream is incomplete."""
         if run.timer is not None:
             run.timer.cancel()
         if not run.stream.ended:
@@ -339,7 +343,7 @@ class ResumableRuns:
             run.stream.forget()
 
     async def drain(self, timeout_s: float) -> None:
-        """End the runs that still go on, and drop all."""
+        """Cancel the runs that have not ended, and drop all runs."""
         alone = [run.task for run in self._runs.values() if not run.task.done()]
         for task in alone:
             task.cancel()

@@ -1,4 +1,4 @@
-"""The two kinds of runs that go on without their client."""
+"""Group the two kinds of runs that continue without their client."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,8 @@ __all__ = ["DetachedRuns"]
 
 @dataclass(frozen=True, slots=True)
 class DetachedRuns:
-    """Background responses, and streams that can be resumed; ``tickets`` find the callers of the former."""
+    """The background responses and the resumable streams; ``tickets`` find the callers of background
+    responses."""
 
     background: BackgroundRuns
     reader: BackgroundReader

@@ -1,8 +1,8 @@
-"""Streams to resume whose run another worker of the port has: that worker sends them, over its own socket.
+"""Resume streams whose run belongs to another worker of the port: that worker sends them over its own socket.
 
-Only the worker with the run decides: who may resume it, who gets it, and when it ends.  The worker that the
-client has reached passes on what the other one sends, as it would send it to a client of its own.  Workers
-are processes of one user on one machine; a socket is in a folder that nobody else can enter.
+Only the worker that has the run decides who may resume it, which client receives it, and when it ends.  The
+worker that the client reached passes the bytes on.  Workers are processes of one user on one machine, and the
+folder of a socket is closed to other users.
 """
 
 import asyncio
@@ -28,19 +28,20 @@ from proxy.server.peers import Peers
 __all__ = ["SharedResumableRuns"]
 
 _SOCKETS: Final = "resumable_runs"
-"""The name under which workers tell where they send runs; empty while they have had none."""
+"""The name under which workers publish the path of their socket; it is empty before a worker's first run."""
 _PREFIX: Final = "toolrelay-runs-"
 _SOCKET: Final = "runs.sock"
 _ASK_S: Final = 5.0
-"""Seconds in which another worker says what it is asked for."""
+"""Seconds in which another worker must send its request after it has connected."""
 _MOST_UNREAD: Final = 256 << 10
-"""Bytes on their way to another worker; past it the run waits, as for a client that does not read."""
+"""Bytes that another worker has not yet read; above this, the run waits, as for a client that does not
+read."""
 _MOST_NAME: Final = 1000
-"""Bytes of the id of a run and its caller as JSON."""
+"""The most bytes of a run's id and its caller as JSON."""
 
 
 class _OtherWorker:
-    """A :class:`~proxy.relay.base.ClientStream` to a client of another worker."""
+    """A :class:`~proxy.relay.base.ClientStream` to the client of another worker."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -84,7 +85,7 @@ class _OtherWorker:
             await wait
 
     def before_finish(self) -> None:
-        """Do nothing: the other worker knows what its client is to wait for."""
+        """Do nothing: the other worker does its client's waiting."""
 
     def finish(self) -> None:
         self._send("finish")
@@ -100,7 +101,7 @@ class SharedResumableRuns:
     """The resumable runs of all workers of a port.  One per process."""
 
     def __init__(self, here: ResumableRuns, peers: Peers) -> None:
-        """``here`` are those of this process."""
+        """Create the registry.  ``here`` holds the runs of this process."""
         self._here = here
         self._peers = peers
         self._folder: Path | None = None
@@ -130,7 +131,7 @@ class SharedResumableRuns:
         await self._here.serve(run_id, caller, request, client, work)
 
     async def resume(self, run_id: str, caller: str, request: bytes, client: ClientStream) -> None:
-        """Send a client a run of any worker from its first byte to its end.
+        """Send a client the bytes of a run of any worker, from the first to the last.
 
         Raises what :meth:`ResumableRuns.resume` raises.
         """
@@ -145,7 +146,7 @@ class SharedResumableRuns:
     async def _fetch(
         self, address: bytes, run_id: str, caller: str, request: bytes, client: ClientStream
     ) -> bool:
-        """Pass a run of another worker on to a client; ``False`` where that worker has no such run.
+        """Pass a run of another worker on to a client; return ``False`` if that worker has no such run.
 
         Raises what :meth:`ResumableRuns.resume` raises.
         """
@@ -162,7 +163,7 @@ class SharedResumableRuns:
             channel.close()
 
     async def _open(self) -> None:
-        """Let the other workers fetch the runs of this one, from its first run on."""
+        """Open the socket on which other workers fetch runs, unless it is open or has failed."""
         async with self._opening:
             if self._server is not None or self._failed:
                 return
@@ -174,7 +175,7 @@ class SharedResumableRuns:
                 self._log.warning("resumable_runs_not_shared", reason=str(fault))
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Send another worker the run that it asks for."""
+        """Serve one connection of another worker: send it the run that it asks for."""
         channel = Channel(reader, writer)
         if (own := asyncio.current_task()) is not None:
             self._answering.add(own)
@@ -199,7 +200,7 @@ class SharedResumableRuns:
         self._sending[sending] = other
         try:
             await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
-            # Whoever asked says nothing more: its client has left.
+            # The other worker sends nothing more, so `gone` means that its client has left.
             sending.cancel()
             await asyncio.wait({sending})
         finally:
@@ -214,7 +215,7 @@ class SharedResumableRuns:
         await channel.flush()
 
     async def drain(self, timeout_s: float) -> None:
-        """Stop sending runs to other workers, whose clients are told of the end; and end the runs."""
+        """Stop sending runs to other workers, whose clients get an error, and end this process's runs."""
         if self._server is not None:
             self._server.close()
         for sending, other in self._sending.items():
@@ -230,7 +231,7 @@ class SharedResumableRuns:
 
 
 def _can_be_asked_for(run_id: str, caller: str) -> bool:
-    """Whether a message can hold what a client named; it may be long, or bytes that are no UTF-8."""
+    """Return whether a message can hold the id and the caller; an id may be too long or not UTF-8."""
     try:
         return len(orjson.dumps([run_id, caller])) <= _MOST_NAME
     except orjson.JSONEncodeError:
@@ -238,15 +239,16 @@ def _can_be_asked_for(run_id: str, caller: str) -> bool:
 
 
 async def _until_gone(channel: Channel) -> None:
-    """Wait until the other worker leaves; it has said all that it had to say."""
+    """Wait until the other worker closes the connection; it sends no more messages."""
     with contextlib.suppress(ChannelBroken):
         await channel.receive()
 
 
 async def _pass_on(channel: Channel, client: ClientStream) -> bool:
-    """Send a client what another worker sends; ``False`` where that has no such run, or began no answer.
+    """Pass on to a client what another worker sends.
 
-    Raises :class:`~proxy.errors.RequestError` where it refuses the request, and ``ConnectionError``.
+    Returns ``False`` if that worker has no such run, or left before the response began.  Raises
+    :class:`~proxy.errors.RequestError` if that worker refuses the request, and ``ConnectionError``.
     """
     while (message := await channel.receive()) is not None:
         header, body = message

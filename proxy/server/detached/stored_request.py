@@ -1,7 +1,7 @@
-"""A background request as it is kept, so that another process can run it again without its client.
+"""Store a background request, so that another process can run it again without its client.
 
-No secret is in it: of the client's credential there is only what finds the caller again, and the headers
-are those that upstreams may see.
+A stored request contains no secret.  A ticket replaces the client's credential, and the only headers are
+those that upstreams may see.
 """
 
 from collections.abc import Mapping
@@ -21,16 +21,16 @@ __all__ = ["StoredRequest", "read_request", "stored_request"]
 
 _MAX_BYTES: Final = 4 << 20
 _RUN_UPSTREAM: Final = frozenset({"code_interpreter", "computer_use_preview", "mcp", "shell"})
-"""Types of tools that an upstream may run by itself, with effects that the record does not show."""
+"""Types of tools that an upstream may run on its own, with effects that the record does not show."""
 
 
 @value_class
 class StoredRequest:
-    """What a request asked for, and who asked.
+    """A background request and its caller.
 
-    ``body`` is what the client sent.  ``ticket`` finds the caller again
-    (:class:`~proxy.server.auth.tickets.Tickets`).  ``why_not`` says why the request cannot be run again; all
-    else is empty then.
+    ``body`` holds the bytes that the client sent.  ``ticket`` finds the caller again
+    (:class:`~proxy.server.auth.tickets.Tickets`).  ``why_not`` is the reason why the request cannot be run
+    again; if it is set, all other fields are empty.
     """
 
     why_not: str = ""
@@ -49,7 +49,7 @@ class StoredRequest:
     asks_by_call: bool = False
 
     def written(self) -> bytes:
-        """As JSON in UTF-8."""
+        """Return the request as JSON in UTF-8; raises ``TypeError`` or ``ValueError`` if it is not text."""
         if self.why_not:
             return orjson.dumps({"why_not": self.why_not})
         wanted = None if self.wanted is None else [self.wanted.every, self.wanted.names, self.wanted.param]
@@ -73,7 +73,7 @@ class StoredRequest:
 
 
 def stored_request(ask: Ask, ticket: Mapping[str, Any] | None) -> StoredRequest:
-    """A request as it is kept; ``ticket`` is ``None`` if its caller cannot be found again."""
+    """Return the stored form of a request; ``ticket`` is ``None`` if its caller cannot be found again."""
     identity, options = ask.identity, ask.options
     why_not = _why_not(ask, ticket)
     if why_not:
@@ -95,13 +95,13 @@ def stored_request(ask: Ask, ticket: Mapping[str, Any] | None) -> StoredRequest:
     )
     try:
         request.written()
-    except (TypeError, ValueError):  # A header that is no Unicode.
+    except (TypeError, ValueError):  # A header is not Unicode.
         return StoredRequest("its headers are not text")
     return request
 
 
 def _why_not(ask: Ask, ticket: Mapping[str, Any] | None) -> str:
-    """Why a request cannot be run again; empty if it can."""
+    """Return why a request cannot be run again, or an empty string if it can."""
     payload = ask.body.payload
     if ticket is None:
         return "it came with a credential that the server does not keep"
@@ -118,7 +118,8 @@ def _why_not(ask: Ask, ticket: Mapping[str, Any] | None) -> str:
 
 
 def read_request(data: bytes) -> StoredRequest:
-    """What :meth:`StoredRequest.written` wrote; raises :class:`~proxy.errors.StoreError` for all else."""
+    """Parse the output of :meth:`StoredRequest.written`; raises :class:`~proxy.errors.StoreError` for other
+    data."""
     try:
         said = orjson.loads(data)
         if "why_not" in said:

@@ -1,9 +1,9 @@
-"""Responses that no process runs: another process runs them again, or says why they failed.
+"""Find responses that no process runs; run them again, or end them with the reason why they failed.
 
-A response is run again only if no call with an effect had started, if its caller would still be let in, and
-within its time.  Each process looks for such responses, and the record lets one of them have each.  A request
-that kills its process could kill all of them: so it is run again twice at most after a death, and later each
-time.
+A response is run again only if no call with an effect had started, its caller would still be admitted, and
+its time limit has not passed.  Each process looks for such responses; the record gives each response to only
+one of them.  A request that kills its process could kill all processes, so it is run again at most twice
+after a death, with a growing delay.
 """
 
 import asyncio
@@ -37,20 +37,21 @@ from proxy.wires.stream.sse import encode_event
 __all__ = ["AskAgain", "TakeOver"]
 
 AskAgain = Callable[[StoredRequest], Awaitable[Ask]]
-"""A stored request as its caller would make it now, under the id of a new run.
+"""Turns a stored request into what its caller would ask now, under the id of a new run.
 
-Raises :class:`~proxy.errors.RequestError`: 429 or 503 if it could be made later, any other status if not.
+Raises :class:`~proxy.errors.RequestError`: 429 or 503 if it may work later, any other status if not.
 """
 
 OnTakeOver = Callable[[str], None]
-"""Told the outcome of each response that no process ran: ``taken_over``, ``failed`` or ``cancelled``."""
+"""Called with the outcome of each response that no process ran: ``taken_over``, ``failed`` or
+``cancelled``."""
 
 _LOOK_EVERY_S: Final = 2.0
 _AFTER_DEATH_S: Final[Sequence[float]] = (1.0, 15.0)
-"""Seconds after each death until a response is run again."""
+"""Seconds to wait after each death before a response is run again."""
 _LATER: Final = (429, 503)
 _LEAST_S: Final = 1.0
-"""The least time that is worth another attempt."""
+"""The shortest time left, in seconds, that is worth another attempt."""
 
 
 class TakeOver:
@@ -64,7 +65,7 @@ class TakeOver:
         told: OnTakeOver,
         is_leaving: Callable[[], bool],
     ) -> None:
-        """``is_leaving`` says that this process is about to end."""
+        """Create the search.  ``is_leaving`` returns whether this process is about to end."""
         self._runs = runs
         self._store = store
         self._kept = KeptAttempts(store)
@@ -76,11 +77,11 @@ class TakeOver:
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.server")
 
     def start(self) -> None:
-        """Look from now on, every few seconds."""
+        """Start to look for such responses every few seconds."""
         self._task = asyncio.get_running_loop().create_task(self._keep_looking())
 
     async def stop(self, timeout_s: float) -> None:
-        """Look no more; responses that run here are not affected."""
+        """Stop looking; responses that run in this process continue."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -92,23 +93,23 @@ class TakeOver:
             await asyncio.sleep(_LOOK_EVERY_S)
 
     async def look(self) -> None:
-        """End or take over each response that no process runs, as far as that can be done now."""
+        """End or take over each response that no process runs, if that is possible now."""
         async with self._looking:
             try:
                 found = await self._store.orphaned_background()
             except StoreError:
-                return  # The record does not answer now.
+                return  # The record cannot be read now.
             for record in found:
                 if not self._is_leaving():
                     await self._try(record)
 
     async def _try(self, record: BackgroundRecord) -> None:
-        """Settle one response; what goes wrong with it must not keep others waiting."""
+        """Settle one response; log a failure, so that the others are still settled."""
         try:
             await self._settle(record)
         except StoreError as error:
             self._log.warning("background_run_not_settled", response=record.id, reason=str(error))
-        # The boundary to a request that has killed a process: it must not end the search for others.
+        # This request may have killed a process; it must not end the search for others.
         except Exception:  # noqa: BLE001
             self._log.exception("background_run_not_settled", response=record.id)
 
@@ -134,13 +135,13 @@ class TakeOver:
 
     @staticmethod
     def _what(record: BackgroundRecord) -> str:
-        """What became of the last process that ran a response."""
+        """Return the message about what happened to the last process that ran a response."""
         return DIED if record.state is BackgroundState.RUNNING else STOPPED
 
     async def _run_again(self, record: BackgroundRecord, left_s: float) -> None:
         data = await self._store.background_request(record.id)
         if data is None:
-            return  # It has ended since.
+            return  # It has ended meanwhile.
         request = read_request(data)
         if request.why_not:
             words = f"{self._what(record)} The request cannot be run again: {request.why_not}."
@@ -152,7 +153,7 @@ class TakeOver:
             await self._refused(record, error, self._what(record))
             return
         run_id = ask.identity.run_id
-        # From here on it counts as an attempt: planning too may kill the process.
+        # This counts as an attempt from here on, because planning too may kill the process.
         if not await self._store.claim_background(record.lease, run_id):
             return
         claimed = replace(record, run_id=run_id, attempt=record.attempt + 1, state=BackgroundState.RUNNING)
@@ -170,7 +171,7 @@ class TakeOver:
         self._tell("taken_over", record, attempt=claimed.attempt, by=run_id)
 
     async def _refused(self, record: BackgroundRecord, error: RequestError, what: str) -> None:
-        """The request cannot be run again, or not now: then any process may try it later."""
+        """Fail a response whose request is refused; if it may work later, let any process try it then."""
         if error.status in _LATER:
             if record.orphaned_at is None and record.state is BackgroundState.RUNNING:
                 await self._store.release_background(record.lease)
@@ -181,7 +182,7 @@ class TakeOver:
         await self._end(record, "failed", error)
 
     async def _end(self, record: BackgroundRecord, status: str, error: dict[str, str] | None = None) -> None:
-        """End a response in place of its process."""
+        """End a response on behalf of its last process."""
         if not await self._store.end_background(record.lease):
             return
         state = await self._kept.state(record.lease, record.caller)

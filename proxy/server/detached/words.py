@@ -1,4 +1,4 @@
-"""Messages to clients about background responses that failed, and about refused ones."""
+"""Build the messages that clients get about background responses that failed or cannot be continued."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -26,7 +26,7 @@ _MOST_NAMED: Final = 5
 
 
 def failure(message: str) -> dict[str, str]:
-    """The error of a response that failed."""
+    """Return the ``error`` object of a failed response."""
     return {"code": "server_error", "message": message}
 
 
@@ -34,7 +34,7 @@ TOO_LONG: Final = failure("The response took longer than this server allows (too
 
 
 def after_effects(what: str, effects: Sequence[StartedEffect]) -> dict[str, str]:
-    """The error of a response that ended unfinished after calls with effects; ``what`` says why it ended."""
+    """Return the error of a response that ended early, after calls with effects; ``what`` is the reason."""
     unknown = _named([effect.tool for effect in effects if not effect.is_known])
     known = _named([effect.tool for effect in effects if effect.is_known])
     words = [what]
@@ -48,7 +48,8 @@ def after_effects(what: str, effects: Sequence[StartedEffect]) -> dict[str, str]
 
 
 def too_many_deaths(times: int) -> dict[str, str]:
-    """The error of a response whose processes died, one after the other."""
+    """Return the error of a response after ``times`` processes died, one after the other, while they ran
+    it."""
     return failure(f"The {times} server processes that ran this response ended before it was finished.")
 
 
@@ -59,7 +60,7 @@ def _named(tools: Sequence[str]) -> str:
 
 
 def queued(response_id: str, asked: Mapping[str, Any], created_at: float) -> dict[str, Any]:
-    """The resource of a response that has not started; ``asked`` is the request's body."""
+    """Return the resource of a response that has not started; ``asked`` is the body of its request."""
     return {
         "id": response_id,
         "object": "response",

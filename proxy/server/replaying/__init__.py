@@ -1,1 +1,1 @@
-"""Replay of a recorded run, with the recorded words of the model and results of the tools."""
+"""The replay of a recorded run, with the recorded messages of the model and results of its tools."""

@@ -1,10 +1,10 @@
-"""A recorded run once more, with every tool result as it was, and what differs then.
+"""Run a recorded run again with its recorded tool results, and report what differs.
 
-Offline the model's own words come from the record, and what is tried is the configuration: policy, schemas,
-budgets.  Where the bytes of the run were kept, the client's request is sent again, the upstream answers with
-the very bytes, ids and times are those that were made then, and bytes are compared.  Against another upstream
-the client's recorded request is sent there.  All go through the server as ``serve`` makes it, with a record
-in memory; no tool runs.
+Offline, the model's messages come from the record, so the replay tests the configuration: policy, schemas and
+budgets.  If the bytes of the run were kept, the replay sends the client's request again and compares bytes.
+The upstream then answers with its recorded bytes, and ids and times have their recorded values.  Online, the
+replay sends the client's recorded request to another upstream.  In all cases the request goes through the
+server that ``serve`` makes, with a record in memory, and no tool runs.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -53,26 +53,29 @@ from proxy.upstreams.base import Upstream
 __all__ = ["App", "MakeApp", "Replayed", "Report", "replay_again"]
 
 _GRACE_S: Final = 30.0
-"""Seconds past the budget of a run in which its answer must have come."""
+"""Seconds to wait for an answer beyond the time limit of requests."""
 
 _DRAIN_S: Final = 1.0
-"""Seconds that the server of a replay waits for effects at its end: no tool runs, so there are none."""
+"""Seconds that a replay's server waits for effects when it stops; no tool runs, so there are none."""
 
 
 class App(Application, Protocol):
-    """A server that can be asked what it is made of."""
+    """A server that exposes its services."""
 
     @property
     def services(self) -> Services: ...
 
 
 MakeApp = Callable[[Config, Overrides], Awaitable[App]]
-"""Makes a server from a configuration."""
+"""Makes a server from a configuration and overrides."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """What came of the second run; ``refused`` is the status of an answer that no run was made for."""
+    """The outcome of the second run.
+
+    ``refused`` describes the response if the server answered without a run.
+    """
 
     detail: RunDetail | None
     said: RecordedRun | None
@@ -84,12 +87,12 @@ class _Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What came of a replay.
+    """The outcome of a replay.
 
-    ``status`` is that of the second run, ``None`` where there was none.  ``missing`` is what of the replay is
-    not as it was, because the record does not have it; ``withheld`` are tools that are not offered any more,
-    with the rule; ``unmatched`` tools whose calls have no recorded result.  ``not_compared`` says why no
-    bytes are compared, empty where they are.
+    ``status`` is the status of the second run, or ``None`` if there was none.  ``missing`` lists what the
+    replay lacks because it is not on record.  ``withheld`` maps each tool that is no longer offered to the
+    rule that withholds it.  ``unmatched`` lists the tools of calls without a recorded result.
+    ``not_compared`` is the reason why bytes are not compared, or empty if they are.
     """
 
     report: "Report"
@@ -101,12 +104,12 @@ class Replayed:
 
     @property
     def same_bytes(self) -> bool | None:
-        """Whether the client got the same bytes; ``None`` where that is not known."""
+        """Whether the client got the same bytes; ``None`` if bytes were not compared."""
         compared = [(was, now) for name, was, now in self.report.lines if name == TO_CLIENT]
         return compared[0][0] == compared[0][1] if compared else None
 
     def notes(self) -> list[str]:
-        """What a person should know before they trust the comparison."""
+        """Return what a reader should know before trusting the comparison."""
         return [
             *(f"not in the store: {words}" for words in self.missing),
             *(f"no longer offered: {name} ({rule})" for name, rule in self.withheld.items()),
@@ -128,12 +131,12 @@ async def replay_again(
     tools: Catalog | None = None,
     wire: KeptWire | None = None,
 ) -> Replayed:
-    """Run a recorded run again, with the server that ``make_app`` makes, and compare.
+    """Run a recorded run again, with the server that ``make_app`` makes, and compare the two runs.
 
-    With ``online`` the configuration's default upstream is asked, as ``model`` if one is named; without
-    it the record answers for the model.  ``tools`` are those to describe to it, in place of those that the
-    configuration has loaded anew.  ``wire`` are the bytes of the run, if they were kept.  Raises ConfigError
-    where the record has too little.
+    With ``online``, the replay asks the configuration's default upstream, with the model ``model`` if it is
+    set.  Otherwise the record answers for the model.  ``tools`` replaces the tools that the configuration
+    would load.  ``wire`` holds the bytes of the run, if they were kept.  Raises ConfigError if the run cannot
+    be replayed, for example because the record has too little.
     """
     recorded = take_apart(detail)
     if detail.run.status == "running":
@@ -164,7 +167,7 @@ async def replay_again(
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a run is replayed: see :func:`replay_again`; ``exact`` are its bytes where they are all there."""
+    """How a run is replayed; see :func:`replay_again`.  ``exact`` holds the run's bytes if all were kept."""
 
     online: bool
     model: str | None
@@ -173,7 +176,7 @@ class Kind:
 
 
 def _asked_nothing(detail: RunDetail, taped: Taped | None) -> str:
-    """Why there is nothing to replay, empty where a model was asked."""
+    """Return why there is nothing to replay, or an empty string if a model was asked."""
     if not detail.turns and not detail.run.model:
         return "this run is a direct call of a tool: no model was asked, so there is nothing to replay"
     if detail.run.status == "suspended" and taped is not None and not taped.cut and not wire_of(taped):
@@ -182,7 +185,7 @@ def _asked_nothing(detail: RunDetail, taped: Taped | None) -> str:
 
 
 def _not_exact(detail: RunDetail, taped: Taped | None) -> str:
-    """Why a run cannot be replayed from its bytes, empty where it can."""
+    """Return why a run cannot be replayed from its bytes, or an empty string if it can."""
     if taped is None:
         return 'the bytes of this run were not kept; store.content = "all" keeps those of later runs'
     if taped.cut:
@@ -205,7 +208,7 @@ def _remedy(online: bool) -> str:
 
 
 def _missing(detail: RunDetail, recorded: RecordedRun, *, online: bool) -> list[str]:
-    """What of this replay is not as it was, because the record does not have it."""
+    """Return what this replay lacks because it is not on record."""
     found = [f"what the model said in turn {number} ({why})" for number, why in recorded.unknown.items()]
     if not detail.turns:
         found.append("any turn of the model")
@@ -225,7 +228,7 @@ async def _run_again(
     make_app: MakeApp, config: Config, detail: RunDetail, recorded: RecordedRun, kind: Kind
 ) -> _Attempt:
     results, exact, online = FrozenResults(recorded.calls), kind.exact, kind.online
-    # Nothing of a replay is counted, limited, traced, or told to anybody but to whoever asked for it.
+    # A replay is not counted, limited or traced, and it notifies nobody.
     again = config.model_copy(
         update={
             "server": ServerConfig(port=0, drain_s=_DRAIN_S),
@@ -282,7 +285,7 @@ async def _run_again(
 async def _outcome(
     services: Services, results: FrozenResults, withheld: Mapping[str, str], refused: str
 ) -> _Attempt:
-    """Read the second run from its record, which is in memory and outlives the server's end."""
+    """Read the second run from its record, which is in memory and remains after the server has stopped."""
     runs = await services.store.list_runs(RunFilter(limit=1))
     detail = await services.store.get_run(runs[0].id) if runs else None
     if detail is None:
@@ -293,16 +296,16 @@ async def _outcome(
 
 
 def _upstreams(config: Config, detail: RunDetail, kind: Kind) -> dict[str, UpstreamConfig]:
-    """The one upstream that is asked, whatever models it is said to serve."""
+    """Return the configuration of the one upstream of the replay, which accepts the run's model."""
     if kind.online:
         name = config.default_upstream
         return {name: config.upstreams[name].model_copy(update={"models": ("*",)})}
-    # The address is never used: what the record says takes its place.
+    # The address is never used, because the record answers.
     name = detail.run.upstream or "record"
     nobody = UpstreamConfig(base_url="http://record.invalid/v1", api_key=None, retries=0)
     if kind.exact is None:
         return {name: nobody}
-    # The rest of it is the configuration's, less what says how its dialect is reached.
+    # Keep the other settings of this upstream, but not its address, key and dialects.
     known = config.upstreams.get(name, nobody)
     renamed = {"models": known.models if isinstance(known.models, dict) else ("*",)}
     address = {"base_url": nobody.base_url, "api_key": None, "wires": (wire_of(kind.exact),)}
@@ -310,10 +313,10 @@ def _upstreams(config: Config, detail: RunDetail, kind: Kind) -> dict[str, Upstr
 
 
 def _tools(config: Config, recorded: RecordedRun, kind: Kind) -> ToolsConfig:
-    """The budgets of today, with what the request itself allowed, and every trace that it got."""
+    """Return today's budgets, with the request's own limit on calls, and allow every kind of trace."""
     changes: dict[str, Any] = {"trace_max": "events"}
     if kind.exact is None and not kind.online and recorded.request is not None:
-        # What stands in for the request does not say it.
+        # The placeholder request does not contain this limit.
         most = orjson.loads(recorded.request).get("max_tool_calls")
         if isinstance(most, int) and 0 < most < config.tools.max_calls:
             changes["max_calls"] = most
@@ -321,12 +324,12 @@ def _tools(config: Config, recorded: RecordedRun, kind: Kind) -> ToolsConfig:
 
 
 def _request(recorded: bytes, model: str | None) -> bytes:
-    """The client's request as it was, for another model where one is named."""
+    """Return the client's recorded request, with ``model`` as its model if that is set."""
     return recorded if model is None else orjson.dumps({**orjson.loads(recorded), "model": model})
 
 
 def _placeholder(detail: RunDetail, recorded: RecordedRun) -> bytes:
-    """A request in the place of the client's: nobody reads it but the frozen upstream, which does not.
+    """Build a request in place of the client's; only its tools matter, because the upstream ignores it.
 
     It declares the client's tools that the model called, so that their calls go to the client again.
     """
@@ -341,7 +344,7 @@ def _placeholder(detail: RunDetail, recorded: RecordedRun) -> bytes:
 
 
 async def _served(app: App, ask: Callable[[str], Any]) -> str:
-    """Serve on a free loopback port while ``ask`` runs with the address."""
+    """Serve on a free loopback port while ``ask`` runs; ``ask`` gets the address."""
     runner = EdgeRunner(app)
     await runner.setup()
     try:
@@ -354,7 +357,7 @@ async def _served(app: App, ask: Callable[[str], Any]) -> str:
 
 
 async def _post(url: str, body: bytes, more: Mapping[str, str], timeout_s: float) -> str:
-    """Send the request and read its answer to the end; empty for a success, else what came instead."""
+    """Send the request and read the whole answer; return an empty string on success, else what went wrong."""
     headers = {"Content-Type": "application/json", HISTORY: "off", **more}
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     try:
@@ -373,17 +376,17 @@ async def _post(url: str, body: bytes, more: Mapping[str, str], timeout_s: float
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What can be compared, as (name, before, now); each value is plain JSON."""
+    """The compared values as (name, before, now); each value is plain JSON."""
 
     lines: Sequence[tuple[str, Any, Any]]
 
     @property
     def differs(self) -> bool:
-        """Whether anything is not as it was."""
+        """Whether any value differs."""
         return any(before != now for _, before, now in self.lines)
 
     def json(self) -> dict[str, Any]:
-        """Both sides by their names, and the names of what differs."""
+        """Return the values of both runs by name, and the names of those that differ."""
         return {
             "recorded": {name: before for name, before, _ in self.lines},
             "replayed": {name: now for name, _, now in self.lines},
@@ -404,7 +407,7 @@ def _compare(detail: RunDetail, recorded: RecordedRun, attempt: _Attempt, exact:
     if recorded.text is not None:
         lines.append(("text", recorded.text, attempt.said.text if attempt.said else None))
     if exact is not None:
-        # Hidden turns of earlier requests are not in the record of a replay, so they are not put back.
+        # The replay's record lacks the hidden turns of earlier requests, so they are not put back.
         ids = (detail.run.id, run.id if run is not None else "no run")
         lines += compare_bytes(exact, attempt.taped, ids, requests=not _put_back(detail))
     return Report(lines)
@@ -415,7 +418,7 @@ def _put_back(detail: RunDetail) -> bool:
 
 
 def _called(detail: RunDetail) -> list[str]:
-    """Each call with its redacted arguments and what came of it."""
+    """Return one line for each call, with its redacted arguments and its outcome."""
     return [
         f"turn {row.turn}: {row.tool} {to_line(row.arguments_redacted)} -> {row.error_code or row.status}"
         for row in detail.invocations

@@ -1,4 +1,4 @@
-"""A run whose bytes were kept: its upstream says them again, and what the client gets is compared."""
+"""Replay a run whose bytes were kept: repeat the upstream's bytes, and compare what the client gets."""
 
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
@@ -18,24 +18,24 @@ from proxy.wires.stream.sse import KEEP_ALIVE
 __all__ = ["TO_CLIENT", "TapedAnswers", "compare_bytes", "wire_of"]
 
 TO_CLIENT: Final = "bytes to client"
-"""The name of the comparison of what the client got."""
+"""The name of the comparison of the bytes that the client got."""
 _CONTEXT: Final = 60
-"""Bytes that are shown before the first one that differs, and behind it."""
+"""The most bytes to show before the first different byte, and after it."""
 _RAISED: Final = {kind.code: kind for kind in (UpstreamUnreachable, UpstreamTimeout, UpstreamBroken)}
 
 
 def wire_of(taped: Taped) -> str:
-    """The dialect in which the upstream was asked; empty where it was asked nothing known."""
+    """Return the name of the dialect that the upstream was asked in; empty if its path is unknown."""
     return next((dialect.wire for dialect in BY_WIRE.values() if dialect.path == taped.path), "")
 
 
 class TapedAnswers:
-    """An upstream that gives the answers of a tape, one for each question, in their order."""
+    """An upstream that gives the answers of a tape, one for each request, in order."""
 
     def __init__(self, origin: Upstream, taped: Taped) -> None:
         self._origin = origin
         legs = [leg for leg in taped.legs.values() if leg.name.startswith("upstream.")]
-        # Others were asked before the one that answered, and are no more.
+        # Leave out the upstreams that were asked before the one that answered; the replay has only that one.
         own = {leg.name.rpartition(".")[0] for leg in legs if leg.upstream == taped.upstream}
         self._answers = deque(
             leg for leg in legs if leg.name.endswith(".response") and leg.name.rpartition(".")[0] in own
@@ -43,11 +43,11 @@ class TapedAnswers:
 
     @property
     def name(self) -> str:
-        """The name that the run was recorded under."""
+        """The upstream's name in the record of the run."""
         return self._origin.name
 
     async def open(self, request: UpstreamRequest) -> UpstreamResponse:
-        """The next answer; raises UpstreamError where there was none."""
+        """Return the next answer; raises UpstreamError if the upstream gave no answer then."""
         if not self._answers:
             said = CHAT.errors.body("the recording has no further answer", type="upstream_error")
             missing = Leg("upstream.response", 0, 502, "application/json")
@@ -59,7 +59,7 @@ class TapedAnswers:
         return _TapedAnswer(leg)
 
     async def aclose(self) -> None:
-        """Close the upstream in whose place this stands."""
+        """Close the upstream that this object replaces."""
         await self._origin.aclose()
 
 
@@ -69,7 +69,7 @@ def _error(leg: Leg) -> UpstreamError:
 
 
 class _TapedAnswer(PulledResponse):
-    """An answer in the pieces in which it came, one behind the other."""
+    """A recorded answer, in its original pieces but without their delays."""
 
     def __init__(self, leg: Leg) -> None:
         self._leg = leg
@@ -96,10 +96,10 @@ class _TapedAnswer(PulledResponse):
 def compare_bytes(
     was: Taped, now: Taped | None, run_ids: tuple[str, str], *, requests: bool
 ) -> Sequence[tuple[str, str, str]]:
-    """Each body that is compared, as (name, before, now): equal texts for equal bodies.
+    """Compare the bodies of two runs, each as (name, before, now); equal texts mean equal bodies.
 
-    What the client got comes first, then with ``requests`` what the upstream was asked.  ``run_ids`` are
-    those of both runs: errors name them.
+    The client's body comes first, then, with ``requests``, the bodies that the upstream was sent.
+    ``run_ids`` are the ids of both runs; they are needed because errors contain them.
     """
     before, after = _without_waits(was), _without_waits(now)
     found = [(TO_CLIENT, *_compared(before, after.replace(run_ids[1].encode(), run_ids[0].encode())))]
@@ -117,13 +117,14 @@ def compare_bytes(
 
 
 def _without_waits(tape: Taped | None) -> bytes:
-    """What a client got, less signs of life: they hang on how long an upstream or a tool took."""
+    """Return the client's bytes without keep-alives, which depend on how long an upstream or a tool took."""
     body = tape.body("client.response") if tape is not None else b""
     return body.replace(KEEP_ALIVE, b"").replace(PING, b"")
 
 
 def _compared(before: bytes, after: bytes) -> tuple[str, str]:
-    """Two bodies in words: how many bytes both have, or what stands where they first differ."""
+    """Describe two bodies: the number of bytes if they are equal, else the text around the first
+    difference."""
     if before == after:
         return f"{len(before)} bytes", f"{len(before)} bytes"
     at = next(
@@ -134,7 +135,7 @@ def _compared(before: bytes, after: bytes) -> tuple[str, str]:
 
 
 def _around(body: bytes, at: int) -> str:
-    """The byte at a place with what stands around it, in ASCII."""
+    """Show the bytes around an offset, in ASCII."""
     start = max(0, at - _CONTEXT)
     before, after = body[start:at], body[at : at + _CONTEXT]
     shown = f"{_shown(before)}»{_shown(after)}" if after else f"{_shown(before)}» (the end)"

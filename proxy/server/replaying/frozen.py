@@ -1,7 +1,7 @@
-"""A recorded run taken apart: what the model said, turn by turn, and what came of each tool call.
+"""Take a recorded run apart into the model's messages, turn by turn, and the result of each tool call.
 
-Both can stand in for the real thing: an upstream that says again what the model said, and tools that
-answer again what they answered.  Nothing is asked of a model, and no tool runs.
+A replay uses both in place of the real thing: an upstream that repeats the model's messages, and tools that
+repeat their results.  The proxy asks no model and runs no tool.
 """
 
 from collections import deque
@@ -39,7 +39,7 @@ _STATUSES = frozenset(str(status) for status in range(300, 600))
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """A server call and the text that the model read about it."""
+    """A server call, and the text of its result as the model got it."""
 
     tool: str
     arguments: str
@@ -48,12 +48,12 @@ class RecordedCall:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """What the record has of a run's conversation.
+    """The conversation of a run, as far as it is on record.
 
-    ``request`` is the client's body, ``None`` where it was not kept.  ``replies`` are the model's
-    messages as Chat has them, by turn; ``failed`` are the turns that ended in an error, with its
-    code, ``unknown`` those whose message is not on record, each with the reason.  ``text`` is the
-    last word, ``masked`` says that private arguments are.  ``client_tools`` are the names of the client's own
+    ``request`` is the client's body, or ``None`` if it was not kept.  ``replies`` are the model's messages in
+    Chat's form, by turn.  ``failed`` maps each turn that ended in an error to the error code.  ``unknown``
+    maps each turn whose message is not on record to the reason.  ``text`` is the text of the last turn.
+    ``masked`` is true if private arguments are masked.  ``client_tools`` are the names of the client's own
     tools that the model called.
     """
 
@@ -68,7 +68,7 @@ class RecordedRun:
 
 
 def take_apart(detail: RunDetail) -> RecordedRun:
-    """The conversation of a run, as far as it is on record."""
+    """Return the conversation of a run, as far as it is on record."""
     request = next((row.content_json for row in detail.messages if row.role == "request"), None)
     replies: dict[int, Mapping[str, Any]] = {}
     failed: dict[int, str] = {}
@@ -78,7 +78,7 @@ def take_apart(detail: RunDetail) -> RecordedRun:
         message = _message(said, _tool_ids(detail, turn.number))
         last = turn is detail.turns[-1]
         lacking = len(message.get("tool_calls", ())) < turn.tool_calls
-        # An upstream that refused a later turn, or broke off, is on the run and not on the turn.
+        # If an upstream refused a later turn or broke off, the error is on the run, not on the turn.
         error = turn.error_code or (detail.run.error_code if last and turn.finish_reason is None else None)
         if error == "client_gone":
             unknown[turn.number] = "the client left before the turn ended"
@@ -103,7 +103,8 @@ def take_apart(detail: RunDetail) -> RecordedRun:
 
 
 def _client_tools(detail: RunDetail, replies: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """The names that the model called without a row of a call: these calls went to the client."""
+    """Return the names of called functions that have no row of a server call: these calls went to the
+    client."""
     ran = {(row.turn, row.call_id) for row in detail.invocations}
     found = [
         str(call["function"].get("name"))
@@ -115,17 +116,17 @@ def _client_tools(detail: RunDetail, replies: Mapping[int, Mapping[str, Any]]) -
 
 
 def _keeps_answers(detail: RunDetail) -> bool:
-    """Whether an answer of this run would be among its messages, so that none means an empty one."""
+    """Return whether the record keeps this run's answers; if so, a missing message means an empty answer."""
     return any(row.role in ("request", "assistant") for row in detail.messages)
 
 
 def _tool_ids(detail: RunDetail, turn: int) -> dict[str, str]:
-    """The tool that each call of a turn meant, by call id: a name on the wire may be an alias."""
+    """Return the tool of each call of a turn, by call id, because a name on the wire may be an alias."""
     return {row.call_id: row.tool for row in detail.invocations if row.turn == turn}
 
 
 def _message(rows: Sequence[MessageRecord], tools: Mapping[str, str]) -> dict[str, Any]:
-    """One turn's rows as one Chat message.  On Responses each item is a row of its own."""
+    """Join the rows of one turn into one Chat message.  With Responses, each item is a row of its own."""
     calls: list[dict[str, Any]] = []
     for row in rows:
         for call in orjson.loads(row.tool_calls) if row.tool_calls else ():
@@ -133,7 +134,7 @@ def _message(rows: Sequence[MessageRecord], tools: Mapping[str, str]) -> dict[st
             function["name"] = tools.get(str(call.get("id")), function.get("name"))
             calls.append({**call, "function": function})
         if row.function_call:
-            # The older form has no ids; as one call of the newer form it means the same.
+            # The older form has no ids; one call of the newer form is equivalent.
             named = orjson.loads(row.function_call)
             tool = next(iter(tools.values()), named.get("name"))
             function = {**named, "name": tool}
@@ -146,7 +147,7 @@ def _message(rows: Sequence[MessageRecord], tools: Mapping[str, str]) -> dict[st
 
 
 def _calls(detail: RunDetail) -> list[RecordedCall]:
-    """Every server call with its result; those inside a wrapper one by one."""
+    """Return every server call with its result, and the calls inside a wrapper separately."""
     tools = {(row.turn, row.call_id): row.tool for row in detail.invocations}
     results = {
         (row.turn, row.tool_call_id): row.content
@@ -182,17 +183,17 @@ def _calls(detail: RunDetail) -> list[RecordedCall]:
 
 
 def _outputs(content: str) -> list[str]:
-    """The results inside a wrapper's one result."""
+    """Return the results inside the one result of a wrapper."""
     decoded = _decoded(content)
     parts = decoded if isinstance(decoded, list) else ()
     return [str(part["output"]) for part in parts if isinstance(part, dict) and "output" in part]
 
 
 class FrozenResults:
-    """The recorded results, given out once each in their order; the last of a kind again and again.
+    """The recorded results, each given out once and in order; the last result of a call is given repeatedly.
 
-    Calls are the same where the tool and the arguments less their private fields are: the record has
-    no others.  ``unmatched`` are the tools of calls that nothing fits.
+    Two calls are equal if their tools and their non-private arguments are equal, because the record has only
+    these.  ``unmatched`` lists the tools of calls without a recorded result.
     """
 
     def __init__(self, calls: Iterable[RecordedCall]) -> None:
@@ -202,12 +203,12 @@ class FrozenResults:
         self.unmatched: list[str] = []
 
     def know(self, spec: ToolSpec) -> None:
-        """Learn which arguments of a tool are private."""
+        """Register a tool, so that the private fields of its arguments are known."""
         self._redactions[spec.name] = spec.redaction or Redaction()
         self._waiting = None
 
     def take(self, tool: str, arguments: dict[str, Any]) -> str | None:
-        """The text of the next result of such a call."""
+        """Return the text of the next result of this call, or ``None`` if no recorded call matches."""
         if self._waiting is None:
             self._waiting = {}
             for call in self._calls:
@@ -226,7 +227,7 @@ class FrozenResults:
 
 
 class FrozenProvider:
-    """A source of tools that are described as they are, and answer what they answered then."""
+    """A provider that lists the real tools, and returns their recorded results."""
 
     def __init__(self, origin: ToolProvider, results: FrozenResults) -> None:
         self._origin = origin
@@ -234,11 +235,11 @@ class FrozenProvider:
 
     @property
     def name(self) -> str:
-        """The name of the real source."""
+        """The name of the real provider."""
         return self._origin.name
 
     async def list_tools(self) -> Sequence[ToolSpec]:
-        """The real tools; their arguments are checked as always and then stay as they came."""
+        """Return the real tools; they validate arguments as always, but then return them unchanged."""
         specs = []
         for spec in await self._origin.list_tools():
             self._results.know(spec)
@@ -246,23 +247,24 @@ class FrozenProvider:
         return specs
 
     async def call_tool(self, spec: ToolSpec, arguments: Any, context: CallContext) -> Any:
-        """The recorded result; a recorded failure is raised again."""
+        """Return the recorded result; raises :class:`ToolFailure` for a recorded failure or a missing
+        result."""
         content = self._results.take(spec.name, arguments)
         if content is None:
             raise ToolFailure("the recording has no result for this call")
         value = _decoded(content)
         if isinstance(value, dict) and value.get("ok") is False and "error_code" in value:
             raise ToolFailure(str(value.get("message")), code=value["error_code"])
-        # As an object, so that redaction finds its fields, if it then reads the same.
+        # Return an object, so that redaction finds its fields, but only if its text stays the same.
         return value if value is not None and orjson.dumps(value).decode() == content else content
 
     async def aclose(self) -> None:
-        """Close the real source."""
+        """Close the real provider."""
         await self._origin.aclose()
 
 
 class LoadedTools:
-    """The tools of a provider as a running server has loaded them: they are described, and never run."""
+    """The tools of a provider as a running server has loaded them: models see them, but they never run."""
 
     def __init__(self, name: str, specs: Sequence[ToolSpec]) -> None:
         self.name = name
@@ -270,22 +272,22 @@ class LoadedTools:
 
     @classmethod
     def of(cls, catalog: Catalog) -> "list[ToolProvider]":
-        """Those of a whole catalog, by their providers."""
+        """Return one provider of this kind for each provider of a catalog."""
         found: dict[str, list[ToolSpec]] = {}
         for spec in catalog.tools():
             found.setdefault(catalog.provider(spec.name).name, []).append(spec)
         return [cls(name, specs) for name, specs in found.items()]
 
     async def list_tools(self) -> Sequence[ToolSpec]:
-        """The tools."""
+        """Return the tools."""
         return self._specs
 
     async def call_tool(self, spec: ToolSpec, arguments: Any, context: CallContext) -> Any:
-        """Refuse: raises ToolFailure."""
+        """Raise ToolFailure: these tools cannot run."""
         raise ToolFailure("this tool is only described here")
 
     async def aclose(self) -> None:
-        """Nothing to close: the server that loaded the tools closes them."""
+        """Do nothing: the server that loaded the tools closes them."""
 
 
 def _checking(spec: ToolSpec) -> Any:
@@ -305,7 +307,7 @@ def _decoded(text: str) -> Any:
 
 @dataclass(slots=True)
 class FrozenUpstream:
-    """An upstream that says, request by request, what the model said in each turn of a recorded run."""
+    """An upstream that answers each request with the model's message of the next turn of a recorded run."""
 
     origin: Upstream
     model: str
@@ -315,11 +317,11 @@ class FrozenUpstream:
 
     @property
     def name(self) -> str:
-        """The name that the run was recorded under."""
+        """The upstream's name in the record of the run."""
         return self.origin.name
 
     async def open(self, request: UpstreamRequest) -> UpstreamResponse:
-        """The next turn as one Chat object; an error where it was one, or the record has no more."""
+        """Return the next turn as one Chat object, or an error if the turn failed or is not on record."""
         self._asked += 1
         turn = next((turn for turn in self.turns if turn.number == self._asked), None)
         reply = self.recorded.replies.get(self._asked)
@@ -348,12 +350,12 @@ class FrozenUpstream:
         )
 
     async def aclose(self) -> None:
-        """Close the upstream in whose place this stands."""
+        """Close the upstream that this object replaces."""
         await self.origin.aclose()
 
 
 def _error(code: str) -> UpstreamResponse:
-    """The recorded error of a turn; raises UpstreamError where that was one of the connection."""
+    """Return the recorded error of a turn; raises UpstreamError if it was an error of the connection."""
     message = f"Recorded error: {code}."
     if code.startswith("upstream_"):
         raise UpstreamError(message, code=code)

@@ -1,4 +1,4 @@
-"""Replays for the web UI: offline, with the tools that the server has loaded, and not on its event loop."""
+"""Replay runs for the web UI: offline, with the tools that the server has loaded, in a thread."""
 
 import asyncio
 from typing import Any, Final
@@ -16,20 +16,24 @@ _LONGEST_S: Final = 20.0
 
 
 class OfflineReplay:
-    """Runs a recorded run again.  No model is asked, no tool runs, and the server's record is not written."""
+    """Runs a recorded run again, without asking a model, running a tool or writing to the server's record."""
 
     def __init__(self, make_app: MakeApp, config: Config, registry: Registry, store: Store) -> None:
-        """``make_app`` makes the server of a replay; ``registry`` has the tools that are served now, and
-        ``store`` the bytes of runs."""
+        """Create the replayer.
+
+        ``make_app`` makes the server of a replay, ``registry`` holds the tools that are served now, and
+        ``store`` holds the bytes of runs.
+        """
         self._make_app = make_app
         self._config = config
         self._registry = registry
         self._store = store
 
     async def __call__(self, detail: RunDetail) -> dict[str, Any]:
-        """What differs, as JSON values; raises :class:`~proxy.errors.ToolRelayError`, TimeoutError."""
+        """Return the differences as JSON values; raises :class:`~proxy.errors.ToolRelayError`,
+        TimeoutError."""
         wire = await self._store.find_wire(detail.run.id)
-        # A thread with an event loop of its own: the requests of others do not wait for the replay.
+        # The thread has an event loop of its own, so other requests do not wait for the replay.
         return await asyncio.to_thread(lambda: asyncio.run(self._replayed(detail, wire)))
 
     async def _replayed(self, detail: RunDetail, wire: KeptWire | None) -> dict[str, Any]:

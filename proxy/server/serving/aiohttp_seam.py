@@ -22,14 +22,14 @@ from proxy.errors import ConfigError
 __all__ = ["AiohttpConnection", "AiohttpRequest", "Switched", "check_http_parser"]
 
 _MIN_AIOHTTP = (3, 14, 3)
-"""Earlier ones lose the end of a body at a slow reader, and let bytes behind an upgrade through."""
+"""Earlier versions lose the end of a body if its reader is slow, and let bytes after an upgrade through."""
 
 
 Value = TypeVar("Value")
 
 
 class _Slot(Protocol[Value]):
-    """A field as its class has it."""
+    """The descriptor of a field, as its class holds it."""
 
     def __get__(self, connection: RequestHandler, owner: type | None = None) -> Value: ...
 
@@ -37,7 +37,7 @@ class _Slot(Protocol[Value]):
 
 
 def _slot(name: str) -> Any:
-    """The slot of this private name; raises ``ImportError`` where the installed aiohttp has none."""
+    """Return the slot with a private name; raises ``ImportError`` if the installed aiohttp has none."""
     slot = getattr(RequestHandler, name, None)
     if type(slot) is not MemberDescriptorType:
         raise ImportError(f"aiohttp {aiohttp.__version__} has no attribute {name} in its RequestHandler")
@@ -53,15 +53,15 @@ class AiohttpRequest(ABC):
 
     @abstractmethod
     def client_gone(self, exc: BaseException) -> None:
-        """Tell whoever reads the body that ``exc`` ended it."""
+        """Raise ``exc`` in the task that reads the body."""
 
     def _cancel(self, exc: BaseException) -> None:
-        """The name under which aiohttp calls :meth:`client_gone`."""
+        """Call :meth:`client_gone`; aiohttp knows it by this name."""
         self.client_gone(exc)
 
 
 class Switched:
-    """A parser for aiohttp that hands the bytes behind an upgrade to another protocol."""
+    """A parser for aiohttp that passes the bytes after an upgrade to another protocol."""
 
     def __init__(self, feed: Callable[[bytes], None]) -> None:
         self._give = feed
@@ -71,54 +71,56 @@ class Switched:
         return False, b""
 
     def feed_eof(self) -> None:
-        """The connection's end is told otherwise."""
+        """Do nothing: the other protocol learns of the connection's end in another way."""
 
 
 class AiohttpConnection(RequestHandler):
-    """aiohttp's request handler, whose own fields have public names."""
+    """aiohttp's request handler, with public names for its private fields."""
 
     __slots__ = ()
 
     loop: _Slot[asyncio.AbstractEventLoop] = _slot("_loop")
-    """The event loop: timers and futures of the connection are made by it."""
+    """The event loop, which makes the connection's timers and futures."""
     parser: _Slot[HttpRequestParser | None] = _slot("_parser")
-    """Told when a request was taken, so that it goes on with those behind; ``None`` without a client."""
+    """The parser; it must be told of each request taken, so that it parses the next.  ``None`` without a
+    client."""
     upgraded: _Slot[bool] = _slot("_upgraded")
-    """The parser stopped at an offered upgrade: no request behind it may be taken without the parser."""
+    """Whether the parser stopped at an offered upgrade: only the parser may take the bytes that follow."""
     buffer_paused: _Slot[bool] = _slot("_buffer_paused")
-    """Whether reading was stopped because too many requests wait."""
+    """Whether reading was paused because too many requests wait."""
     resume_below: _Slot[int] = _slot("_msg_queue_resume_size")
-    """How many requests may wait where reading goes on after that."""
+    """The number of waiting requests at which reading resumes."""
     resume_if_drained = RequestHandler._resume_reading_if_drained
-    """Read on, if nothing else is against it: whoever takes a request has to ask."""
+    """Resume reading if nothing else prevents it; call this after taking a request."""
     messages: _Slot[list[tuple[Any, StreamReader]]] = _slot("_messages")
-    """Requests that wait, with their bodies; a list in place of a deque, which takes ten times the room."""
+    """The waiting requests with their bodies; a list, because a deque takes ten times the memory."""
     waiter: _Slot[asyncio.Future[None] | None] = _slot("_waiter")
-    """Done with the next request.  aiohttp takes a connection for idle where one waits for it."""
+    """Resolved when the next request arrives.  While it is pending, aiohttp counts the connection as idle."""
     serving_task: _Slot[asyncio.Task[None] | None] = _slot("_task_handler")
-    """The task that serves the requests, cancelled with the connection; ``None`` once the client has gone."""
+    """The task that serves the requests and is cancelled with the connection; ``None`` once the client has
+    gone."""
     current_request: _Slot[AiohttpRequest | None] = _slot("_current_request")
     """The request that is cancelled when the client leaves."""
     in_progress: _Slot[bool] = _slot("_request_in_progress")
-    """Whether a request is served: a server that stops waits for its end."""
+    """Whether a request is being served; a server that stops waits for its end."""
     handled: _Slot[asyncio.Future[None] | None] = _slot("_handler_waiter")
-    """There while a server that stops waits for the end of the request."""
+    """The future on which a stopping server waits for the end of the request; otherwise ``None``."""
     ends_with_response: _Slot[bool] = _slot("_close")
-    """No further request is served; aiohttp drops what still comes."""
+    """Whether the connection serves no further request; aiohttp drops the bytes that still arrive."""
     force_closed: _Slot[bool] = _slot("_force_close")
-    """The connection was closed, whatever was under way."""
+    """Whether the connection was closed, even during a request."""
     keepalive_ends_at: _Slot[float] = _slot("_next_keepalive_close_time")
-    """When an idle connection is closed, in seconds on the loop's clock; the timer may go off earlier."""
+    """When an idle connection closes, in seconds on the loop's clock; the timer may fire earlier."""
     keepalive_timer: _Slot[asyncio.Handle | None] = _slot("_keepalive_handle")
-    """What will call :attr:`close_if_idle`; without it a connection would stay open for ever."""
+    """The timer that calls :attr:`close_if_idle`; without it a connection would stay open for ever."""
     close_if_idle = RequestHandler._process_keepalive
-    """Close the connection if it waits for a request and its time has come, else look again then."""
+    """Close the connection if it is idle and its time is over; otherwise set the timer again."""
 
 
 def check_http_parser() -> None:
-    """Raise :class:`~proxy.errors.ConfigError` where aiohttp is too old or lacks its parser in C.
+    """Raise :class:`~proxy.errors.ConfigError` if aiohttp is too old or lacks its parser in C.
 
-    The parser in Python reads some malformed requests in another way than the one in C, and is slow.
+    The parser in Python reads some malformed requests differently from the one in C, and is slow.
     """
     remedy = "Reinstall it: pip install --upgrade --force-reinstall 'aiohttp~=3.14.3'"
     digits = [int(part) if part.isdecimal() else 0 for part in aiohttp.__version__.split(".")[:3]]

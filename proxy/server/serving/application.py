@@ -1,4 +1,4 @@
-"""What stands behind a server's connections, and the bounds that each of them keeps."""
+"""Define the application behind a server's connections, and the limits of each connection."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -17,10 +17,11 @@ __all__ = ["Application", "ConnectionBounds", "Handler"]
 
 @dataclass(frozen=True, slots=True)
 class ConnectionBounds:
-    """How long, in seconds, a client may take to send a head, and to take something of a response.
+    """The limits of connections: seconds for a client to send a head, and to read some of a response.
 
-    ``pending_heads`` counts heads that have begun, of peers that are not ``trusted`` by their address;
-    ``descriptors`` says when none are left for another client.  ``refusals`` are of both kinds, for the log.
+    ``pending_heads`` counts incomplete heads, except those of peers whose address is ``trusted``.
+    ``descriptors`` tells whether file descriptors are left for another client.  ``refusals`` limits the log
+    lines about both.
     """
 
     header_timeout_s: float = 20.0
@@ -35,7 +36,7 @@ Handler = Callable[[EdgeRequest], Awaitable[web.StreamResponse]]
 
 
 class Application(Protocol):
-    """What answers behind the connections.  ``handle`` raises nothing but cancellations."""
+    """The application that answers requests.  ``handle`` raises nothing but cancellations."""
 
     @property
     def handle(self) -> Handler: ...
@@ -47,5 +48,5 @@ class Application(Protocol):
     def draining(self) -> Draining: ...
 
     async def aclose(self) -> None:
-        """Close what serves; called when all connections have ended."""
+        """Close the application; called when all connections have ended."""
         ...

@@ -1,9 +1,9 @@
-"""Azure's spelling of the API's paths, for clients that are made for it.
+"""Translate Azure's spelling of the API's paths, for clients that are made for Azure.
 
-``AzureOpenAI`` and its like call ``/openai/deployments/NAME/chat/completions`` where a model answers and
-``/openai/models`` elsewhere; Azure's newer API is ``/openai/v1``.  Each means a path below ``/v1``, and is
-that path for everything that is decided.  A deployment is a model's name here: it goes into the body, which
-is what rights, prices and limits hang on and all that an upstream sees of it.
+``AzureOpenAI`` and similar clients call ``/openai/deployments/NAME/chat/completions`` to ask a model, and
+``/openai/models`` and the like for the rest.  Azure's newer API is ``/openai/v1``.  Each of these stands for
+a path below ``/v1``, and every decision uses that path.  A deployment is a model's name here.  The proxy puts
+it into the body, which decides rights, prices and limits, and is all that an upstream sees of it.
 """
 
 import re
@@ -24,9 +24,9 @@ _SLASH: Final = re.compile("%2F", re.IGNORECASE)
 
 
 def below_openai(path: str, endpoints: EndpointTable) -> tuple[str | None, str]:
-    """What a path in normal form means: the one below ``/v1``, and the deployment that it names.
+    """Return the path below ``/v1`` that a path in normal form stands for, and the deployment that it names.
 
-    ``None`` where it is no path of Azure's; the deployment is empty where there is none.
+    The path is ``None`` if it is not one of Azure's; the deployment is empty if the path names none.
 
     >>> below_openai("/openai/deployments/gpt-4o/chat/completions", SERVED)
     ('/chat/completions', 'gpt-4o')
@@ -38,13 +38,13 @@ def below_openai(path: str, endpoints: EndpointTable) -> tuple[str | None, str]:
     if deployed := _DEPLOYMENT.match(path):
         return (deployed[2], _name(deployed[1])) if _is_deployed(deployed[2], endpoints) else (None, "")
     below = path.removeprefix("/openai/v1" if path.startswith("/openai/v1/") else "/openai")
-    # Whole segments only: what stands behind a version's first digits is no path of its own.
+    # Match whole segments only, so that `/openai/v1` is not cut from `/openai/v10`.
     strange = below == "/" or f"{below}/".startswith(("/deployments/", "/v1/"))
     return (None, "") if strange else (below, "")
 
 
 def _is_deployed(below: str, endpoints: EndpointTable) -> bool:
-    """Whether Azure serves a path below a deployment, which it does where a model is asked."""
+    """Return whether Azure serves a path below a deployment, as it does for all paths that ask a model."""
     return endpoints.find("POST", below).deployed
 
 
@@ -58,8 +58,10 @@ def _name(escaped: str) -> str:
 
 
 def without_slashes(path: str, endpoints: EndpointTable) -> str:
-    """A path less the encoded slashes in the name of a deployment: models may have slashes in their names,
-    and nobody takes this name for a part of a path, since it leaves in the body."""
+    """Return a path without the encoded slashes in the name of a deployment.
+
+    Names of models may contain slashes.  They are harmless, because the proxy moves this name into the body.
+    """
     deployed = _DEPLOYMENT.match(path)
     if deployed is None or not _is_deployed(deployed[2], endpoints):
         return path
@@ -67,10 +69,10 @@ def without_slashes(path: str, endpoints: EndpointTable) -> str:
 
 
 def name_deployment(raw: bytes, payload: dict[str, Any], deployment: str) -> tuple[bytes, dict[str, Any]]:
-    """A body, as bytes and read, that names the model which its path names.
+    """Put the deployment that the path names into the body as its model; return the body's bytes and values.
 
-    Raises :class:`~proxy.errors.RequestError` (400) where it names another one: one of the two would be
-    served, priced or refused unasked.
+    Raises :class:`~proxy.errors.RequestError` (400) if the body names another model: otherwise one of the two
+    would escape routing, pricing or permissions.
     """
     if not deployment or payload.get("model") == deployment:
         return raw, payload

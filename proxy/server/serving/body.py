@@ -1,4 +1,4 @@
-"""Request bodies: read whole under a bound, or streamed under a bound."""
+"""Read request bodies, whole or as streams, up to a size limit and a time limit."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -21,12 +21,13 @@ _COUNTED = {
     "tools": _MAX_TOOLS,
     "functions": _MAX_TOOLS,
 }
-"""Entries of a request's long lists.  No model takes so many; work on them grows with their number."""
+"""The most entries of a request's long lists.  No model takes so many, and the proxy's work grows with
+them."""
 
 
 @dataclass(frozen=True, slots=True)
 class BodyBounds:
-    """How large a body may be, in bytes and JSON values, and how many seconds its client may take."""
+    """Limits of a body: its size in bytes and JSON values, and the seconds that its client may take."""
 
     max_body_bytes: int
     max_json_values: int
@@ -39,9 +40,9 @@ _EXPECTED = frozenset({"", "100-continue"})
 
 
 def check_counts(payload: Mapping[str, Any], size: int) -> None:
-    """Raise :class:`RequestError` (400) where a list of a request is longer than any real one.
+    """Raise :class:`RequestError` (400) if a list of a request is longer than any real one.
 
-    ``size`` is the body's, in bytes: each entry of a list takes two at least.
+    ``size`` is the size of the body in bytes; each entry of a list takes at least two.
     """
     if size < 2 * _MAX_TOOLS:
         return
@@ -80,14 +81,14 @@ def _check(request: EdgeRequest, limit: int) -> None:
 
 
 def _is_plain(head: Head) -> bool:
-    """Whether nothing but a body's size can be wrong with it."""
+    """Return whether the head allows no fault of the body except its size."""
     headers = head.headers
     coded = hdrs.CONTENT_ENCODING in headers or hdrs.TRANSFER_ENCODING in headers
     return headers.get(hdrs.CONTENT_TYPE) == "application/json" and not coded and hdrs.EXPECT not in headers
 
 
 def _check_charset(kind: str) -> None:
-    """Refuse a character set that others may read the body in: JSON has none but UTF-8 (RFC 8259, 8.1)."""
+    """Refuse a charset in which other readers might decode the body: JSON is always UTF-8 (RFC 8259, 8.1)."""
     for parameter in kind.lower().split(";")[1:]:
         name, _, value = parameter.partition("=")
         if name.strip().startswith("charset") and value.strip(" \t\"'") not in ("utf-8", "utf8"):
@@ -100,7 +101,8 @@ def _check_charset(kind: str) -> None:
 
 
 def _expected(request: EdgeRequest) -> Sequence[str]:
-    """What the client expects before it sends its body; nothing that HTTP/1.0 knows."""
+    """Return what the client expects before it sends its body; nothing with HTTP/1.0, which has no
+    ``Expect``."""
     return request.head.listed(hdrs.EXPECT) if request.version >= HttpVersion11 else ()
 
 
@@ -109,10 +111,10 @@ def _too_large(limit: int) -> RequestError:
 
 
 def body_here(request: EdgeRequest, limit: int) -> bytes | None:
-    """The whole JSON body if it is here, as one of a few kilobytes nearly always is: it comes with its head.
+    """Return the whole JSON body if it has arrived, or ``None`` if :func:`read_body` must wait for it.
 
-    ``None`` where :func:`read_body` has to wait for it.  Raises :class:`RequestError` (413, 415) before
-    reading what it must not.
+    A body of a few kilobytes nearly always arrives with its head.  Raises :class:`RequestError` (413, 415)
+    without reading a body that is not allowed.
     """
     if not request.head[_is_plain]:
         _check(request, limit)
@@ -130,10 +132,10 @@ def body_here(request: EdgeRequest, limit: int) -> bytes | None:
 
 
 async def read_body(request: EdgeRequest, limit: int, timeout_s: float) -> bytes:
-    """The whole body.  Raises as :func:`body_here` does.
+    """Return the whole body.  Raises as :func:`body_here` does.
 
-    Raises it with 408 where the client takes more than ``timeout_s`` seconds in all, and with 400
-    where the framing is malformed.
+    Also raises :class:`RequestError` with 408 if the client takes more than ``timeout_s`` seconds in all, and
+    with 400 if the framing is malformed.
     """
     whole = body_here(request, limit)
     if whole is not None:
@@ -144,11 +146,11 @@ async def read_body(request: EdgeRequest, limit: int, timeout_s: float) -> bytes
 def stream_body(
     request: EdgeRequest, limit: int, timeout_s: float, bytes_per_timeout: int
 ) -> AsyncIterator[bytes]:
-    """The body as it arrives.  Raises :class:`RequestError` at once for what must not be read.
+    """Yield the body as it arrives.  Raises :class:`RequestError` at once for a body that is not allowed.
 
-    A bound that turns out to be passed only while reading breaks the upload off.  The client may be
-    waited for ``timeout_s`` seconds, and as long again for each ``bytes_per_timeout`` that it sent;
-    while the upstream is what is slow, no time counts.
+    If only reading shows that a limit is exceeded, the upload is broken off.  The client has ``timeout_s``
+    seconds, and as many again for each ``bytes_per_timeout`` bytes that it sends.  The time does not run
+    while the upstream is slow.
     """
     _check(request, limit)
     return _pieces(request, limit, timeout_s, earned_s=timeout_s / bytes_per_timeout)
@@ -157,10 +159,10 @@ def stream_body(
 async def _pieces(
     request: EdgeRequest, limit: int, timeout_s: float, *, earned_s: float
 ) -> AsyncIterator[bytes]:
-    """The body's pieces.  ``earned_s`` are the seconds by which each byte puts the end of patience off."""
+    """Yield the body's pieces.  Each byte extends the time limit by ``earned_s`` seconds."""
     if any(_expected(request)):
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        # Else it would count as an answer that has begun.
+        # Otherwise it would count as the start of the response.
         request.writer.output_size = 0
     content, loop = request.content, asyncio.get_running_loop()
     left, size = timeout_s, 0

@@ -1,4 +1,4 @@
-"""Which address a request came from, where proxies that the operator trusts stand in front."""
+"""Find the address that a request came from, also behind proxies that the operator trusts."""
 
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
@@ -13,14 +13,14 @@ _UNKNOWN = "unknown"
 
 
 def counted_address(request: EdgeRequest) -> str:
-    """What limits count a request by that has no key; see :func:`network_of`."""
+    """Return the address or network by which limits count a request without a key; see :func:`network_of`."""
     return network_of(request.client_address or request.remote or _UNKNOWN)
 
 
 def network_of(address: str) -> str:
-    """What a client is counted by: its address, of IPv6 the network of 64 bits.
+    """Return the address by which a client is counted: its IPv4 address, or its /64 network for IPv6.
 
-    One who is given such a network has more addresses than any limit could count.
+    The owner of such a network has more addresses than any limit could count.
     """
     if ":" not in address:
         return address
@@ -31,7 +31,7 @@ def network_of(address: str) -> str:
 
 
 class TrustedProxies:
-    """The proxies whose ``X-Forwarded-For`` is believed, as addresses and networks.
+    """The proxies whose ``X-Forwarded-For`` is trusted, as addresses and networks.
 
     >>> TrustedProxies(["10.0.0.0/8"]).client_of("10.0.0.1", ["6.6.6.6, 203.0.113.7, 10.0.0.2"])
     '203.0.113.7'
@@ -44,21 +44,21 @@ class TrustedProxies:
         return bool(self._networks)
 
     def trusts(self, peer: str | None) -> bool:
-        """Whether the peer of a connection is one of them."""
+        """Return whether the peer of a connection is a trusted proxy."""
         parsed = _parse(peer or "")
         return parsed is not None and self._has(parsed)
 
     def client_of(self, peer: str, forwarded: Sequence[str]) -> str:
-        """The client's address, from the peer's and the lines of ``X-Forwarded-For``, in order.
+        """Return the client's address, from the peer's address and the lines of ``X-Forwarded-For`` in order.
 
-        Each proxy writes down on the right whom it was called by, so it is the right-most address
-        that is not a trusted proxy's; what stands left of it was written by whoever that is.  Text
-        that is no address, or is longer than any chain of proxies, ends the search.
+        Each proxy appends the address of its caller on the right.  So the client's address is the right-most
+        one that is not a trusted proxy's; the client itself may have written everything left of it.  The
+        search ends at text that is not an address, or is longer than any chain of proxies.
         """
         here = _parse(peer)
         if here is None:
             return peer
-        # What is left of the last split holds commas, and so is no address.
+        # The text left of the last split contains commas, so it is not an address.
         for entry in reversed(",".join(forwarded).rsplit(",", _MOST_HOPS)):
             if not self._has(here):
                 break
@@ -74,14 +74,15 @@ class TrustedProxies:
 
 
 def _without_port(entry: str) -> str:
-    """An address less the port that some proxies write: ``192.0.2.1:80``, ``[2001:db8::1]:80``."""
+    """Return an address without the port that some proxies add: ``192.0.2.1:80``, ``[2001:db8::1]:80``."""
     if entry.startswith("["):
         return entry[1:].partition("]")[0]
     return entry.partition(":")[0] if entry.count(":") == 1 else entry
 
 
 def _parse(text: str) -> IPv4Address | IPv6Address | None:
-    """An address, the IPv4 one where it is that in IPv6's clothes; a zone is left out."""
+    """Parse an address: drop a zone, and return an IPv4-mapped IPv6 address as IPv4; ``None`` for other
+    text."""
     if len(text) > _LONGEST_ADDRESS:
         return None
     try:

@@ -1,16 +1,28 @@
-"""One client's connection: what aiohttp's server leaves open, closed.
+"""Serve one client's connection, and close the gaps of aiohttp's server.
 
-Measured with aiohttp 3.14.5: (1) what cannot be parsed is answered as plain text that quotes the line,
-a key included, and logged the same way; (2) a malformed chunk leaves the handler waiting for the rest
-of its body; (3) a connection is closed on a client that is still sending, whose system then throws
-the answer away; (4) nothing bounds how long a request's head takes, nor how long a client may take
-nothing of its response; (5) what is read along with a request that offers an upgrade is lost, so that
-the rest of a body behind it would be read as a request; (6) chunks are taken under HTTP/1.0, whose
-readers see no body there, and any version whose number the parser knows; (7) a body that comes after
-its request was taken fills a place among those that wait, for good: in the end none but the first of the
-requests that come at once is read.  And each request is a task, with a second one that waits for it.
+Gaps that were measured with aiohttp 3.14.5:
 
-What is aiohttp's own and used here has its names from :class:`AiohttpConnection`.
+(1) A request that cannot be parsed gets an answer in plain text, which quotes the line and any key in it.
+The log quotes it, too.
+
+(2) After a malformed chunk, the handler waits for the rest of the body for ever.
+
+(3) aiohttp closes the connection while the client still sends; the client's system then discards the answer.
+
+(4) There is no time limit for the head of a request, nor for a client that reads nothing of its response.
+
+(5) Bytes that are read along with an offered upgrade are lost, so the rest of a body would be read as a
+request.
+
+(6) aiohttp accepts chunks with HTTP/1.0, whose readers see no body there, and any version whose number the
+parser knows.
+
+(7) A body that arrives after its request was taken occupies a place in the queue for good.  In the end,
+aiohttp reads only the first of several requests that arrive at once.
+
+(8) aiohttp runs each request in a task of its own, and a second task waits for it.
+
+The names of aiohttp's own fields come from :class:`AiohttpConnection`.
 """
 
 import asyncio
@@ -50,9 +62,10 @@ __all__ = ["EdgeConnection"]
 
 KEEPALIVE_S = 75.0
 MAX_LINE_BYTES = 16 * 1024
-"""Of a request line; a target has a bound of its own below it, whose error says more."""
+"""The most bytes of a request line; a target has a lower limit, whose error says more."""
 _LINGER_S = 2.0
-"""For a client that still sends the body of a request that was answered, so that it sees the answer."""
+"""Seconds to read from a client that still sends the body of an answered request, so that it sees the
+answer."""
 
 
 class EdgeConnection(AiohttpConnection):
@@ -85,13 +98,13 @@ class EdgeConnection(AiohttpConnection):
             server,
             loop=asyncio.get_running_loop(),
             keepalive_timeout=KEEPALIVE_S,
-            access_log=None,  # type: ignore[arg-type]  # As aiohttp's own runner gives it.
+            access_log=None,  # As aiohttp's own runner passes it.
             max_line_size=MAX_LINE_BYTES,
             max_field_size=MAX_FIELD_BYTES,
             max_headers=MAX_HEADERS,
             lingering_time=_LINGER_S,
             read_bufsize=READ_BUFFER_BYTES,
-            # A compressed body is refused, so nobody has to unpack it first.
+            # Compressed bodies are refused, so they need not be unpacked.
             auto_decompress=False,
         )
         self.handle = handle
@@ -99,7 +112,8 @@ class EdgeConnection(AiohttpConnection):
         self._bounds = bounds
         self._known = KnownRequests(known)
         self._held = False
-        # Whether the last request's turn came before its body's end, where the parser gives it its place.
+        # Whether the last request was taken before its body ended; then its place in the parser is still
+        # occupied.
         self._late = False
         self._mode = REQUESTS
         self._linger_timer: asyncio.TimerHandle | None = None
@@ -111,13 +125,13 @@ class EdgeConnection(AiohttpConnection):
         self.messages = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Serve the client, or tell it that there are too many connections."""
+        """Serve the client, or answer that there are too many connections."""
         super().connection_made(transport)
         if self._bounds.descriptors.is_short(transport):
             self._refuse_crowd("too_many_connections", too_many_connections())
 
     def data_received(self, data: bytes) -> None:
-        """Take what the client sent; a request whose head is known does without the parser."""
+        """Handle received bytes; a request whose head is known bypasses the parser."""
         if self._mode is not REQUESTS:
             if self._feed is not None:
                 self._feed(data)
@@ -135,12 +149,12 @@ class EdgeConnection(AiohttpConnection):
         self._parse(data)
 
     def _parse(self, data: bytes) -> None:
-        """Parse; start the clock on a head that is not whole, and fail a body that cannot go on."""
+        """Parse bytes; start the timer of an incomplete head, and fail a body that is malformed."""
         before = len(self.messages)
         behind_body = (body := self._read_last) is None or body.is_eof()
         super().data_received(data)
         if body is not None and body.is_eof():
-            self._read_last = None  # An open stream keeps nothing of its request.
+            self._read_last = None  # An open stream need not hold its request.
         self._known.learn(data, self.messages[before:])
         if len(self.messages) > before:
             self._stop_waiting_for_head()
@@ -150,18 +164,19 @@ class EdgeConnection(AiohttpConnection):
             if not isinstance(self.messages[-1][0], RawRequestMessage):
                 self._fail_bodies()
         elif data and behind_body:
-            # Behind a body that was whole, only part of a head makes no message.
+            # After a complete body, only an incomplete head makes no message.
             self._wait_for_head(len(data))
 
     def switch(self, feed: Callable[[bytes], None]) -> None:
-        """From now on give what comes to another protocol than HTTP, what came behind its handshake first."""
+        """Pass all further bytes to another protocol, beginning with those that followed its handshake."""
         self._stop_waiting_for_head()
         self._mode = NEXT[self._mode, UPGRADE]
         self._feed = feed
-        self.set_parser(Switched(feed))  # type: ignore[arg-type]  # All that aiohttp calls is there.
+        self.set_parser(Switched(feed))  # It has all methods that aiohttp calls.
 
     def _wait_for_head(self, size: int) -> None:
-        """Count ``size`` bytes of a head, give it time from its first byte on, and refuse one too many."""
+        """Count ``size`` bytes of an incomplete head, start its timer, and refuse a head that is too
+        large."""
         pending = self._pending_head or self._begin_head()
         if pending is None:
             self._refuse_crowd("too_many_heads", too_many_heads())
@@ -173,7 +188,7 @@ class EdgeConnection(AiohttpConnection):
             pending.timer = self.loop.call_later(self._bounds.header_timeout_s, self._refuse_late_head)
 
     def _begin_head(self) -> PendingHead | None:
-        """A head has begun; ``None`` where there are too many of them."""
+        """Count a head that has begun; return ``None`` if there are too many."""
         peer = self.transport.get_extra_info("peername") if self.transport is not None else None
         peer = str(peer[0]) if isinstance(peer, tuple) and peer else ""
         address = "" if self._bounds.trusted.trusts(peer) else network_of(peer)
@@ -187,16 +202,16 @@ class EdgeConnection(AiohttpConnection):
             self._pending_head = None
 
     def _is_idle(self) -> bool:
-        """Whether the connection waits for a request, and may take one."""
+        """Return whether the connection waits for a request and may take one."""
         waiter = self.waiter
         if waiter is None or waiter.done() or self.messages:
             return False
         return not (self.upgraded or self.force_closed or self.ends_with_response)
 
     async def start(self) -> None:
-        """Serve the connection's requests one after the other, each of them in this task.
+        """Serve the connection's requests one after the other, all in this task.
 
-        aiohttp makes a task of each and waits for it; a request that has its turn needs no second one.
+        aiohttp makes a task for each request and waits for it, which is not needed.
         """
         try:
             while not self.force_closed:
@@ -215,9 +230,9 @@ class EdgeConnection(AiohttpConnection):
                     break
                 self._await_next()
                 if self.messages:
-                    # Who sends many requests at once must not keep the others waiting.
+                    # A client that sends many requests at once must not delay others.
                     await asyncio.sleep(0)
-        except BaseException:  # Whatever ends the serving, a cancellation too, ends the connection.
+        except BaseException:  # Every exception ends the connection, even a cancellation.
             self.force_close()
             raise
         if not self.force_closed:
@@ -226,7 +241,7 @@ class EdgeConnection(AiohttpConnection):
                 self.transport.close()
 
     def _taken(self) -> tuple[Any, StreamReader]:
-        """The next request; there is room for another one now."""
+        """Remove the next request from the queue, and let the parser continue if it waits for the place."""
         message, body = taken = self.messages.pop(0)
         known = type(message) is KnownMessage
         late, self._late = self._late, not known and not body.is_eof()
@@ -235,17 +250,17 @@ class EdgeConnection(AiohttpConnection):
                 self.parser.message_consumed()
             if late:
                 self.parser.message_consumed()
-                self.data_received(b"")  # It may have stopped for want of this place.
+                self.data_received(b"")  # It may have stopped because no place was free.
         if self.buffer_paused and len(self.messages) <= self.resume_below:
             self.resume_if_drained()
         return taken
 
     async def _serve(self) -> tuple[web.StreamResponse | None, StreamReader]:
-        """Answer the next request; ``None`` where nobody was there to take the answer, and its body."""
+        """Answer the next request; return the response, or ``None`` if the client has gone, and the body."""
         message, payload = self._taken()
         task = self.serving_task
         if task is None:
-            return None, payload  # The client went away in this very turn.
+            return None, payload  # The client left in this turn of the loop.
         fault = None
         if type(message) is KnownMessage:
             request = EdgeRequest(message.head, payload, self, task, message.length)
@@ -256,7 +271,7 @@ class EdgeConnection(AiohttpConnection):
             elif message.upgrade:
                 message = message._replace(should_close=True)
             request = EdgeRequest(Head(message), payload, self, task)
-        # The request lets go of what it needs no more, while its stream is open.
+        # So that the request alone holds them, and can release them while its stream is open.
         del message, payload
         self.in_progress = True
         self.current_request = request
@@ -273,7 +288,7 @@ class EdgeConnection(AiohttpConnection):
         except ConnectionError:
             return None, request.content
         except Exception:  # noqa: BLE001
-            # The last boundary of a connection: it ends, and nothing else does.
+            # The last boundary of a connection: only this connection ends.
             self._log.exception("connection_failed")
             self.force_close()
             return None, request.content
@@ -284,9 +299,9 @@ class EdgeConnection(AiohttpConnection):
                 self.handled.set_result(None)
 
     async def _read_out(self, payload: StreamReader) -> None:
-        """Throw away, for a while, the rest of a body whose request was answered before it came."""
+        """Discard the rest of a body that arrives after its request was answered, for a limited time."""
         if not self.force_closed:
-            # Who sent the body on until now has been cancelled, and lets go of it in this turn.
+            # The task that forwarded the body was cancelled, and releases it in this turn of the loop.
             await asyncio.sleep(0)
             with contextlib.suppress(TimeoutError, web.RequestPayloadError):
                 async with asyncio.timeout(_LINGER_S):
@@ -297,30 +312,30 @@ class EdgeConnection(AiohttpConnection):
         payload.set_exception(web.PayloadAccessError())
 
     def _await_next(self) -> None:
-        """Start the clock on a connection that is kept for another request."""
+        """Start the idle timer of a connection that waits for another request."""
         self.keepalive_ends_at = self.loop.time() + KEEPALIVE_S
         if self.keepalive_timer is None:
             self.keepalive_timer = self.loop.call_at(self.keepalive_ends_at, self.close_if_idle)
 
     def pause_reading(self) -> None:
-        """A body fills its buffer: the parser stops, and so does the socket."""
+        """Pause the parser and the socket, because the buffer of a body is full."""
         self._held = True
         super().pause_reading()
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        """Go on where something was paused; aiohttp parses and resumes anew after each body."""
+        """Resume if reading was paused; aiohttp would parse and resume anew after each body."""
         if self._held:
             self._held = not resume_parser
             super().resume_reading(resume_parser)
 
     def pause_writing(self) -> None:
-        """The client is slower than its response: from now on it has to take something."""
+        """Start the timer for a client that reads more slowly than its response arrives."""
         super().pause_writing()
         if self._send_timer is None:
             self._send_timer = self.loop.call_later(self._bounds.send_timeout_s, self._drop_idle_reader)
 
     def resume_writing(self) -> None:
-        """It took something."""
+        """Stop the timer, because the client has read some bytes."""
         self._stop_send_timer()
         super().resume_writing()
 
@@ -337,7 +352,7 @@ class EdgeConnection(AiohttpConnection):
             self._send_timer = None
 
     def _fail_bodies(self) -> None:
-        """Tell whoever reads a body whose rest cannot be parsed, which aiohttp leaves waiting."""
+        """Raise an error in readers of a body whose rest cannot be parsed; aiohttp leaves them waiting."""
         bodies = [body for _, body in self.messages]
         if self.current_request is not None:
             bodies.append(self.current_request.content)
@@ -356,7 +371,7 @@ class EdgeConnection(AiohttpConnection):
         )
 
     def _refuse_crowd(self, event: str, response: web.Response) -> None:
-        """Refuse one of many: they must not fill the log."""
+        """Refuse a connection because there are too many; limit the log lines about it."""
         if count := self._bounds.refusals.counted():
             self._log.warning(event, status=response.status, error_code=response[ERROR_CODE], count=count)
         self._refuse(response, new_request_id())
@@ -369,7 +384,7 @@ class EdgeConnection(AiohttpConnection):
         self._refuse(response, request_id)
 
     def _refuse(self, response: web.Response, request_id: str) -> None:
-        """Answer a head that is not whole, and end the connection; behind a request, without an answer."""
+        """Answer an incomplete head and end the connection; send no answer while a request is in progress."""
         self._stop_waiting_for_head()
         self._mode = NEXT[self._mode, REFUSAL]
         if self.transport is None:
@@ -387,11 +402,12 @@ class EdgeConnection(AiohttpConnection):
         self._send_timer = None
         self._log.warning("idle_reader", seconds=self._bounds.send_timeout_s)
         if self.transport is not None:
-            # What is unsent would keep a connection that is merely closed.
+            # A plain close would wait for the unsent bytes.
             self.transport.abort()
 
     def _malformed(self, fault: BaseException) -> web.Response:
-        """Answer what could not be parsed without a word of it: the text of ``fault`` quotes the client."""
+        """Answer a request that could not be parsed, without quoting it; the text of ``fault`` quotes the
+        client."""
         request_id = new_request_id()
         response = refusal(too_long=isinstance(fault, LineTooLong))
         said = {"status": response.status, "error_code": response[ERROR_CODE], "request_id": request_id}
@@ -404,10 +420,10 @@ class EdgeConnection(AiohttpConnection):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Send a response.  After a refusal, throw away what the client still sends, for a while."""
+        """Send a response.  After a refusal, discard what the client still sends, for a limited time."""
         finished = await super().finish_response(request, resp, start_time)
         if self._mode is REFUSED and self.transport is not None and self.transport.can_write_eof():
             self.transport.write_eof()
-            # Ends at once where the client closes: its going away cancels this.
+            # Ends at once if the client closes the connection, which cancels this task.
             await asyncio.sleep(_LINGER_S)
         return finished

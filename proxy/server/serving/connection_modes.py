@@ -1,4 +1,4 @@
-"""What becomes of the bytes that a client sends on a connection: one table."""
+"""Define the modes of a connection: how it treats the bytes that a client sends."""
 
 from enum import StrEnum
 from typing import Final
@@ -12,11 +12,11 @@ class Mode(StrEnum):
     """How a connection treats the bytes that a client sends."""
 
     REQUESTS = "requests"
-    """They are parsed as requests."""
+    """Parse the bytes as requests."""
     SWITCHED = "switched"
-    """They belong to the protocol that an upgrade named."""
+    """Pass the bytes to the protocol that an upgrade named."""
     REFUSED = "refused"
-    """They are thrown away: something before them was refused."""
+    """Discard the bytes: an earlier request was refused."""
 
 
 class Event(StrEnum):
@@ -33,7 +33,7 @@ NEXT: Final = Transitions(
     {
         (REQUESTS, UPGRADE): SWITCHED,
         (REQUESTS, REFUSAL): REFUSED,
-        # What was refused may be refused for another reason, too.
+        # A refused connection may be refused again for another reason.
         (REFUSED, REFUSAL): REFUSED,
     }
 )

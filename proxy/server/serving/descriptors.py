@@ -1,8 +1,8 @@
-"""File descriptors: the last ones are kept for answers, upstreams and the record.
+"""Reserve the last file descriptors for answers, upstreams and the record.
 
-Where none are left, the event loop closes a new connection without a word, and a request that was taken
-cannot reach its upstream.  The system gives the lowest free number, so the number of a new connection says
-how near the end is.
+If none are left, the event loop closes a new connection without a message, and an accepted request cannot
+reach its upstream.  The system assigns the lowest free number, so the number of a new connection shows how
+many are in use.
 """
 
 import asyncio
@@ -13,14 +13,14 @@ __all__ = ["Descriptors"]
 
 _RESERVE: Final = 64
 _SMALLEST_PART: Final = 4
-"""Of a small limit a quarter is kept."""
+"""The reserve is at most a quarter of the limit."""
 
 
 class Descriptors:
-    """Whether a new connection is one too many for this process's limit."""
+    """Checks whether a new connection exceeds this process's limit of file descriptors."""
 
     def __init__(self, limit: int | None = None) -> None:
-        """``limit`` of the process, that of the system unless given."""
+        """Create the check; ``limit`` defaults to the limit that the system gives the process."""
         self._most = 0
         if limit is None:
             limit = _limit()
@@ -28,7 +28,7 @@ class Descriptors:
             self._most = limit - min(_RESERVE, limit // _SMALLEST_PART)
 
     def is_short(self, transport: asyncio.BaseTransport) -> bool:
-        """Whether only the reserve is left beside this connection."""
+        """Return whether this connection takes a descriptor of the reserve."""
         if not self._most:
             return False
         sock = transport.get_extra_info("socket")

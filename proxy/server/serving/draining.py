@@ -1,8 +1,8 @@
-"""How a process comes to its end without losing what is open.
+"""Stop a process without losing its open requests.
 
-*Leaving*: ``/readyz`` says no, all is served.  *Refusing*: new requests get 503, open ones go on.
-*Cut*: what is still open is ended in a way that its client can see.  A process that another takes over
-from (*retiring*) refuses nothing, and ends each connection with the response to its next request.
+*Leaving*: ``/readyz`` reports that the server is not ready, but all requests are served.  *Refusing*: new
+requests get 503, open ones continue.  *Cut*: open requests are ended in a way that their clients can see.  A
+process that is being replaced (*retiring*) refuses nothing, and ends each connection with its next response.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ __all__ = ["Draining", "ends_unhurried"]
 
 
 class Draining:
-    """The requests that are open in this process, and what becomes of those to come."""
+    """The open requests of this process, and how it treats new ones."""
 
     def __init__(self) -> None:
         self.leaving = False
@@ -29,18 +29,18 @@ class Draining:
 
     @property
     def open(self) -> int:
-        """Requests under way."""
+        """The number of open requests."""
         return len(self._open)
 
     def retire(self) -> None:
-        """Serve on, but let each connection end with its next response.
+        """Keep serving, but end each connection with its next response.
 
-        The port goes on with others, so ``/readyz`` still says yes.
+        Other processes keep serving the port, so ``/readyz`` still reports that it is ready.
         """
         self._close()
 
     def refuse(self) -> None:
-        """Take no new requests."""
+        """Refuse new requests."""
         self.leaving = self.refusing = True
         self._close()
 
@@ -50,7 +50,8 @@ class Draining:
             tell()
 
     def watch(self, tell: Callable[[], None]) -> None:
-        """Call this once connections are to end, for one that waits for its client and ends by itself."""
+        """Call ``tell`` when connections must end, for a connection that waits for its client and ends by
+        itself."""
         self._watching.add(tell)
 
     def unwatch(self, tell: Callable[[], None]) -> None:
@@ -66,7 +67,7 @@ class Draining:
         self._open[request.task] = request
 
     def end(self, request: EdgeRequest) -> None:
-        """The request is over."""
+        """Count a request as ended."""
         del self._open[request.task]
         if self._idle is not None and not self._open:
             self._idle.set()
@@ -79,14 +80,16 @@ class Draining:
             await self._idle.wait()
 
     def cut(self) -> None:
-        """End all that is open: the task of each is cancelled, and tells its client if it still can."""
+        """Cancel the task of each open request; the task sends its client an error if it still can."""
         for task, request in self._open.items():
             request.cut_off = True
             task.cancel()
 
     def excuse(self, request: EdgeRequest) -> RequestError | None:
-        """The error for a client whose request was cut before its response began.  ``None`` if the request
-        was cancelled because its client left."""
+        """Return the error for a client whose request was cut before its response began.
+
+        Returns ``None`` if the request was cancelled because its client left.
+        """
         if not request.cut_off or request.transport is None:
             return None
         request.task.uncancel()
@@ -104,7 +107,7 @@ class Draining:
 
 
 async def ends_unhurried(work: Coroutine[Any, Any, Any], hurried: asyncio.Event | None) -> bool:
-    """Let something come to its end; false where somebody gets into a hurry first, and it is cancelled."""
+    """Wait until ``work`` ends; cancel it once ``hurried`` is set.  Return whether it ended by itself."""
     task = asyncio.ensure_future(work)
     haste = asyncio.ensure_future((hurried or asyncio.Event()).wait())
     try:

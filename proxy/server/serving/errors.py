@@ -1,4 +1,4 @@
-"""Errors as a client reads them: an HTTP status, and a body as the dialect has it that it asked in."""
+"""Build errors for clients: an HTTP status, and a body in the dialect of the client's request."""
 
 from typing import Any
 
@@ -21,10 +21,10 @@ __all__ = [
 ]
 
 ERROR_CODE = web.ResponseKey("error_code", str)
-"""Under this key a response of ours holds what the log says of why it is an error."""
+"""The key under which one of the proxy's own responses holds its error code, for the log."""
 
 _SAID = web.ResponseKey("error_said", dict[str, Any])
-"""Under this one what its body says, for a dialect that says it otherwise."""
+"""The key under which it holds the fields of its error, so that another dialect can format them."""
 
 
 def error_response(
@@ -37,9 +37,9 @@ def error_response(
     headers: dict[str, str] | None = None,
     dialect: Dialect = OPENAI,
 ) -> web.Response:
-    """A JSON error in the words of a dialect, with a ``Link`` to the page about it.
+    """Build a JSON error in the format of a dialect, with a ``Link`` to the page about it.
 
-    ``Connection: close`` among ``headers`` is kept.
+    If ``headers`` contains ``Connection: close``, the connection closes after the response.
     """
     said: dict[str, Any] = {"message": message, "type": type, "param": param, "code": code}
     response = web.Response(
@@ -59,10 +59,10 @@ def error_response(
 
 
 def told_in(dialect: Dialect, response: web.StreamResponse, request_id: str, origin: str) -> None:
-    """Complete an error of ours: the request's id where clients of the dialect look for it, and the address
-    of the page about it.
+    """Complete one of the proxy's own errors in a dialect: add the request's id and the URL of the page about
+    it.
 
-    ``origin`` is the server's own, as the client called it; empty if unknown.
+    ``origin`` is the server's own origin, as the client called it; empty if unknown.
     """
     said = response.get(_SAID)
     if said is None or not isinstance(response, web.Response):
@@ -95,7 +95,7 @@ def of_upstream_error(error: UpstreamError, dialect: Dialect = OPENAI) -> web.Re
 
 
 def store_unavailable(dialect: Dialect = OPENAI) -> web.Response:
-    """The error if only the record knows the answer, and the record does not respond."""
+    """Build the error for a request that needs the record while the record does not respond."""
     return error_response(
         503,
         "The proxy's store does not answer, and this request needs it. Try again in a moment.",
@@ -107,5 +107,5 @@ def store_unavailable(dialect: Dialect = OPENAI) -> web.Response:
 
 
 def of_http_exception(error: web.HTTPException, dialect: Dialect = OPENAI) -> web.Response:
-    """What aiohttp itself refuses (a body that is too large, a bad header), in the same shape."""
+    """Build the error for a request that aiohttp refused (a body that is too large, a bad header)."""
     return error_response(error.status, error.reason or "The request cannot be handled.", dialect=dialect)

@@ -1,8 +1,8 @@
-"""How many requests begin in one turn of the event loop.
+"""Limit how many requests begin in one turn of the event loop.
 
-A request takes a hundred times what a piece of a stream does.  Where hundreds come at once, the streams
-that are open would stand still until each of them has been sent upstream; so a few begin in each turn,
-and between turns whatever has arrived is handed on.
+Starting a request takes a hundred times as long as passing on a piece of a stream.  If hundreds of requests
+arrived at once, the open streams would stall until all of them had been sent upstream.  So only a few begin
+in each turn, and the loop passes on other data between turns.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ MOST_STARTED: Final = 8
 
 
 class FairScheduler:
-    """Lets :data:`MOST_STARTED` requests begin in each turn of the loop, in the order in which they came."""
+    """Lets :data:`MOST_STARTED` requests begin in each turn of the loop, in the order of their arrival."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -25,7 +25,7 @@ class FairScheduler:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def take(self) -> Awaitable[None] | None:
-        """Begin now (``None``), or once what this gives is done."""
+        """Return ``None`` if the request may begin now, else an awaitable that ends when it may begin."""
         if not self._counting:
             self._counting = True
             self._loop.call_soon(self._next)
@@ -37,11 +37,11 @@ class FairScheduler:
         return waiter
 
     def _next(self) -> None:
-        """Another turn of the loop."""
+        """Let waiting requests begin in a new turn of the loop."""
         self._left = MOST_STARTED
         while self._waiting and self._left:
             waiter = self._waiting.popleft()
-            if not waiter.done():  # cancelled: its client has gone
+            if not waiter.done():  # Cancelled: its client has gone.
                 waiter.set_result(None)
                 self._left -= 1
         self._counting = bool(self._waiting)

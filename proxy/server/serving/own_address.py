@@ -1,4 +1,4 @@
-"""The address by which a client calls this server, as far as its request tells."""
+"""Find the address by which a client calls this server, from the client's request."""
 
 import re
 from typing import Final
@@ -13,15 +13,15 @@ _HOST: Final = re.compile(r"(?:\[([0-9a-f:.]{2,45})\]|([a-z0-9_.-]{1,253}))(?::[
 
 
 def host_name(host: str) -> str:
-    """The name or address in a ``Host`` header, in lower case; empty where it has the form of none."""
+    """Return the name or address in a ``Host`` header, in lower case; empty if the header is malformed."""
     matched = _HOST.match(host.lower())
     return (matched[1] or matched[2]) if matched else ""
 
 
 def own_origin(head: Head) -> str:
-    """Scheme, host and port that a request was sent to (``http://127.0.0.1:8080``); empty if unknown.
+    """Return the origin that a request was sent to (``http://127.0.0.1:8080``); empty if unknown.
 
-    A client can make them up, but only the client itself is shown the result.
+    A client can invent it, but the proxy shows the result only to that client.
     """
     hosts = head.headers.getall(hdrs.HOST, ())
     if len(hosts) != 1 or not host_name(hosts[0]):

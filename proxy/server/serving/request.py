@@ -1,4 +1,4 @@
-"""One request of a client, with a field for each thing that is settled about it on its way in."""
+"""Represent one request of a client, with fields for what the stages find out about it."""
 
 import asyncio
 import os
@@ -27,14 +27,14 @@ _NOTHING_MORE: Mapping[str, str] = MappingProxyType({})
 
 
 def new_request_id() -> str:
-    """An id for a request that came with none, or with one that cannot stand in a log."""
+    """Return an id for a request that came with none, or with one that is not fit for a log."""
     return next(new_ids("req_", at_once=1))
 
 
 def new_ids(prefix: str, at_once: int = _IDS_AT_ONCE) -> Iterator[str]:
-    """Ids without end: 128 random bits behind ``prefix``.
+    """Yield ids for ever: ``prefix`` and 128 random bits.
 
-    To ask the system for random bytes costs as much as many of its bytes do.
+    It asks the system for the bits of ``at_once`` ids together, because each call is expensive.
     """
     while True:
         digits = os.urandom(16 * at_once).hex()
@@ -44,11 +44,11 @@ def new_ids(prefix: str, at_once: int = _IDS_AT_ONCE) -> Iterator[str]:
 
 @dataclass(slots=True)
 class WebSocketMessage:
-    """The message of a WebSocket that a request came in.
+    """The message of a WebSocket that contained a request.
 
-    ``socket`` takes the answer, each event of it with ``lane`` as its ``stream_id`` if that is not empty.
-    ``local`` are the responses that this connection alone remembers.  ``generates`` is false for what is
-    only prepared.  ``failed`` says, once it is answered, that nothing can be gone on from.
+    ``socket`` sends the answer; each event gets ``lane`` as its ``stream_id`` unless that is empty.
+    ``local`` are the responses that only this connection remembers.  ``generates`` is false for a response
+    that is only prepared.  After the answer, ``failed`` says that no request can continue it.
     """
 
     socket: "WebSocket"
@@ -59,16 +59,15 @@ class WebSocketMessage:
 
 
 class EdgeRequest(AiohttpRequest):
-    """What aiohttp's parser read, and what is made of it; it is served in :attr:`task`.
+    """A request as aiohttp's parser read it, and what the proxy found out about it; :attr:`task` serves it.
 
-    ``head`` is shared with other requests, and says nothing of the body's length where it is.
-    ``raw_path`` is the target as sent, ``content`` the body.
-    ``body_exists`` says that the head announces one, which may be empty.
-    ``client_address`` is empty unless it came through a trusted proxy.  ``page_headers`` and
-    ``limit_headers`` go onto the head of its response, whoever writes it; the former has the trace, too,
-    that was asked for and granted.  ``websocket`` is the message of a WebSocket that the request came in,
-    else ``None``.  ``started`` says that a head has gone out, ``cut_off`` that the task is
-    cancelled by the server's own end and not by the client.
+    ``head`` is shared with other requests and does not contain the body's length.  ``raw_path`` is the target
+    as sent, ``content`` the body.  ``body_exists`` says that the head announces a body, which may be empty.
+    ``client_address`` is empty unless the request came through a trusted proxy.  ``page_headers`` and
+    ``limit_headers`` go into the head of every response to it; ``page_headers`` also holds the trace that was
+    requested and granted.  ``websocket`` is the message of a WebSocket that contained the request, or
+    ``None``.  ``started`` says that a head was sent.  ``cut_off`` says that the server cancelled the task
+    because it stops, and not because the client left.
     """
 
     __slots__ = (
@@ -100,7 +99,7 @@ class EdgeRequest(AiohttpRequest):
         task: "asyncio.Task[None]",
         length: int | None = None,
     ) -> None:
-        """``length`` is the body's in bytes where it does not stand in the head's ``headers``."""
+        """Create the request; ``length`` is the body's length in bytes if ``head`` does not contain it."""
         message = head.message
         self.head = head
         self.method = message.method
@@ -123,35 +122,36 @@ class EdgeRequest(AiohttpRequest):
 
     @property
     def path(self) -> str:
-        """The decoded path, for people to read: decisions are made on :attr:`raw_path`."""
+        """The decoded path, for people to read; decisions use :attr:`raw_path`."""
         return self.head.message.url.path
 
     @property
     def transport(self) -> asyncio.Transport | None:
-        """The connection's; ``None`` once the client has gone."""
+        """The connection's transport; ``None`` once the client has gone."""
         return self.protocol.transport
 
     @property
     def remote(self) -> str | None:
-        """The address of the connection's other end."""
+        """The address of the connection's peer."""
         peer = self.protocol.peername
         return str(peer[0]) if isinstance(peer, list | tuple) else peer
 
     def body_is_read(self) -> None:
-        """Let go of the reader of a body that was read whole: a stream may be open for long after it."""
+        """Release the reader of a body that was read completely, because a stream may stay open long after
+        it."""
         self.content = EMPTY_PAYLOAD
 
     def answer_begins(self) -> None:
-        """Let go of the head: that of the response is made, and a stream may be open for long after it."""
+        """Release the head, because a stream may stay open long after it; the response's head is made."""
         self.started = True
         self.limit_headers = _NOTHING_MORE
-        if self.content is EMPTY_PAYLOAD:  # Who sends a body on still asks what the head says of it.
+        if self.content is EMPTY_PAYLOAD:  # Code that forwards a body still needs the head.
             self.head = Head(GONE)
             self.headers = self.head.headers
 
     @property
     def content_length(self) -> int | None:
-        """The size of the body in bytes where the head says it; the parser has checked it."""
+        """The size of the body in bytes if the head states it; the parser has checked it."""
         if self._length is not None:
             return self._length
         said = self.headers.get(hdrs.CONTENT_LENGTH)
@@ -164,13 +164,13 @@ class EdgeRequest(AiohttpRequest):
 
     @property
     def writer(self) -> StreamWriter:
-        """aiohttp's way to the client; what is relayed goes straight to :attr:`transport`."""
+        """aiohttp's writer to the client; relayed bytes go directly to :attr:`transport`."""
         if self._writer is None:
             self._writer = StreamWriter(self.protocol, self.task.get_loop())
         return self._writer
 
     def as_aiohttp(self) -> web.BaseRequest:
-        """The same for aiohttp, which writes the answers of our own."""
+        """Return the request in aiohttp's form; aiohttp writes the proxy's own answers."""
         loop = self.task.get_loop()
         return web.BaseRequest(self.head.message, self.content, self.protocol, self.writer, self.task, loop)
 

@@ -1,8 +1,8 @@
-"""A client's response, written straight to its transport.
+"""Write a client's response directly to its transport.
 
-aiohttp parses the request and keeps the connection.  Its ``StreamResponse.write`` is a coroutine
-with a look at compression, lengths and hooks for each piece; a stream has hundreds of pieces, so the
-few bytes of framing that HTTP/1.1 asks for are put around them here.
+aiohttp parses the request and keeps the connection.  Its ``StreamResponse.write`` is a coroutine that checks
+compression, lengths and hooks for each piece.  A stream has hundreds of pieces, so this module adds the few
+bytes of HTTP/1.1 framing itself.
 """
 
 import asyncio
@@ -31,27 +31,27 @@ __all__ = ["HttpClientStream", "sent_response"]
 
 _MAX_UNREAD_BYTES = 64 * 1024
 _PAST_LARGE = LARGE_BYTES + 1
-"""Bytes in the transport's buffer above which the upstream has to wait."""
+"""Bytes in the transport's buffer above which the upstream must wait."""
 
 _SMALL = 512
 _SIZE_LINES = tuple([b"%x\r\n" % size for size in range(_SMALL)])
-"""What stands before a small chunk; to write it takes longer than to look it up."""
+"""The size lines of small chunks; formatting one takes longer than looking it up."""
 
 _RESET = struct.pack("ii", 1, 0)
 _STATUSES = frozenset(HTTPStatus)
 
 
 class _SentResponse(web.StreamResponse):
-    """What aiohttp is told of a response that has gone out without it."""
+    """A response for aiohttp that stands for one that was sent without aiohttp."""
 
-    # In place of the base's properties, which look at a state that is never made.
+    # They replace the base's properties, which need a state that is never created.
     __slots__ = ("keep_alive", "status")
     status: int
     keep_alive: bool
     prepared = True
 
     def __init__(self, status: int, *, keep_alive: bool) -> None:
-        # Without the base's own: nobody asks for the headers and the state that it would make.
+        # Does not call the base's initializer: the headers and the state that it creates are not used.
         self.status = status
         self.keep_alive = keep_alive
 
@@ -65,9 +65,9 @@ class _SentResponse(web.StreamResponse):
 class HttpClientStream:
     """A :class:`~proxy.relay.base.ClientStream` that answers one request.
 
-    ``headers`` go out with every response, whatever its status.  A ``last`` one ends its connection.
-    ``first_byte_at`` is when the body began, in monotonic seconds, 0 until then; ``sent`` counts bytes,
-    head and framing included.
+    ``headers`` are sent with every response, whatever its status.  If ``last`` is true, the connection ends
+    with the response.  ``first_byte_at`` is when the body began, in monotonic seconds, and 0 before that.
+    ``sent`` counts bytes, including head and framing.
     """
 
     __slots__ = (
@@ -93,7 +93,7 @@ class HttpClientStream:
         self._headers = headers
         self._last = last
         self._left: int | None = None
-        """Bytes of the body still to come, where its length was announced."""
+        """The bytes of the body that are still to be sent, if its length was announced."""
         self._response: _SentResponse | None = None
         self._transport: asyncio.Transport | None = None
         self._held = b""
@@ -116,15 +116,18 @@ class HttpClientStream:
 
     @property
     def response(self) -> web.StreamResponse:
-        """What was sent, for the server to take note of."""
+        """The response that was sent, in aiohttp's form."""
         if self._response is None:
             raise RuntimeError("nothing has been sent to the client")
         return self._response
 
     @property
     def completed(self) -> int:
-        """The status, once the whole body has gone out, though its end may not have been reached here: a
-        client may go as soon as it has the announced length or the end mark.  0 until then."""
+        """The status once the whole body has been sent, else 0.
+
+        The end may not have been reached here: a client may leave as soon as it has the announced length or
+        the end mark.
+        """
         if self._response is None or self._held:
             return 0
         return self._response.status if self._ended or self._left == 0 else 0
@@ -144,12 +147,12 @@ class HttpClientStream:
     def start(self, status: int, headers: Headers) -> None:
         request = self._request
         theirs = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
-        # An upstream's own refusal comes with the numbers that explain it.
+        # An upstream's own 429 comes with the limits that explain it.
         limits = request.limit_headers if status != 429 else {}
         ours = {**limits, **self._headers, "Date": rfc822_formatted_time()}
         bodiless = request.method == "HEAD" or status in (204, 304)
         keep_alive = request.keep_alive and not self._last
-        # The minor version is that of 1: nothing else is served.
+        # Only versions 1.0 and 1.1 are served, so the minor version is enough.
         template = _head_templates(theirs.names)[
             tuple(ours), bodiless, status == 204, request.version.minor, keep_alive
         ]
@@ -167,11 +170,11 @@ class HttpClientStream:
                 self._send(b"")
 
     def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
-        if data[LARGE_BYTES:_PAST_LARGE]:  # Without a call.
+        if data[LARGE_BYTES:_PAST_LARGE]:  # A slice needs no call.
             return self._push_large(data, last)
         secrets = self._secrets
-        # Where there is nothing to replace the same object comes back, in two thirds of the time of a search.
-        # Its letters may be escaped as well, but few providers escape any that are in ASCII.
+        # If there is nothing to replace, `replace` returns the same object, in two thirds of the time of a
+        # search.  Letters may be escaped as well, but few providers escape ASCII.
         if secrets is not None and (
             (secrets.sign in data and data.replace(secrets.beginning, b"*") is not data) or b"\\u00" in data
         ):
@@ -190,7 +193,8 @@ class HttpClientStream:
         return None
 
     def _push(self, data: bytes, last: bool) -> Awaitable[None] | None:
-        """Send what may be the first of a body, or the last; what comes after the first may only flow."""
+        """Send a piece that may be the first or the last of a body; pieces between them may skip this
+        method."""
         if self._bodiless or not data:
             return None
         if not self.first_byte_at:
@@ -213,10 +217,10 @@ class HttpClientStream:
         return None
 
     async def _push_large(self, data: bytes, last: bool) -> None:
-        """Send megabytes in parts, each when the client has read the one before, and let others have turns.
+        """Send megabytes in parts, each after the client has read the previous one, and let other tasks run.
 
-        An event is sent whole, or a client would take what follows for the rest of it: whoever is cancelled
-        meanwhile leaves what is left of it to the connection.
+        An event must be sent whole, or the client would take the next bytes for its rest.  If the task is
+        cancelled meanwhile, the rest goes into the transport's buffer.
         """
         at = 0
         if self._secrets is not None:
@@ -244,7 +248,7 @@ class HttpClientStream:
 
     def finish(self) -> None:
         if self._left:
-            # The client would take the next response for the rest of this one.
+            # The client would read the next response as the rest of this one.
             self.abort()
         elif self._chunked:
             self._send(b"0\r\n\r\n")
@@ -255,7 +259,7 @@ class HttpClientStream:
         if (transport := self._request.transport) is not None:
             self.flush()
             if self._until_close and not transport.is_closing():
-                # In order, the connection's end would say that the body is whole.
+                # A normal close would mean that the body is complete.
                 sock = transport.get_extra_info("socket")
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 transport.abort()
@@ -273,22 +277,22 @@ class HttpClientStream:
         return transport
 
 
-# The same few names and statuses come again and again, so what is made of each is kept.
+# The same few names and statuses recur, so their templates are cached.
 
 _Case = tuple[tuple[str, ...], bool, bool, int, bool]
-"""What a template hangs on beside the upstream's names: the names of our own headers, whether there is no
-body, nor may be its length, the minor version, and whether the connection may go on."""
+"""What a template depends on besides the upstream's names: the names of the proxy's headers, whether there is
+no body, whether no length is allowed, the minor version, and whether the connection may continue."""
 
 _MOST_CASES = 8
-"""Frames that are kept for the same names of an upstream's."""
+"""The most templates that are cached for the same names of an upstream's headers."""
 
 
 @dataclass(frozen=True, slots=True)
 class _HeadTemplate:
     """A response's head without its status and values, and how its body is framed.
 
-    ``parts`` has a place for each value behind that for the status; ``take`` gives those of the upstream's
-    values that have one, and is ``None`` where all do.
+    ``parts`` has a place for the status and one for each value.  ``take`` selects those values of the
+    upstream that have a place, and is ``None`` if all have one.
     """
 
     parts: tuple[str, ...]
@@ -297,16 +301,16 @@ class _HeadTemplate:
     until_close: bool
     keep_alive: bool
     length_at: int
-    """The place of ``Content-Length`` among the parts, 0 where no length of a body is announced."""
+    """The index of ``Content-Length`` among the values; 0 if no length is announced."""
 
     def head(self, status: int, theirs: Sequence[str], ours: Iterable[str]) -> tuple[bytes, int | None]:
-        """The head, its blank line included, and the length of the body that it announces.
+        """Return the head, including its blank line, and the length of the body that it announces.
 
-        Raises ValueError for a value that would end its line, and for a length that is no number.
+        Raises ValueError for a value that would end its line, and for a length that is not a number.
         """
         kept = theirs if self.take is None else self.take(theirs)
         values = [_status_words(status), *kept, *ours]
-        # Whoever made these headers has checked them; none may end its line and begin another.
+        # The headers were checked before; this makes sure that none ends its line and begins another.
         _check("".join(values))
         parts = [*self.parts]
         parts[1::2] = values
@@ -314,10 +318,11 @@ class _HeadTemplate:
 
 
 class _HeadTemplates(dict[_Case, _HeadTemplate]):
-    """The templates of all responses whose upstream's headers have the same names; the oldest makes room.
+    """The templates of all responses whose upstream's headers have the same names; a full cache drops the
+    oldest.
 
-    Few come at any one time.  But there are some hundred cases, a client can ask for most of them, and each
-    template is as long as the names.
+    Only a few cases occur at a time.  But there are hundreds of them, a client can request most of them, and
+    each template is as long as the names.
     """
 
     __slots__ = ("_theirs",)
@@ -344,16 +349,16 @@ def _head_template(
     minor: int,
     keep_alive: bool,
 ) -> _HeadTemplate:
-    """See :data:`_Case`; raises ValueError for a name that would end its line."""
+    """Build a template for a :data:`_Case`; raises ValueError for a name that would end its line."""
     _check("".join((*theirs, *ours)))
     low = [name.lower() for name in theirs]
-    # Limits of ours stand in the place of the upstream's, which are those of a key that is shared.
+    # The proxy's limits replace the upstream's, which belong to a shared key.
     replaced = {name for name in ours if name.startswith("x-ratelimit-")}
     if lengthless:
         replaced.add("content-length")
     kept = Columns.where(theirs, lambda name: name.lower() not in replaced)
     endless = not bodiless and "content-length" not in low
-    # Nothing but the connection's end can end a body for which there are no chunks.
+    # Without chunks, only the connection's end can end a body of unknown length.
     until_close = endless and minor == 0
     keep_alive = keep_alive and not until_close
     end = ""
@@ -377,7 +382,7 @@ def _head_template(
 
 
 def _check(said: str) -> None:
-    """Raise ValueError for what a header cannot hold."""
+    """Raise ValueError if a header contains a control character."""
     if "\n" in said or "\r" in said or "\0" in said:
         raise ValueError("a response header contains a control character")
 
@@ -389,12 +394,12 @@ def _status_words(status: int) -> str:
 
 @lru_cache(maxsize=1024)
 def _sent(status: int, keep_alive: bool) -> _SentResponse:
-    """Nothing of it is one response's alone."""
+    """Return a shared object for all responses with this status; it holds nothing of one response."""
     return _SentResponse(status, keep_alive=keep_alive)
 
 
 def sent_response(status: int, *, keep_alive: bool) -> web.StreamResponse:
-    """A response for the server's log that was sent in another way than over HTTP."""
+    """Return a response for the server's log, for one that was not sent over HTTP."""
     return _sent(status, keep_alive)
 
 

@@ -1,4 +1,4 @@
-"""Runs what is served: every connection that a socket accepts is an :class:`EdgeConnection`."""
+"""Run the server: every connection that a socket accepts is an :class:`EdgeConnection`."""
 
 import structlog
 from aiohttp import web
@@ -12,7 +12,7 @@ __all__ = ["EdgeRunner"]
 
 
 class EdgeRunner(web.ServerRunner):
-    """Runs what is served over :class:`EdgeConnection`, and closes it at the end."""
+    """Serves an application over :class:`EdgeConnection`, and closes the application at the end."""
 
     def __init__(self, served: Application, *, shutdown_timeout: float = 60.0) -> None:
         self._known = KnownHeads()
@@ -20,11 +20,11 @@ class EdgeRunner(web.ServerRunner):
         self._served = served
 
     async def shutdown(self) -> None:
-        """The sockets are closed: what still comes on open connections is refused."""
+        """Refuse new requests on open connections; the sockets are closed already."""
         self._served.draining.refuse()
 
     async def cleanup(self) -> None:
-        """End all connections, then what is served."""
+        """End all connections, then close the application."""
         await super().cleanup()
         self._known.forget()
         await self._served.aclose()

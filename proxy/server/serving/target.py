@@ -1,4 +1,5 @@
-"""One normal form of a request's target: what is decided on is what is sent."""
+"""Accept one normal form of a request's target, so that the target that is checked is the one that is
+sent."""
 
 import re
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ _PATH = re.compile(r"/[A-Za-z0-9\-._~!$&'()*+,;=:@%/]*\Z")
 _QUERY = re.compile(r"[A-Za-z0-9\-._~!$&'()*+,;=:@%/?\[\]]*\Z")
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?")
 MAX_TARGET = 8192
-"""In characters; a longer target is refused unread."""
+"""The most characters of a target; a longer one is refused unread."""
 _NOT_NORMAL = (
     "The path of the request is not in normal form. Send it without dot segments, '//' and encoded slashes."
 )
@@ -34,11 +35,12 @@ _OWN_ROOTS: Final = ("/admin/", f"{ERROR_DOCS}/", _UI_DATA, _UI)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """``path`` as sent (still percent-encoded), ``query`` without its question mark.
+    """A request's target: its ``path`` as sent (still percent-encoded) and its ``query`` without question
+    mark.
 
-    ``below`` is the path below the prefix of a dialect, or ``None`` where it is another one, and
-    ``endpoint`` what is asked for there; ``label`` is its class for those who count.  ``deployment`` is the
-    model that a path of Azure's names, else empty.
+    ``below`` is the path below the prefix of a dialect, or ``None`` for other paths; ``endpoint`` is the
+    endpoint there.  ``label`` is the class of the path in metrics.  ``deployment`` is the model that one of
+    Azure's paths names, or empty.
     """
 
     path: str
@@ -50,7 +52,7 @@ class Target:
 
     @property
     def is_page(self) -> bool:
-        """Whether it is a page for people: about errors, or below ``/ui`` but no file or data."""
+        """Whether the path is a page for people: about errors, or below ``/ui`` but not a file or data."""
         path = f"{self.path}/"
         if path.startswith(f"{ERROR_DOCS}/"):
             return True
@@ -58,15 +60,15 @@ class Target:
 
     @property
     def shown(self) -> str:
-        """The path as an error names it: below the prefix, at most so long."""
+        """The path as errors show it: below the prefix, and shortened to 100 characters."""
         return self.endpoint.dialect.shown((self.below or "")[:100])
 
 
 class Targets:
-    """Reads the targets of requests: the first stage, in which a request's endpoint is looked up.
+    """Reads the targets of requests and finds their endpoints; this is the first stage of a request.
 
-    As a rule of a :class:`~proxy.server.serving.heads.head.Head` it gives the target of that head; those of
-    the few short targets that nearly all requests have are remembered.
+    As a rule of a :class:`~proxy.server.serving.heads.head.Head` it returns the target of that head.  It
+    caches short targets, because nearly all requests use a few of them.
     """
 
     def __init__(self, endpoints: EndpointTable) -> None:
@@ -83,7 +85,7 @@ class Targets:
         return self._known.get((method, raw)) or self._known.put((method, raw), self.read(method, raw))
 
     def dialect(self, head: Head) -> Dialect:
-        """Whose errors the sender of a head reads, also where its target cannot be read."""
+        """Return the dialect for errors to the sender of a head, even if its target cannot be read."""
         try:
             return head[self].endpoint.dialect
         except RequestError:
@@ -92,10 +94,10 @@ class Targets:
     def read(self, method: str, raw: str) -> Target:
         """Read a request target.
 
-        Raises :class:`RequestError` for every target that two readers could take for two paths: one in
-        absolute form, with dot segments (``..;x`` too, which Java servers take for one), empty segments,
-        encoded slashes, backslashes and controls, percent signs that escape nothing, or escapes of
-        characters that need none (RFC 3986, 6.2.2.2).
+        Raises :class:`RequestError` for every target that two readers could read as different paths.  These
+        are targets in absolute form, and paths with dot segments, empty segments, encoded slashes,
+        backslashes or controls.  Java servers read ``..;x`` as a dot segment, too.  Also refused are percent
+        signs that escape nothing, and escapes of characters that need none (RFC 3986, 6.2.2.2).
         """
         if len(raw) > MAX_TARGET:
             raise RequestError(414, f"The URL is longer than {MAX_TARGET} characters.")
@@ -114,14 +116,14 @@ class Targets:
             below, deployment = below_openai(path, self._endpoints)
         endpoint = self._endpoints.other if below is None else self._endpoints.find(method, below)
         if endpoint.dialect.rooted and below != path:
-            # The paths of another dialect are not below this prefix, too.
+            # This dialect's paths begin at the root, so they do not exist below another prefix.
             endpoint = self._endpoints.other
         return Target(path, query, below, endpoint, self._label(path, below, endpoint), deployment)
 
     def _label(self, path: str, below: str | None, endpoint: Endpoint) -> str:
-        """The class of a path, from a closed list: a label must not grow with what clients ask for.
+        """Return the class of a path, from a closed list, so that clients cannot create new labels.
 
-        ``/v1/files/file-17`` is one of ``/v1/files/*``.
+        For example, ``/v1/files/file-17`` has the class ``/v1/files/*``.
         """
         if below is None:
             if path in OWN_PATHS:
@@ -138,7 +140,7 @@ class Targets:
 
 
 def _stands_for_itself(digits: str | None) -> bool:
-    """Whether an escape in a path can be read in one way only."""
+    """Return whether every reader understands an escape in a path in the same way."""
     if digits is None:
         return False
     character = chr(int(digits, 16))

@@ -1,4 +1,4 @@
-"""A response to a client that somebody listens to, for what is recorded of it."""
+"""Copy a response to a listener, which records parts of it."""
 
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -12,27 +12,28 @@ __all__ = ["Listen", "Listener", "TeeStream"]
 
 
 class Listener(Protocol):
-    """Told what one client is answered, as it is answered."""
+    """Receives a copy of one response while the client gets it."""
 
     def started(self, status: int, headers: Headers) -> None:
-        """The head is settled."""
+        """Receive the head of the response."""
         ...
 
     def heard(self, data: bytes) -> None:
-        """A piece of the body goes out."""
+        """Receive a piece of the body that the client gets."""
         ...
 
     def ended(self) -> None:
-        """The body is whole.  May be told again."""
+        """Note that the body is complete; may be called more than once."""
         ...
 
 
 Listen = Callable[[bytes], Listener]
-"""Told of a request's body before it is worked on; who listens to its answer."""
+"""Returns the listener for the response to a request, from the request's body, before the proxy handles
+it."""
 
 
 class TeeStream(WrappedStream):
-    """A :class:`~proxy.relay.base.ClientStream` that is another one, with a listener."""
+    """A :class:`~proxy.relay.base.ClientStream` that wraps another one and copies it to a listener."""
 
     def __init__(self, client: ClientStream, listener: Listener) -> None:
         super().__init__(client)
@@ -49,7 +50,7 @@ class TeeStream(WrappedStream):
         self._listener.heard(data)
         self._left -= len(data)
         if last or (self._left == 0 and data):
-            # A client may go as soon as it has this, and then nobody comes to the end.
+            # A client may leave as soon as it has these bytes; then `finish` is not called.
             self._listener.ended()
         return self._client.push(data, last)
 

@@ -1,4 +1,4 @@
-"""A stream to a client that goes through another one."""
+"""Base class for streams to a client that wrap another stream."""
 
 from collections.abc import Awaitable
 
@@ -10,9 +10,9 @@ __all__ = ["WrappedStream"]
 
 
 class WrappedStream:
-    """A :class:`~proxy.relay.base.ClientStream` that does what another one does.
+    """A :class:`~proxy.relay.base.ClientStream` that delegates to another one.
 
-    A subclass overrides what it adds to.
+    A subclass overrides the methods that it extends.
     """
 
     def __init__(self, client: ClientStream) -> None:

@@ -1,1 +1,1 @@
-"""The bytes of a run on both sides of the wire, kept with the run or captured on demand."""
+"""The bytes of a run on both sides of the proxy, kept with the run or captured on demand."""

@@ -1,7 +1,7 @@
-"""Orders of administrators to capture the bytes of runs that would not be kept otherwise.
+"""Handle the orders of administrators to capture the bytes of runs that would not be kept otherwise.
 
-Nothing is captured until somebody asks, and then only some runs within some minutes.  Captured bytes are
-content (rule R3): they are sealed with the record and kept for an hour.
+Nothing is captured without an order, and an order covers a limited number of runs and minutes.  Captured
+bytes are content (rule R3): they are sealed with the record and kept for an hour.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from proxy.store.base import Store
 __all__ = ["CAPTURES", "MOST_RUNS", "MOST_S", "Captures", "Order"]
 
 CAPTURES: Final = "captures"
-"""The name under which the processes of a port tell each other about a new order."""
+"""The name under which the processes of a port notify each other of a new order."""
 MOST_RUNS: Final = 100
 MOST_S: Final = 3600.0
 _MOST_ORDERS: Final = 20
@@ -30,8 +30,8 @@ _ENDED: Final = "capture-end:"
 class Order:
     """An order to capture the next ``runs`` runs of a key until a time.
 
-    ``key`` is empty for all callers; ``until`` is in epoch seconds.  ``left`` is how many runs this process
-    may still capture.
+    ``key`` is empty for all callers; ``until`` is in epoch seconds; ``by`` is the administrator.  ``left`` is
+    the number of runs that this process may still capture.
     """
 
     id: str
@@ -43,11 +43,11 @@ class Order:
     bytes: int = 0
 
     def fits(self, caller: str, now: float) -> bool:
-        """Whether a caller's run is to be captured now."""
+        """Return whether this order captures a run of the caller now."""
         return self.left > 0 and now < self.until and (not self.key or caller.partition("/")[0] == self.key)
 
     def as_json(self, key_name: str | None = None) -> dict[str, Any]:
-        """The order as a page gets it."""
+        """Return the order as the pages of the web UI get it."""
         return {
             "id": self.id,
             "key": key_name or self.key or None,
@@ -60,8 +60,11 @@ class Order:
 
 
 class Captures:
-    """The orders of this process.  ``refused`` says why nobody may ask, if so; ``changed`` is called when
-    there are other orders than before."""
+    """The orders that this process knows.
+
+    ``refused`` is the reason why orders are not allowed, or ``None`` if they are.  ``changed`` is called when
+    the orders change.
+    """
 
     def __init__(self, store: Store, refused: str | None, *, now: Callable[[], float] = time.time) -> None:
         self._store = store
@@ -73,13 +76,13 @@ class Captures:
         self.changed: Callable[[], None] = _nothing
 
     async def ask(self, order: Order) -> None:
-        """Start an order in this process, and store it for the others; raises StoreError."""
+        """Start an order in this process, and store it for the other processes; raises StoreError."""
         name = f"{_MARK}{order.id}:{order.runs}:{order.by[:40]}:{order.key}"
         await self._store.mark_once(name, order.until)
         self._set([*self.live(), order])
 
     async def end(self, order_id: str) -> bool:
-        """End an order; whether there was one.  Raises StoreError."""
+        """End an order, and return whether it existed.  Raises StoreError."""
         found = [order for order in self.live() if order.id == order_id]
         for order in found:
             await self._store.mark_once(f"{_ENDED}{order_id}", order.until)
@@ -87,12 +90,13 @@ class Captures:
         return bool(found)
 
     def live(self) -> list[Order]:
-        """The orders whose time is not over."""
+        """Return the orders whose time has not passed."""
         now = self._now()
         return [order for order in self.orders if now < order.until]
 
     def told(self) -> bytes:
-        """Read the orders that another process changed.  Returns how many runs each has left, as JSON."""
+        """Return how many runs each order has left, as JSON, and start to read the orders of other
+        processes."""
         if self._loading is None or self._loading.done():
             self._loading = asyncio.get_running_loop().create_task(self._load())
         return orjson.dumps({order.id: order.left for order in self.orders})
@@ -114,7 +118,8 @@ class Captures:
         self._set(found)
 
     def take(self, caller: str) -> Order | None:
-        """The order that captures a run of this caller, which is counted; ``None`` for none."""
+        """Return the order that captures this run of the caller, and count the run; ``None`` if no order
+        does."""
         now = self._now()
         order = next((one for one in self.orders if one.fits(caller, now)), None)
         if order is None:
@@ -129,4 +134,4 @@ class Captures:
 
 
 def _nothing() -> None:
-    """Nobody has to know."""
+    """Ignore the change: the default callback."""

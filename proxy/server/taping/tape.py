@@ -1,7 +1,7 @@
-"""The tape of one run: each body on either side of the wire, in the pieces in which it came or went.
+"""Record the tape of one run: each body on either side of the proxy, in its original pieces.
 
-While bytes pass, each piece costs one entry of a list, which holds the very object that passes.  All else is
-done when the run is over.
+While bytes pass, each piece costs one entry of a list, which holds the same object that passes.  All other
+work is done after the run.
 """
 
 import base64
@@ -22,17 +22,17 @@ from proxy.server.serving.wrapped_stream import WrappedStream
 __all__ = ["MAX_BYTES", "Leg", "Room", "RunTape", "Taped", "TapedStream", "read_tape"]
 
 MAX_BYTES: Final = 4 << 20
-"""The most that is kept of one run, both sides together.  A client's request is kept up to the same size."""
+"""The most bytes to keep of one run, both sides together.  A client's request is kept up to the same size."""
 _MAX_PIECES: Final = 20_000
 _PART: Final = 64 << 10
-"""Bytes of room that a tape takes at once, so that few pieces have to ask for some."""
+"""Bytes of room that a tape takes at once, so that it rarely has to ask for more."""
 
 Piece = tuple[float, bytes]
-"""When a piece passed, in monotonic seconds, and its bytes."""
+"""The time when a piece passed, in monotonic seconds, and its bytes."""
 
 
 class Room:
-    """The bytes that all tapes of a process may hold together."""
+    """The number of bytes that all tapes of a process hold together, and its limit."""
 
     __slots__ = ("held", "most")
 
@@ -41,7 +41,7 @@ class Room:
         self.held = 0
 
     def take(self, size: int) -> bool:
-        """Take so many bytes; whether there were so many."""
+        """Take ``size`` bytes if so many are free; return whether they were."""
         if self.held + size > self.most:
             return False
         self.held += size
@@ -51,8 +51,8 @@ class Room:
 class Leg:
     """One body.
 
-    ``side`` is ``client`` or ``upstream``, and ``upstream`` the name of the one that was asked.  ``error`` is
-    the code and the message of an upstream that broke off, or gave no answer.
+    ``side`` is ``client`` or ``upstream``; ``upstream`` is the name of the upstream that was asked.
+    ``error`` is the code and message if the upstream broke off or gave no answer.
     """
 
     __slots__ = ("content_type", "cut", "error", "name", "pieces", "side", "status", "turn", "upstream")
@@ -70,12 +70,12 @@ class Leg:
 
     @property
     def size(self) -> int:
-        """The bytes that are held of it."""
+        """The number of bytes that the tape holds of this body."""
         return sum(map(len, [data for _, data in self.pieces]))
 
 
 class RunTape:
-    """What is noted of one run.  ``room`` is given back with :meth:`close`."""
+    """The recording of one run.  :meth:`close` gives the bytes back to ``room``."""
 
     def __init__(
         self, run_id: str, room: Room, draws: Draws, *, now: Callable[[], float] = time.monotonic
@@ -91,24 +91,25 @@ class RunTape:
         self._room = room
         self._taken = 0
         self._left = 0
-        """Bytes of the room that was taken last which nothing has used yet."""
+        """Bytes of room that the tape has taken and not used yet."""
         self._pieces = 0
         self._asked = 0
         self._turn = 1
 
     @property
     def cut(self) -> bool:
-        """Whether more passed than is held."""
+        """Whether the tape lacks some of the bytes that passed."""
         return any(leg.cut for leg in self.legs.values())
 
     def leg(self, name: str, turn: int, status: int | None, content_type: str) -> Leg:
-        """Begin a body."""
+        """Begin to record a body."""
         leg = self.legs[name] = Leg(name, turn, status, content_type)
         leg.upstream = self.upstream if leg.side == "upstream" else ""
         return leg
 
     def asked(self, upstream: str, path: str, body: object) -> int:
-        """An upstream is asked, at a path below its base URL; the number of this question in the run."""
+        """Record a request to an upstream, at a path below its base URL; return the request's number in the
+        run."""
         self._asked += 1
         self.upstream, self.path = upstream, path
         leg = self.leg(f"upstream.{self._asked}.request", self._turn, None, "application/json")
@@ -117,25 +118,26 @@ class RunTape:
         return self._asked
 
     def answered(self, number: int, status: int, content_type: str) -> Leg:
-        """The head of an answer is here.  What was refused is asked again in the same turn."""
+        """Record the head of an answer.  After a refusal, the next request belongs to the same turn."""
         leg = self.leg(f"upstream.{number}.response", self._turn, status, content_type)
         if status < 300:
             self._turn += 1
         return leg
 
     def failed(self, number: int, code: str, message: str) -> None:
-        """An upstream gave no answer."""
+        """Record that an upstream gave no answer."""
         self.leg(f"upstream.{number}.response", self._turn, None, "").error = (code, message)
 
     def note(self, leg: Leg, data: bytes) -> None:
-        """Note a piece of a body: the object itself, as long as there is room."""
+        """Record a piece of a body: the object itself, as long as there is room."""
         self._left -= len(data)
         if self._left < 0:
             data = self.more(leg, data)
         leg.pieces.append((self._now(), data))
 
     def noting(self, leg: Leg, sink: Sink) -> Sink:
-        """A sink that notes each piece of a body on its way to ``sink``, without a call of :meth:`note`."""
+        """Return a sink that records each piece of a body, then passes it to ``sink``; faster than
+        :meth:`note`."""
         append, now = leg.pieces.append, self._now
 
         def noted(data: bytes) -> Awaitable[None] | None:
@@ -146,7 +148,7 @@ class RunTape:
         return noted
 
     def more(self, leg: Leg, data: bytes) -> bytes:
-        """Take room for a piece that has none left; what of it is held."""
+        """Take more room for a piece; return the part of the piece that fits."""
         need = max(_PART, -self._left)
         need = min(need, MAX_BYTES - self._taken)
         if need > 0 and self._room.take(need):
@@ -165,9 +167,9 @@ class RunTape:
         self._taken = self._left = 0
 
     def encoded(self) -> bytes:
-        """The tape as it is kept: a line of JSON, then the bytes, of which equal pieces stand there once.
+        """Return the tape in its stored form: a line of JSON, then the bytes, with equal pieces stored once.
 
-        Columns in place of rows: what is done for each piece is done within few calls.
+        The JSON has columns instead of rows, so that all pieces are encoded with few calls.
         """
         self._blank()
         began, left = self.began, _MAX_PIECES
@@ -188,7 +190,8 @@ class RunTape:
                     "cut": leg.cut,
                     "error": leg.error,
                     "upstream": leg.upstream,
-                    # Whole microseconds since the run began, and the number of the part that passed then.
+                    # Whole microseconds since the run began, and the number of the part that passed at that
+                    # time.
                     "at_us": [(at - began) * 1e6 // 1 for at, _ in pieces],
                     "parts": [places[data] for _, data in pieces],
                 }
@@ -202,7 +205,7 @@ class RunTape:
         return b"".join((orjson.dumps(head), b"\n", *parts))
 
     def _blank(self) -> None:
-        """Blank out secrets of the proxy in what upstreams said, wherever the network cut it."""
+        """Blank out the proxy's secrets in responses, even if the network split them into several pieces."""
         if (secrets := self.secrets) is None:
             return
         for leg in self.legs.values():
@@ -217,7 +220,7 @@ class RunTape:
 
 
 def _joined(pieces: Sequence[Piece], most: int) -> Sequence[Piece]:
-    """The pieces, the last of them in one if they are more than ``most``; empty ones say nothing."""
+    """Return the non-empty pieces; if there are more than ``most``, join the last of them into one."""
     pieces = [piece for piece in pieces if piece[1]]
     if len(pieces) <= max(1, most):
         return pieces
@@ -226,10 +229,10 @@ def _joined(pieces: Sequence[Piece], most: int) -> Sequence[Piece]:
 
 
 class Taped:
-    """A tape that was kept, as it is read again.
+    """A tape as it is read from the store.
 
-    ``upstream`` is the one that was asked last, at ``path``.  ``drawn`` are the ids and times that the run
-    made (:mod:`proxy.chance`), ``None`` if they were too many to be noted.
+    ``upstream`` is the upstream that was asked last, at ``path``.  ``drawn`` are the ids and times that the
+    run made (:mod:`proxy.chance`), or ``None`` if there were too many to record.
     """
 
     def __init__(
@@ -242,16 +245,16 @@ class Taped:
 
     @property
     def cut(self) -> bool:
-        """Whether more passed than was kept."""
+        """Whether the tape lacks some of the bytes that passed."""
         return any(leg.cut for leg in self.legs.values())
 
     def body(self, name: str) -> bytes:
-        """A whole body, empty where there is none."""
+        """Return a whole body, or empty bytes if there is none with this name."""
         leg = self.legs.get(name)
         return b"" if leg is None else b"".join(data for _, data in leg.pieces)
 
     def json(self) -> dict[str, Any]:
-        """``legs``, and ``chunks`` in the order of time, as the pages of the web UI get them."""
+        """Return ``legs``, and ``chunks`` in the order of time, as the pages of the web UI get them."""
         legs: list[dict[str, Any]] = []
         chunks: list[dict[str, Any]] = []
         for leg in self.legs.values():
@@ -285,7 +288,7 @@ class Taped:
 
 
 def read_tape(payload: bytes) -> Taped:
-    """What :meth:`RunTape.encoded` wrote; times are seconds since the run began."""
+    """Parse the output of :meth:`RunTape.encoded`; times are seconds since the run began."""
     head, _, data = payload.partition(b"\n")
     said = orjson.loads(head)
     ends = list(accumulate(said["sizes"], initial=0))
@@ -302,7 +305,7 @@ def read_tape(payload: bytes) -> Taped:
 
 
 class TapedStream(WrappedStream):
-    """A :class:`~proxy.relay.base.ClientStream` that is another one, whose body is noted on a tape."""
+    """A :class:`~proxy.relay.base.ClientStream` that wraps another one and records its body on a tape."""
 
     def __init__(self, client: ClientStream, tape: RunTape) -> None:
         super().__init__(client)

@@ -1,7 +1,7 @@
-"""Which runs are noted, and where their bytes are kept.
+"""Decide which runs are recorded byte by byte, and where their bytes are kept.
 
-Without a setting or an order nothing is noted: a run reads two attributes, and upstreams are called directly.
-Nothing is noted of a client that asked to keep nothing.
+Without a setting or an order nothing is recorded: a run reads two attributes, and upstreams are called
+directly.  A run whose client asked the proxy to keep nothing is never recorded.
 """
 
 import base64
@@ -25,16 +25,16 @@ from proxy.upstreams.base import Upstream
 __all__ = ["Taping"]
 
 _MOST_HELD: Final = 128 << 20
-"""Bytes that the tapes of all runs that go on may hold; what comes after that is cut."""
+"""The most bytes that the tapes of all current runs hold; further bytes are cut."""
 _OWNER: Final = "ui:captures"
-"""The owner of captured bytes: no client has this name, so none can read them."""
+"""The owner of captured bytes.  No client has this name, so none can read them."""
 
 
 class Taping:
-    """Notes the bytes of runs.  A :class:`~proxy.relay.run.tapes.Tapes`; one for the process.
+    """Records the bytes of runs; a :class:`~proxy.relay.run.tapes.Tapes`.  One per process.
 
-    ``not_kept`` says why the bytes of each run are not kept with it, empty where they are.  ``again`` are the
-    values that runs take in place of new ones; see :class:`~proxy.chance.Draws`.
+    ``not_kept`` is the reason why bytes are not kept with every run, or empty if they are.  ``again`` are the
+    values that runs use in place of new ones; see :class:`~proxy.chance.Draws`.
     """
 
     def __init__(
@@ -60,19 +60,19 @@ class Taping:
         declare("tapes", self._cache_size)
 
     def wrap(self, upstream: Upstream) -> Upstream:
-        """The upstream, wrapped so that its requests can be noted."""
+        """Wrap an upstream so that its requests can be recorded."""
         taped = TapedUpstream(upstream, self._tape)
         self._upstreams.append(taped)
         taped.listen(self._listens)
         return taped
 
     def begin(self, job: Job, client: ClientStream) -> "_Running | None":
-        """Begin to note a run, if it is to be kept or captured."""
+        """Begin to record a run if its bytes will be kept or captured; return ``None`` otherwise."""
         if not self._listens or not job.client.request.keeps:
             return None
         kept, order = self._keeps, None
         if job.client.ask.nested is not None:
-            # An agent's run is noted as the run is that called it, on a tape of its own.
+            # An agent's run is recorded if its caller's run is, on a tape of its own.
             outer = self._running.get()
             if outer is None:
                 return None
@@ -88,19 +88,21 @@ class Taping:
         return running
 
     async def find(self, run_id: str) -> Taped | None:
-        """The bytes of a run, ``None`` where there are none.  Raises StoreError."""
+        """Return the bytes of a run, or ``None`` if there are none.  Raises StoreError."""
         payload = await self.payload(run_id)
         return None if payload is None else read_tape(payload)
 
     async def payload(self, run_id: str) -> bytes | None:
-        """The bytes of a run as they are kept, ``None`` where there are none.  Raises StoreError."""
+        """Return the bytes of a run in their stored form, or ``None`` if there are none.  Raises
+        StoreError."""
         if (wire := await self._store.find_wire(run_id)) is not None:
             return wire.payload
         captured = await self._store.find_result(_handle(run_id), _OWNER)
         return None if captured is None else base64.b64decode(captured.content)
 
     async def size(self, run_id: str) -> int | None:
-        """How many bytes of bodies there are of a run, ``None`` for none.  Raises StoreError."""
+        """Return the number of bytes in the bodies of a run, or ``None`` if there are none.  Raises
+        StoreError."""
         if (size := await self._store.wire_size(run_id)) is not None:
             return size
         captured = await self.find(run_id)
@@ -110,7 +112,7 @@ class Taping:
         return CacheSize(self._room.held, self._room.most)
 
     def _tape(self) -> RunTape | None:
-        """The tape of the run that goes on here."""
+        """Return the tape of the current run, or ``None``."""
         running = self._running.get()
         return None if running is None else running.tape
 
@@ -120,7 +122,7 @@ class Taping:
             upstream.listen(self._listens)
 
     def _keep(self, running: "_Running") -> None:
-        """Keep what was noted of a run that is over, without waiting."""
+        """Queue the recorded bytes of an ended run for storing."""
         tape, order = running.tape, running.order
         size = sum(leg.size for leg in tape.legs.values())
         tape.close()
@@ -137,7 +139,7 @@ class Taping:
 
 
 class _Running:
-    """A run that is noted while it goes on; a :class:`~proxy.relay.run.tapes.Tape`."""
+    """A run that is being recorded; a :class:`~proxy.relay.run.tapes.Tape`."""
 
     def __init__(
         self,
@@ -159,7 +161,7 @@ class _Running:
         self.client: ClientStream = TapedStream(client, tape)
 
     def finish(self) -> None:
-        """Keep what was noted."""
+        """Stop recording, and keep the recorded bytes."""
         self.within.close()
         self._keep(self)
 

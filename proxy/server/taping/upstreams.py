@@ -1,4 +1,4 @@
-"""Upstreams whose questions and answers are noted on the tape of the run that asks."""
+"""Record requests to upstreams, and their responses, on the tape of the run that sends them."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -13,9 +13,9 @@ __all__ = ["TapedUpstream"]
 
 
 class TapedUpstream:
-    """An upstream that is called directly while no run is noted.
+    """An upstream that records its traffic while any run is recorded, and is called directly otherwise.
 
-    ``current`` gives the tape of the run that asks.
+    ``current`` returns the tape of the current run, or ``None``.
     """
 
     def __init__(self, inner: Upstream, current: Callable[[], RunTape | None]) -> None:
@@ -25,7 +25,7 @@ class TapedUpstream:
         self.open: Callable[[UpstreamRequest], Any] = inner.open
 
     def listen(self, on: bool) -> None:
-        """Note the requests of runs that are noted (``on``), or call the upstream directly."""
+        """Record the requests of recorded runs (``on``), or call the upstream directly."""
         self.open = self._open if on else self._inner.open
 
     async def aclose(self) -> None:
@@ -45,7 +45,7 @@ class TapedUpstream:
 
 
 class _TapedResponse:
-    """A response whose pieces are noted as they arrive."""
+    """A response that records its pieces as they arrive."""
 
     def __init__(self, inner: UpstreamResponse, tape: RunTape, leg: Leg) -> None:
         self._inner = inner
@@ -78,7 +78,7 @@ class _TapedResponse:
 
     @contextmanager
     def _broken(self) -> Iterator[None]:
-        """Note that the upstream broke off."""
+        """Record the error if the upstream breaks off."""
         try:
             yield
         except UpstreamError as error:

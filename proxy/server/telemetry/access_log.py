@@ -1,4 +1,4 @@
-"""The line that the log has for each request."""
+"""Write the access log: one line for each request."""
 
 import re
 from collections.abc import Container
@@ -12,20 +12,21 @@ from proxy.server.telemetry.json_lines import ID, NUMBER, TENTHS
 __all__ = ["AccessLog"]
 
 _OPEN = {"ms": TENTHS, "ttfb_ms": TENTHS, "bytes": NUMBER, "upstream_ms": TENTHS, "request_id": ID}
-"""What differs from line to line where the rest comes again and again."""
+"""The fields that differ between lines whose other fields are the same."""
 
 
 _MODEL_NAME = re.compile(r"(?!(?:sk|tr|trt)[-_])[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,99}\Z")
-"""What a model's name looks like: no blank, since a client may write a whole sentence there, and no key."""
+"""The form of a model's name.  It has no space, because a client may send a whole sentence, and is not a
+key."""
 _MOST_MODELS = 500
-"""Names that are taken from clients; any other is ``other`` from then on."""
+"""The most names that are accepted from clients; later ones are logged as ``other``."""
 
 
 class AccessLog:
     """Writes one line for each request, at its end.
 
-    A line names a model that is one of ``models``, or has the form of a name: what a client writes there
-    may be anything.  A process logs at most ``_MOST_MODELS`` names that it has from clients alone.
+    A line contains the model's name only if it is one of ``models`` or has the form of a name, because a
+    client may send any text.  A process logs at most ``_MOST_MODELS`` names that only clients use.
     """
 
     def __init__(self, models: Container[str]) -> None:
@@ -35,10 +36,11 @@ class AccessLog:
         self._log = EventWriter("proxy.access")
 
     def write(self, facts: RequestFacts) -> None:
-        """Say what became of a request.  Times are milliseconds, ``bytes`` those sent, head included.
+        """Write the line of a request.
 
-        ``ttfb_ms`` is until the first byte of a relayed body left, ``upstream_ms`` until the head of the
-        last response upstream was there.
+        Times are milliseconds; ``bytes`` counts the bytes sent, including the head.  ``ttfb_ms`` is the time
+        until the first byte of a relayed body was sent.  ``upstream_ms`` is the time until the head of the
+        last upstream response arrived.
         """
         log = self._log
         if not log.enabled:
@@ -47,7 +49,7 @@ class AccessLog:
         if model and model not in self._seen and model not in self._models:
             model = self._named(model)
         first, head, run_id = facts.first_byte_s, facts.upstream_s, facts.run_id
-        # A path that is the name of its class comes again, and nobody else made up our own ids.
+        # A line recurs, and is safe, only if the path is the name of its class and the proxy made the id.
         if first is None or head is None or facts.path != facts.endpoint or facts.id_given or not facts.sent:
             log.write(_event(facts, model))
             return
@@ -71,7 +73,7 @@ class AccessLog:
         return CacheSize(250 * len(self._seen), 250 * _MOST_MODELS)
 
     def _named(self, model: str) -> str:
-        """The word for a model that is met for the first time."""
+        """Return the name to log for a model that was not seen before."""
         if len(self._seen) >= _MOST_MODELS or _MODEL_NAME.match(model) is None:
             return "other"
         self._seen.add(model)
@@ -79,7 +81,7 @@ class AccessLog:
 
 
 def _event(facts: RequestFacts, model: str) -> dict[str, Any]:
-    """All that a line says; ``model`` is the word for the client's that may stand in it."""
+    """Return all fields of a line; ``model`` is the checked name of the model."""
     line: dict[str, Any] = {
         "event": "request",
         "method": facts.method,
@@ -110,5 +112,5 @@ def _event(facts: RequestFacts, model: str) -> dict[str, Any]:
 
 
 def _tenths(seconds: float) -> int:
-    """Tenths of a millisecond; ``round`` would take as long as the rest of a line's fields."""
+    """Convert seconds to tenths of a millisecond; ``round`` would take as long as a line's other fields."""
     return int(seconds * 10_000 + 0.5)

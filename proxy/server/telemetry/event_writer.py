@@ -1,7 +1,7 @@
-"""The short way for events that come with every request: past structlog's loggers, and by forms.
+"""Write events that occur with every request faster than structlog's loggers do.
 
-Of such an event nearly everything comes again in the next one.  What does is made into JSON, and found
-to be safe, once; a line is that form with its numbers and ids.
+Such an event repeats most of the previous one.  The repeated part is encoded as JSON, and checked to be safe,
+only once.  This form and the event's numbers and ids make a line.
 """
 
 import logging
@@ -19,15 +19,15 @@ __all__ = ["EventWriter"]
 
 _MOST_FORMS = 256
 _MAX_FORM = 4096
-"""Bytes of a form that is kept, of which its key has no more."""
+"""The most bytes of a form that is cached; its key is not longer."""
 _FORM_BYTES = 2000
 
 
 class EventWriter:
-    """Writes events of one logger at level info, each a dictionary that is the writer's from then on.
+    """Writes events of one logger at level info; it may change the dictionaries that it is given.
 
-    It goes the way that structlog is configured for, without the three copies of an event's values that
-    its own loggers make.  Left out is what an event with its ids and without an exception does not need.
+    It calls the processors that structlog is configured with, without the three copies that structlog's
+    loggers make.  It skips the steps that do nothing for an event without an exception.
     """
 
     def __init__(self, name: str) -> None:
@@ -39,13 +39,13 @@ class EventWriter:
         declare("log_forms", self._cache_size)
         self._stamp = Timestamper()
         self._out = config["logger_factory"](name)
-        # What is replayed is no request of anybody's.
+        # A replayed request comes from no client.
         replays = REPLAY in structlog.contextvars.get_contextvars()
         is_wanted = structlog.get_logger(name).bind().is_enabled_for(logging.INFO)
         self.enabled: bool = is_wanted and not replays
 
     def write(self, event: EventDict) -> None:
-        """Write one event; its name is under ``event``."""
+        """Write one event, whose name is in the field ``event``."""
         if self._configured != self._known:
             self._follow()
         made: Any = event
@@ -57,21 +57,22 @@ class EventWriter:
         self._out.info(made)
 
     def _follow(self) -> None:
-        """Go the way that is configured now: structlog's own way to capture events changes the list."""
+        """Update the steps from the current configuration; structlog's way to capture events changes that
+        list."""
         self._known = list(self._configured)
         self._steps = [step for step in self._known if _concerns_events(step)]
         self._forms.clear()
 
     def form(self, key: Hashable) -> bytes | None:
-        """What :meth:`make_form` made for ``key``; ``None`` where it made nothing yet."""
+        """Return the form that :meth:`make_form` made for ``key``, or ``None`` if there is none yet."""
         if self._configured != self._known:
             self._follow()
         return self._forms.get(key)
 
     def make_form(self, key: Hashable, event: EventDict) -> bytes:
-        """The line of all events that are like this one but in what it leaves :class:`Open`.
+        """Make the form of the line of all events that differ from this one only in its :class:`Open` values.
 
-        Empty where each of them has to be looked at, and so goes to :meth:`write`.
+        The form is empty if each of these events must be checked; use :meth:`write` for them.
         """
         if len(self._forms) >= _MOST_FORMS:
             self._forms.clear()
@@ -100,12 +101,12 @@ class EventWriter:
         return lines.form(event)
 
     def write_form(self, form: bytes, values: tuple[int | bytes, ...]) -> None:
-        """Write a line of a form, with values for what it leaves open, the time excepted."""
+        """Write a line from a form, with values for its open places except the time."""
         text, micros = self._stamp.now()
         self._out.info(form % (*values, text.encode(), micros))
 
 
 def _concerns_events(step: Processor) -> bool:
-    """Whether a step of the chain has something to do for an event with its ids and without an exception."""
+    """Return whether a step of the chain is needed for an event that has its ids and no exception."""
     faults = (structlog.processors.StackInfoRenderer, structlog.processors.ExceptionRenderer)
     return step is not structlog.contextvars.merge_contextvars and not isinstance(step, faults)

@@ -1,9 +1,9 @@
-"""Hooks that are called while a request is served.  They pass each event on to the observers: metrics,
-traces, the log.
+"""Provide the hooks that are called while a request is served.
 
-Each request has its :class:`RequestFacts`.  A context variable finds them from each of the request's tasks.
-The relay, the runner and the upstreams do not know this module: they call the hooks that they are given.
-Without observers, only the access line reads the facts.
+They pass each event on to the observers: metrics, traces, the log.  Each request has its
+:class:`RequestFacts`, which a context variable provides in all tasks of the request.  The relay, the runner
+and the upstreams do not know this module; they call the hooks that they are given.  Without observers, only
+the access log reads the facts.
 """
 
 import time
@@ -29,12 +29,13 @@ OWN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 
 @dataclass(slots=True, eq=False)
 class Operation:
-    """One request to an upstream.  ``name`` is empty where no model is asked.
+    """One request to an upstream.
 
-    ``started_at`` is nanoseconds of the day's clock, all other times are seconds since then and
-    ``None`` where it did not come to it.  ``error_type`` is a code of ours, an HTTP status from 400
-    on, or ``cancelled``.  ``cost`` is in billionths.  ``context`` is a
-    ``traceparent`` to send on, ``span`` a tracer's own.
+    ``name`` is the GenAI operation, or empty if no model is asked.  ``started_at`` is in nanoseconds since
+    the epoch, and ``started`` in monotonic seconds.  The times with ``_s`` are seconds since the start, or
+    ``None`` if the request did not get that far.  ``error_type`` is one of the proxy's error codes, an HTTP
+    status from 400 on, or ``cancelled``.  ``cost`` is in billionths.  ``context`` is a ``traceparent`` to
+    send on, and ``span`` the tracer's own object.
     """
 
     name: str
@@ -61,9 +62,9 @@ class Operation:
 
 
 class ResponseProgress(Protocol):
-    """A response that goes out: when its body began, in monotonic seconds, and the bytes sent so far.
+    """The progress of a response: when its body began, in monotonic seconds, and the bytes sent so far.
 
-    ``completed`` is its status once the whole body has gone out, and 0 until then.
+    ``completed`` is its status once the whole body has been sent, and 0 before.
     """
 
     first_byte_at: float
@@ -75,15 +76,14 @@ class ResponseProgress(Protocol):
 
 @dataclass(slots=True, eq=False)
 class RequestFacts:
-    """What is known of one request; filled in as it is served.
+    """The facts about one request, which are filled in while it is served.
 
-    ``id_given`` says that the id is the client's own.  ``endpoint`` is the class of the path, and
-    ``operation_asked`` the GenAI operation that the client asks for, empty for all else.
-    ``model`` is the client's word for it.
-    ``upstream``, its status and the seconds to its head are those of the last request upstream.
-    ``error_code`` says why the answer is an error of ours; an upstream's own answer that passed through has
-    none.  ``started`` is monotonic seconds.  ``seconds``, and ``first_byte_s`` until the body began, are
-    known at the end.
+    ``id_given`` is true if the client chose the id.  ``endpoint`` is the class of the path.
+    ``operation_asked`` is the GenAI operation that the client requests, or empty.  ``model`` is the name that
+    the client sent.  ``upstream``, its status and the seconds to its head belong to the last upstream
+    request.  ``error_code`` is set if the answer is one of the proxy's own errors; an upstream's error that
+    passed through has none.  ``started`` is in monotonic seconds.  ``seconds``, and ``first_byte_s`` until
+    the body began, are known at the end.
     """
 
     request_id: str
@@ -141,7 +141,7 @@ class Observer:
 
 
 class Hooks:
-    """The hooks, and the facts of the request that is served.
+    """The hooks, and the facts of the current request.
 
     >>> hooks = Hooks(SERVED, [metrics])
     >>> upstream = hooks.upstream(upstream)
@@ -153,7 +153,11 @@ class Hooks:
         observers: Sequence[Observer] = (),
         keys: RefusedKeys | None = None,
     ) -> None:
-        """``endpoints`` name the operations; ``keys`` is told of upstreams that refuse the operator's."""
+        """Create the hooks.
+
+        ``endpoints`` give the names of operations.  ``keys`` logs when an upstream refuses the operator's
+        key.
+        """
         self._endpoints = endpoints
         self._keys = keys or RefusedKeys({})
 
@@ -161,7 +165,7 @@ class Hooks:
             nobody = getattr(Observer, hook)
             return [getattr(one, hook) for one in observers if getattr(type(one), hook) is not nobody]
 
-        # Found once: each request comes by most of them.
+        # Looked up once, because each request calls most of them.
         self._request_began: list[Callable[[RequestFacts, Mapping[str, str]], None]]
         self._request_began = told("request_began")
         self._request_ended: list[Callable[[RequestFacts], None]] = told("request_ended")
@@ -180,17 +184,17 @@ class Hooks:
 
     @property
     def current(self) -> RequestFacts | None:
-        """The request that is being served here, if any."""
+        """The facts of the request that the current task serves, or ``None``."""
         return self._facts.get()
 
     def begin(self, facts: RequestFacts, headers: Mapping[str, str]) -> "Token[RequestFacts | None]":
-        """A request with these headers has come; what is returned goes back to :meth:`end`."""
+        """Report that a request has arrived; return a token for :meth:`end`."""
         for tell in self._request_began:
             tell(facts, headers)
         return self._facts.set(facts)
 
     def end(self, facts: RequestFacts, token: "Token[RequestFacts | None]") -> None:
-        """The response has gone out, or nobody waits for it any more."""
+        """Report that the response was sent or abandoned."""
         self._facts.reset(token)
         now = time.monotonic()
         facts.seconds = now - facts.started
@@ -200,7 +204,7 @@ class Hooks:
         operation = facts.operation
         if operation is not None:
             if operation.first_chunk_s is None and first:
-                # Bytes that pass through leave as they come: the client's first is the upstream's.
+                # Bytes that pass through are sent on at once, so the client's first byte is the upstream's.
                 operation.first_chunk_s = first - operation.started
             if facts.status == 499:
                 operation.error_type = operation.error_type or "cancelled"
@@ -210,7 +214,7 @@ class Hooks:
 
     @contextmanager
     def apart(self, run_id: str, model: str) -> Iterator[None]:
-        """In this block a run is served that is no request's own: an agent's, or one in the background."""
+        """Provide facts for a run that belongs to no request: an agent's run, or one in the background."""
         outer = self._facts.get()
         facts = RequestFacts("", "", "", time.monotonic(), model=model, run_id=run_id)
         if outer is not None:
@@ -225,28 +229,28 @@ class Hooks:
                 self._end_operation(facts, operation, time.monotonic())
 
     def limited(self, limit: str) -> None:
-        """A limit of that kind refused something."""
+        """Report that a limit of this kind refused a request or call."""
         for tell in self._limited:
             tell(limit)
 
     def late(self, what: str) -> None:
-        """The record did not have in time what a client's next request is looked up in."""
+        """Report that a record was not committed in time for a client's next request."""
         for tell in self._late:
             tell(what)
 
     def orphaned(self, outcome: str) -> None:
-        """What became of a background response that no process ran."""
+        """Report the outcome of a background response that no process ran."""
         for tell in self._orphaned:
             tell(outcome)
 
     def broken(self, error: UpstreamError) -> None:
-        """The upstream's response broke after its head was here."""
+        """Note that the upstream's response broke off after its head had arrived."""
         facts = self._facts.get()
         if facts is not None and facts.operation is not None:
             facts.operation.error_type = error.code
 
     def used(self, usage: Usage | None, cost: int) -> None:
-        """What a response that passed through said it used; ``cost`` in billionths."""
+        """Note the usage that a response reported while it passed through; ``cost`` is in billionths."""
         facts = self._facts.get()
         if usage is not None and facts is not None and facts.operation is not None:
             facts.operation.input_tokens = usage.input_tokens
@@ -254,12 +258,12 @@ class Hooks:
             facts.operation.cost = cost
 
     def invocation_ended(self, record: ToolInvocationRecord, seconds: float) -> None:
-        """A tool call is over, whatever became of it."""
+        """Report that a tool call has ended, with success or not."""
         for tell in self._invocation_ended:
             tell(record, seconds, self._facts.get())
 
     def run_event(self, kind: str, facts: Mapping[str, Any]) -> None:
-        """A :data:`~proxy.relay.base.RunEvents`."""
+        """Handle an event of a run; a :data:`~proxy.relay.base.RunEvents`."""
         if kind == "turn_finished":
             self._turn_finished(facts)
         elif kind == "run_finished":
@@ -275,10 +279,10 @@ class Hooks:
                 tell(str(facts["status"]))
 
     def _note_error(self, code: str | None) -> None:
-        """A run has failed, and with it the request: for our reason, or for the upstream's."""
+        """Note the error of a failed run as the error of its request."""
         facts = self._facts.get()
         if facts is not None and code and code != "client_gone":
-            # The code of an error that an upstream sent is its own word, and may be anything.
+            # An upstream chooses its own error codes, so they may be any text.
             facts.error_code = "upstream_error" if facts.upstream_status >= 400 else code
 
     def _turn_finished(self, turn: Mapping[str, Any]) -> None:
@@ -302,15 +306,15 @@ class Hooks:
     # Requests to upstreams.
 
     def upstream(self, inner: Upstream) -> Upstream:
-        """The same upstream, and every request to it is seen."""
+        """Wrap an upstream so that every request to it calls the hooks."""
         return _ObservedUpstream(inner, self)
 
     async def open(self, inner: Upstream, request: UpstreamRequest) -> UpstreamResponse:
-        """Open ``request`` at ``inner`` and take note of how that went."""
+        """Open ``request`` at ``inner``, and report its outcome."""
         facts = self._facts.get()
         name = self._endpoints.find(request.method, request.path).operation
         model = facts.model if facts is not None else ""
-        # By place, which takes a third of the time that names take.
+        # Positional arguments take a third of the time of keywords.
         operation = Operation(
             name, inner.name, request.path, model, request.expect_stream, time.time_ns(), time.monotonic()
         )
@@ -321,7 +325,7 @@ class Hooks:
         try:
             response = await inner.open(request)
         except BaseException as error:
-            # Told and raised again: a cancellation ends a request upstream like any failure.
+            # Report it and raise it again; a cancellation ends an upstream request as any failure does.
             operation.error_type = error.code if isinstance(error, UpstreamError) else "cancelled"
             self._note_head(facts, operation)
             self._end_operation(None, operation, time.monotonic())
@@ -340,7 +344,7 @@ class Hooks:
             self._end_operation(None, operation, now)
         else:
             if facts.operation is not None:
-                self._end_operation(facts, facts.operation, now)  # Asked again: the first answer was none.
+                self._end_operation(facts, facts.operation, now)  # Asked again: the first request failed.
             facts.operation = operation
         return response
 
@@ -360,12 +364,13 @@ class Hooks:
 
 
 class _ObservedUpstream:
-    """An upstream whose requests are seen.  Responses are its own: nothing is added per chunk."""
+    """An upstream whose requests call the hooks.  Its responses are not wrapped, so chunks cost nothing
+    extra."""
 
     def __init__(self, inner: Upstream, hooks: Hooks) -> None:
         self.name = inner.name
         self._inner = inner
-        # What a function would do that calls it, without one more frame.
+        # A partial saves the extra frame of a function.
         self.open: Callable[[UpstreamRequest], Coroutine[Any, Any, UpstreamResponse]]
         self.open = partial(hooks.open, inner)
 
@@ -374,6 +379,6 @@ class _ObservedUpstream:
 
 
 def _in_trace(headers: Headers, traceparent: str) -> list[tuple[str, str]]:
-    """The headers with our place in the trace instead of the client's."""
+    """Return the headers with the proxy's ``traceparent`` instead of the client's."""
     kept = [pair for pair in headers if pair[0].lower() != "traceparent"]
     return [*kept, ("traceparent", traceparent)]

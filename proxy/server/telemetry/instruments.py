@@ -1,4 +1,4 @@
-"""What looks at the proxy while it works, made from what it has to know."""
+"""Create the instruments: hooks, metrics, traces and the measurement of the event loop."""
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ __all__ = ["Instruments", "known_models", "open_instruments"]
 
 @dataclass(frozen=True, slots=True)
 class Instruments:
-    """The hooks, and who is behind them; ``models`` are the names that may be labels."""
+    """The hooks, and the observers that they call; ``models`` are the names that may be labels."""
 
     hooks: Hooks
     models: Collection[str]
@@ -30,11 +30,11 @@ class Instruments:
 
     @property
     def snapshot(self) -> Callable[[], bytes] | None:
-        """Gives what was counted so far; ``None`` where nothing is."""
+        """The function that returns the counts so far; ``None`` if nothing is counted."""
         return self.metrics.snapshot if self.metrics is not None else None
 
     def run_events(self, also: RunEvents | None) -> RunEvents:
-        """A receiver of a run's events that passes them to the hooks and to another receiver."""
+        """Return a receiver of a run's events that passes them to the hooks and to another receiver."""
         own = self.hooks.run_event
         if also is None:
             return own
@@ -46,13 +46,13 @@ class Instruments:
         return tell
 
     def watch_streams(self, streams: ConcurrentStreams) -> ConcurrentStreams:
-        """The same streams, and how many are open is among the figures."""
+        """Add the number of open streams to the metrics; return the same object."""
         if self.metrics is not None:
             self.metrics.add_source(lambda: {"toolrelay_open_streams": streams.open})
         return streams
 
     def watch_store(self, store: Store) -> None:
-        """What waits for the record, and what it lost, is among the figures."""
+        """Add the store's waiting and lost writes to the metrics."""
         if self.metrics is not None:
             self.metrics.add_source(
                 lambda: {
@@ -62,17 +62,17 @@ class Instruments:
             )
 
     def add_source(self, source: Sources) -> None:
-        """Add the figures of ``source`` to the metrics."""
+        """Add the values of ``source`` to the metrics."""
         if self.metrics is not None:
             self.metrics.add_source(source)
 
     def watch_loop(self) -> None:
-        """How long the loop that runs is held at a time is among the figures from now on."""
+        """Start to measure for how long the running loop is held, for the metrics."""
         if self.loop_held is not None:
             self.loop_held.start()
 
     async def aclose(self) -> None:
-        """Send what waits to be sent."""
+        """Stop the measurement, and send the waiting spans."""
         if self.loop_held is not None:
             self.loop_held.stop()
         if self.tracing is not None:
@@ -80,9 +80,10 @@ class Instruments:
 
 
 def known_models(served: Iterable[Iterable[str]], priced: Iterable[str]) -> frozenset[str]:
-    """The models that a configuration spells out, of its upstreams and its prices.
+    """Return the models that a configuration spells out, in its upstreams and its prices.
 
-    A pattern names no model; a table that renames names those that clients ask for.
+    A pattern is not the name of a model; in a table that renames models, the names are those that clients
+    use.
     """
     named = (name for models in (*served, priced) for name in models)
     return frozenset(name for name in named if not set("*?[") & set(name))
@@ -100,16 +101,15 @@ def open_instruments(
     version: str,
     servers: Collection[str] = (),
 ) -> Instruments:
-    """Count if asked to, and draw if there is somewhere to send it.
+    """Create metrics if ``count`` is true, and traces if ``otlp_endpoint`` is set.
 
-    ``upstreams`` are URLs by name, ``servers`` names of MCP servers.
-
-    Raises :class:`~proxy.errors.ConfigError` where traces are wanted and the extra is not installed.
+    ``upstreams`` are URLs by name, ``servers`` names of MCP servers.  Raises
+    :class:`~proxy.errors.ConfigError` if traces are wanted and the extra is not installed.
     """
     tracing = open_tracing(otlp_endpoint, upstreams, version=version) if otlp_endpoint else None
     metrics = Metrics(models=models, tools=tools, version=version, servers=servers) if count else None
     if metrics is not None:
-        # What the log lost because nobody read it.
+        # The log lines that were lost because nobody read them.
         metrics.add_source(lambda: {"toolrelay_log_dropped_lines_total": count_dropped_lines()})
     observers = [observer for observer in (metrics, tracing) if observer is not None]
     hooks = Hooks(endpoints, observers, keys)

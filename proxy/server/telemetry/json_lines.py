@@ -1,6 +1,6 @@
-"""Lines of the log that nothing unsafe gets into: no secret, no credential, no control character.
+"""Write log lines that contain nothing unsafe: no secret, no credential, no control character.
 
-Most events are safe as they are, and finding that out costs less than cleaning them.
+Most events are safe already, and checking that costs less than cleaning them.
 """
 
 import re
@@ -17,12 +17,12 @@ __all__ = ["ID", "MAX_DEPTH", "NOW", "NUMBER", "STAMP", "TENTHS", "JsonLines", "
 
 MASK = "[redacted]"
 MAX_TEXT = 8192
-"""Characters of one logged string; a log line is no place for a body."""
+"""The most characters of one logged string, because a log line is not meant for bodies."""
 
 MAX_DEPTH = 8
 MAX_ITEMS = 200
 _MIN_SECRET = 4
-"""Shorter values would mask half of every line, and are no secrets."""
+"""Shorter values are not secrets, and masking them would hide half of every line."""
 
 _SECRET_NAMES = frozenset(
     {
@@ -40,55 +40,55 @@ _HEADER_IN_TEXT = re.compile(
     r"(['\"]?\s*[:=,]\s*(?:b(?=['\"]))?['\"]?)[^\r\n'\"]+"
 )
 
-# A client key, or a token of one, also where somebody put it into a path.
+# A client key or a token made from one, even inside a path.
 _CLIENT_KEY = re.compile(r"\b(?:tr_[A-Za-z0-9_-]{16,}|trt_[A-Za-z0-9_:-]{1,80}(?:\.[A-Za-z0-9_-]+)+)")
-# What comes after "basic" is in base64, which has no hyphen: an option of a command is none.
+# Base64 follows "basic", and contains no hyphen, so an option of a command does not match.
 _BEARER = re.compile(r"(?i)\b(bearer(?=\s)|basic(?=\s+[^\s-]))\s+[A-Za-z0-9._~+/=-]{4,}")
 
 # C0 and C1 controls, line separators, and the marks that make a terminal show text in another order.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _CONTROL_BUT_LAYOUT = re.compile(_CONTROL.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
 
-# What any of the patterns above needs to find something: most strings are done after this one look.
+# Every match of a pattern above contains one of these, so this one search suffices for most strings.
 _DOUBTFUL = rf"{_CONTROL.pattern}|(?i:auth|cookie|-key|bearer|basic)|trt?_"
 _LAYOUT_KEYS = frozenset({"exception", "stack"})
 _PLAIN = frozenset({int, float, bool, type(None)})
 
-# Without any of these a text has no credential in it, whatever the patterns above.
+# A text without any of these contains no credential, so the patterns above need not run.
 _MARKS = ("auth", "cookie", "-key", "_key", "bearer", "basic", "tr_", "trt_")
 STAMP = "timestamp"
 _EACH_NEW = frozenset({"correlation_id", "operation_id", "request_id", "run_id", "tool_invocation_id"})
-"""Their values come once, so they would only push others out of what is remembered."""
+"""The values of these fields are unique, so remembering them would only displace others."""
 
 _MAX_REMEMBERED = 256
 _MOST_REMEMBERED = 1024
 _OF_IDS = frozenset("req_run_0123456789abcdef")
 _TOO_LONG_FOR_IDS = 24
-"""Hexadecimal digits, and so 96 bits, that no random id has in common with a secret by chance."""
+"""A number of hexadecimal digits (96 bits) that a random id never shares with a secret by chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A value that a form leaves open: its place in a line, for ``%`` of bytes."""
+    """A value that a form leaves open; ``place`` is its placeholder in a line, for ``%`` of bytes."""
 
     place: bytes
 
 
 NUMBER: Final = Open(b"%d")
 TENTHS: Final = Open(b"%d.%d")
-"""A number with one digit behind the point, filled in as two."""
+"""A number with one decimal digit, filled in as two integers."""
 
 ID: Final = Open(b'"%b"')
-"""An id that the proxy made itself: ``req_`` or ``run_`` and hexadecimal digits."""
+"""An id that the proxy made: ``req_`` or ``run_`` and hexadecimal digits."""
 
 NOW: Final = Open(b'"%b.%06dZ"')
 
 
 class LineCleaner:
-    """The processor that lets nothing unsafe through, at any depth of the event.
+    """The processor that removes everything unsafe, at any depth of the event.
 
-    It masks known secret values, values under credential names, and what looks like a credential in
-    running text; it cuts long strings and escapes control characters.
+    It masks known secret values, values under credential names, and text that looks like a credential.  It
+    cuts long strings and escapes control characters.
     """
 
     def __init__(self, secrets: Sequence[str] = ()) -> None:
@@ -101,7 +101,7 @@ class LineCleaner:
         return {self.text(str(key)): self._value(str(key), value, 0) for key, value in event.items()}
 
     def text(self, text: str, *, layout: bool = False) -> str:
-        """One string made safe; ``layout`` keeps line breaks and tabs (tracebacks)."""
+        """Return a safe version of a string; ``layout`` keeps line breaks and tabs (tracebacks)."""
         if len(text) <= MAX_TEXT and self._doubtful.search(text) is None:
             return text
         if self._known is not None:
@@ -121,7 +121,7 @@ class LineCleaner:
             case None | bool() | float():
                 return value
             case int():
-                return value if -(1 << 63) <= value < 1 << 63 else hex(value)[:80]  # JSON lines take 64 bits.
+                return value if -(1 << 63) <= value < 1 << 63 else hex(value)[:80]  # JSON has 64 bits.
             case str():
                 return self.text(value, layout=depth == 0 and name in _LAYOUT_KEYS)
             case bytes():
@@ -137,7 +137,7 @@ class LineCleaner:
                 return self.text(str(value))
 
     def _sequence(self, values: list[Any], depth: int) -> list[Any]:
-        """A list; a pair whose first part names a credential is a header, as header lists have them."""
+        """Clean a list; treat a pair whose first element is the name of a credential as a header."""
         if len(values) == 2 and isinstance(values[0], str | bytes):
             name = values[0] if isinstance(values[0], str) else values[0].decode("latin-1")
             return [self.text(name), self._value(name, values[1], depth + 1)]
@@ -145,10 +145,10 @@ class LineCleaner:
 
 
 class JsonLines:
-    """The processor that makes one JSON line of an event that :class:`LineCleaner` has made safe.
+    """The processor that turns an event into one JSON line, cleaned by :class:`LineCleaner` if needed.
 
-    Nearly every event is safe as it is, and finding that out is cheaper than cleaning it.  Texts that
-    come again, which most of a line are, are remembered once nothing was found in them.
+    Nearly every event is safe already, and checking that is cheaper than cleaning it.  Most texts of a line
+    recur, so texts that passed the check are remembered.
     """
 
     def __init__(self, secrets: Sequence[str] = ()) -> None:
@@ -168,22 +168,22 @@ class JsonLines:
         return self.encoded(logger, method, event)[:-1].decode()
 
     def encoded(self, logger: WrappedLogger, method: str, event: EventDict) -> bytes:
-        """The line with its end, as it goes out."""
+        """Return the line as bytes, including its end."""
         if self._is_safe(event):
             try:
                 return orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE)
-            except TypeError:  # A number of more than 64 bits.
+            except TypeError:  # A number has more than 64 bits.
                 pass
-        # What JSON cannot say becomes its ``str``, already cleaned of control characters.
+        # Values that JSON lacks become their ``str``, already cleaned of control characters.
         cleaned = self._clean(logger, method, event)
         option = orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
         return orjson.dumps(cleaned, default=str, option=option)
 
     def form(self, event: EventDict) -> bytes:
-        """The line of all events like this one, as bytes for ``%``; empty where each must be looked at.
+        """Return the line of all events like this one, as bytes for ``%``; empty if each must be checked.
 
-        What it leaves :class:`Open` cannot hide anything: numbers, and ids of our own, unless a secret
-        is written like a piece of one.
+        :class:`Open` values are numbers and the proxy's own ids, which cannot hide anything, unless a secret
+        looks like a piece of an id.
         """
         closed = {name: None if isinstance(value, Open) else value for name, value in event.items()}
         if self._in_ids or not self._is_safe(closed):
@@ -195,7 +195,7 @@ class JsonLines:
         return b"{" + b",".join(members) + b"}\n"
 
     def _is_safe(self, event: EventDict) -> bool:
-        """Whether there is nothing in an event to mask, to cut or to escape."""
+        """Return whether an event contains nothing to mask, cut or escape."""
         fine = self._fine
         for name, value in event.items():
             if name not in fine and not self._find_fine(name):
@@ -209,7 +209,8 @@ class JsonLines:
         return True
 
     def _is_safe_object(self, value: dict[str, Any]) -> bool:
-        """The same for an object of plain values, like a tool's arguments.  None of it is remembered."""
+        """Return the same for an object of plain values, such as a tool's arguments, without remembering any
+        text."""
         if len(value) > MAX_ITEMS:
             return False
         for name, part in value.items():
@@ -223,7 +224,7 @@ class JsonLines:
         return True
 
     def _find_fine(self, text: str, remember: bool = True) -> bool:
-        """Look through a text that is not known to be fine."""
+        """Return whether a text that is not remembered is safe; remember it if wanted."""
         if text.__class__ is not str or len(text) > MAX_TEXT or not (text.isascii() and text.isprintable()):
             return False
         lower = text.lower()

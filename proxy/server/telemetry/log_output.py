@@ -1,4 +1,4 @@
-"""Where the lines of the log end: on a stream at once, or in the queue before it."""
+"""Write the lines of the log, to a stream directly or to the queue in front of it."""
 
 from collections.abc import Sequence
 from typing import Any, BinaryIO, TextIO
@@ -12,24 +12,24 @@ __all__ = ["LogLines", "count_dropped_lines", "dropped_line"]
 
 
 class LogLines:
-    """Where structlog's events end: one line each on a stream, under the logger's name."""
+    """structlog's output for one logger name: it writes each event as a line to a stream."""
 
     def __init__(self, name: str, out: TextIO | QueuedStream) -> None:
         self.name = name
         self._out = out
-        # Bytes need no second encoding where the stream has a layer that takes them.
+        # If the stream has a binary layer, bytes need not be decoded first.
         self._bytes: BinaryIO | None = getattr(out, "buffer", None)
         self._queue = out.queue if isinstance(out, QueuedStream) else None
 
     @property
     def dropped(self) -> int:
-        """Lines that nobody read, and that were dropped."""
+        """The number of lines that were dropped because nobody read them."""
         return self._queue.dropped if self._queue is not None else 0
 
     def msg(self, line: str | bytes) -> None:
-        """Write a line at once, or queue it.  A log that cannot be written must not stop what it tells of.
+        """Write a line at once, or queue it; ignore errors, because a broken log must not stop the proxy.
 
-        Bytes are a line with its end, a text is one without.
+        Bytes contain the line's end, text does not.
         """
         if self._queue is not None:
             self._queue.put(line if isinstance(line, bytes) else _encoded(line))
@@ -51,7 +51,7 @@ class LogLines:
 
 
 def dropped_line(steps: Sequence[Processor], logger: LogLines, dropped: int) -> bytes:
-    """The line that stands in the place of lines that were dropped, made by the ``steps`` of the log."""
+    """Return the line that replaces dropped lines, made by the ``steps`` of the log."""
     made: Any = {
         "event": "log_lines_dropped",
         "dropped": dropped,
@@ -63,7 +63,7 @@ def dropped_line(steps: Sequence[Processor], logger: LogLines, dropped: int) -> 
 
 
 def count_dropped_lines() -> int:
-    """How many lines of this process's log were dropped so far, because nobody read them."""
+    """Return how many lines of this process's log were dropped so far because nobody read them."""
     logger = structlog.get_config()["logger_factory"]("proxy.log")
     return logger.dropped if isinstance(logger, LogLines) else 0
 

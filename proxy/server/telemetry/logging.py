@@ -1,8 +1,8 @@
-"""The log: structlog over the standard library's loggers, so that ours and aiohttp's read alike.
+"""Configure the log: structlog, and the standard library's loggers in the same format.
 
-One line per event on standard error: JSON in production, columns on a terminal.  The last processors
-before the renderer make every line safe: known secrets, credential headers and control characters
-never get out, whoever logged them.
+Each event is one line on standard error: JSON in production, columns on a terminal.  The last processors
+before the renderer make every line safe: known secrets, credential headers and control characters are never
+logged, no matter which code logs them.
 """
 
 import logging
@@ -31,22 +31,22 @@ LogFormat = Literal["json", "console"]
 
 MAX_FRAMES = 40
 REPLAY = "replay_of"
-"""The context variable of structlog that has the id of the run that is replayed."""
+"""The context variable of structlog that holds the id of the replayed run."""
 _NOT_WRONG = frozenset({"debug", "info", "msg", "warn", "warning"})
 _CORO = re.compile(r"coro=<([\w.<>]+)\(")
 _LEVELS = {"warn": "warning", "exception": "error", "fatal": "critical", "msg": "info"}
 
 _HTTP_PARSER_LOGGER = "aiohttp.server"
 _QUIET = {
-    # The proxy writes its own access line; aiohttp's has the query string in it.
+    # The proxy writes its own access line; aiohttp's contains the query string.
     "aiohttp.access": logging.CRITICAL,
-    # They quote cookies' names, of clients and of upstreams.
+    # They quote the names of cookies of clients and upstreams.
     "aiohttp.client": logging.ERROR,
     "aiohttp.internal": logging.ERROR,
-    # Both say anew with each try that a collector of traces is away; the proxy says it once.
+    # Both log at each attempt that a collector of traces is away; the proxy logs it once.
     "opentelemetry": logging.CRITICAL,
     "urllib3": logging.CRITICAL,
-    # Below a warning libraries tell what they work on: rows with their values, bodies, addresses.
+    # Below warnings, libraries log the data that they handle: rows with their values, bodies, addresses.
     "aiohttp": logging.WARNING,
     "aiosqlite": logging.WARNING,
     "asyncio": logging.WARNING,
@@ -65,12 +65,11 @@ def configure_logging(
     stream: TextIO | None = None,
     worker: int = 0,
 ) -> None:
-    """Route every logger of the process to ``stream`` (standard error) in one format.
+    """Route every logger of the process to ``stream`` (standard error by default) in one format.
 
-    ``format`` of ``None`` means console on a terminal, else JSON.  ``secrets`` are values that no
-    line may show.  Lines carry the number of a ``worker``, where there are several.  Calling it again
-    replaces what an earlier call set up, but for applications that were created before: what writes
-    most of their lines looks once.
+    If ``format`` is ``None``, it is console on a terminal, else JSON.  ``secrets`` are values that no line
+    may show.  Lines contain the number of the ``worker`` if there are several.  A second call replaces the
+    earlier set-up, except for applications that exist already: their access logs read the set-up only once.
     """
     out = stream if stream is not None else sys.stderr
     chosen = format or ("console" if out.isatty() else "json")
@@ -85,8 +84,8 @@ def configure_logging(
         structlog.processors.StackInfoRenderer(),
         structlog.processors.ExceptionRenderer(_faults),
     ]
-    # Our own events go straight to the stream: a round trip through the standard library's loggers
-    # costs more than all the rest of a line, and there is one for every request.
+    # toolrelay's own events go directly to the stream: the standard library's loggers would cost more than
+    # all the rest of a line, and each request has one.
     structlog.configure(
         processors=[*correlated, add_origin, stamp, *faults, *(console or [lines.encoded])],
         logger_factory=lambda *names: LogLines(str(names[0]) if names else "proxy", out),
@@ -120,7 +119,7 @@ def configure_logging(
 
 
 def _install(handler: logging.Handler, level: str) -> None:
-    """Make ``handler`` the one of all the standard library's loggers, in place of an earlier one."""
+    """Install ``handler`` for all of the standard library's loggers, in place of an earlier one."""
     root = logging.getLogger()
     for old in [old for old in root.handlers if isinstance(old.formatter, type(handler.formatter))]:
         root.removeHandler(old)
@@ -133,7 +132,7 @@ def _install(handler: logging.Handler, level: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WorkerNumber:
-    """The processor that says which worker it was."""
+    """The processor that adds the number of the worker."""
 
     worker: int
 
@@ -143,10 +142,10 @@ class WorkerNumber:
 
 
 def add_origin(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """Add the name and the level to an event of toolrelay's own.
+    """Add the logger's name and the level to an event of toolrelay's own.
 
-    In a replay no client asks, and a refused call is the replay's result.  So the log has only faults of the
-    proxy itself, with the run.
+    In a replay no client asks, and a refused call is the replay's result.  So the log contains only faults of
+    the proxy itself, with the run.
     """
     if REPLAY in event and method in _NOT_WRONG:
         raise structlog.DropEvent
@@ -156,22 +155,22 @@ def add_origin(logger: WrappedLogger, method: str, event: EventDict) -> EventDic
 
 
 class Timestamper:
-    """The processor that says when, in UTC; the text of a second is made once for all its lines."""
+    """The processor that adds the time, in UTC; it formats each second only once."""
 
     def __init__(self) -> None:
         self._made = (-1, "")
 
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
         text, micros = self.now()
-        # Six digits: the first of seven is cut off, which is faster than to fill up with zeros.
+        # Seven digits without the first, which is faster than padding with zeros.
         event[STAMP] = f"{text}.{str(1_000_000 + micros)[1:]}Z"
         return event
 
     def now(self) -> tuple[str, int]:
-        """The second as text, and microseconds."""
+        """Return the current second as text, and the microseconds."""
         now = time.time()
         second = int(now)
-        known, text = self._made  # One pair, since threads log too.
+        known, text = self._made  # One pair, because threads log too.
         if known != second:
             text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
             self._made = (second, text)
@@ -183,21 +182,21 @@ def _in_colour(out: TextIO) -> bool:
 
 
 def _drop_formatted(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """Take out what another handler's formatter left on a record: the whole message, once more."""
+    """Remove what another handler's formatter added to a record: a copy of the whole message."""
     event.pop("message", None)
     event.pop("asctime", None)
     return event
 
 
 def _drop_parser_details(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """Say that a request could not be parsed, not with which bytes.
+    """Remove a client's bytes from the log of a request that could not be parsed.
 
-    aiohttp's server logs the exception of a malformed request, whose text and traceback quote the
-    start of the offending header line: a client's key, if that was the line.
+    aiohttp's server logs the exception of a malformed request, whose text and traceback quote the start of
+    the offending header line, which may be a client's key.
     """
     if event.get("logger") != _HTTP_PARSER_LOGGER:
         return event
-    # Who logs this has aiohttp; a supervisor has not.
+    # Imported here, because a process without aiohttp, such as a supervisor, never comes here.
     from aiohttp.http_exceptions import HttpProcessingError
 
     failure = event.get("exc_info")
@@ -215,10 +214,10 @@ def _drop_parser_details(logger: WrappedLogger, method: str, event: EventDict) -
 
 
 def _drop_loop_details(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """Say what went wrong on the event loop, not with which values.
+    """Remove values from the log of a fault on the event loop.
 
-    Behind its first line asyncio writes out tasks, callbacks and their arguments: data that came in,
-    the text of exceptions.  Where it was stands in the traceback.
+    After its first line, asyncio writes tasks, callbacks and their arguments: received data, and the text of
+    exceptions.  The traceback shows where the fault was.
     """
     if event.get("logger") == "asyncio":
         first, _, rest = str(event.get("event", "")).partition("\n")
@@ -229,10 +228,11 @@ def _drop_loop_details(logger: WrappedLogger, method: str, event: EventDict) -> 
 
 
 def _faults(exc_info: Any) -> str:
-    """An exception, those behind it and in it: what they are and where, without their words.
+    """Format an exception, its causes and the members of its group: their types and places, without their
+    texts.
 
-    An exception's text may be anything: a value that did not parse, a whole request.  Only errors of
-    this package and of the system are known to say nothing that they were handed.
+    An exception's text may contain anything: a value that could not be parsed, or a whole request.  Only the
+    errors of this package and of the system are known not to contain such data.
     """
     error = exc_info[1] if isinstance(exc_info, tuple) else exc_info
     blocks: list[str] = []

@@ -1,9 +1,9 @@
-"""How long the event loop is kept from everybody by what runs on it, as a timer finds it.
+"""Measure with a timer for how long callbacks hold the event loop.
 
-A callback that takes long holds up all streams of a process.  Each one cannot be measured for nothing, so a
-timer goes off a few times a second: how late it is says how long the loop was held when it was due.  On a
-busy machine a timer is late because other processes run; so no more counts than the loop's thread has used
-of the processor since.
+A long callback holds up all streams of a process.  Measuring each callback would cost too much.  So a timer
+fires several times a second, and its delay shows how long the loop was held when it was due.  On a busy
+machine, other processes can delay the timer, too.  So the result is at most the CPU time that the loop's
+thread has used since.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ EVERY_S: Final = 0.1
 
 
 class LoopHeld:
-    """Tells ``report`` how long the loop was held, in seconds, whenever its timer goes off."""
+    """Calls ``report`` with the seconds for which the loop was held, each time its timer fires."""
 
     def __init__(self, report: Callable[[float], None], *, every_s: float = EVERY_S) -> None:
         self._report = report
@@ -26,11 +26,11 @@ class LoopHeld:
         self._due = self._used = 0.0
 
     def start(self) -> None:
-        """Begin on the loop that runs."""
+        """Start to measure the running loop."""
         self._wait(asyncio.get_running_loop())
 
     def stop(self) -> None:
-        """Measure no more."""
+        """Stop measuring."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

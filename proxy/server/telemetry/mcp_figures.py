@@ -1,4 +1,4 @@
-"""The metrics of MCP servers."""
+"""Provide the metrics of MCP servers."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -9,7 +9,7 @@ __all__ = ["figures_of"]
 
 
 def figures_of(overviews: Callable[[], Sequence[ServerOverview]]) -> Sources:
-    """What ``/metrics`` says of the servers, as they are when it is asked."""
+    """Return a source of the servers' metrics, which reads their state at each request of ``/metrics``."""
 
     def read() -> Mapping[str, Mapping[tuple[str, ...], float]]:
         servers = overviews()

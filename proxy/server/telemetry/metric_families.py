@@ -1,8 +1,8 @@
-"""Which figures there are: their names, what they mean, their labels and buckets.
+"""Declare the metrics: their names, meanings, labels and buckets.
 
-Names of the GenAI semantic conventions of OpenTelemetry are used where one exists, in the form that
-they have in Prometheus.  ``gen_ai_client_*`` is what the proxy asks of upstreams, ``gen_ai_server_*`` what
-its own clients ask of it.
+If the GenAI semantic conventions of OpenTelemetry have a name for a metric, it is used, in its Prometheus
+form.  ``gen_ai_client_*`` is about requests of the proxy to upstreams; ``gen_ai_server_*`` is about requests
+of clients to the proxy.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ __all__ = ["FAMILIES", "Family", "Labels"]
 
 Labels = tuple[str, ...]
 
-# The buckets that the GenAI conventions ask for.
+# The buckets that the GenAI conventions prescribe.
 _TOKENS = tuple(float(4**power) for power in range(14))
 _OPERATION_S = tuple(0.01 * 2**power for power in range(14))
 _FIRST_TOKEN_S = (
@@ -28,9 +28,10 @@ _SERVED = ("gen_ai_operation_name", "gen_ai_request_model")
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric: ``name`` as Prometheus shows it, without the suffixes of a histogram.
+    """One metric.
 
-    ``summed`` says how the values of several processes become one.
+    ``name`` is the name in Prometheus, without the suffixes of a histogram.  ``summed`` says how the values
+    of several processes are combined.
     """
 
     name: str

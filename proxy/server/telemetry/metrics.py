@@ -1,8 +1,8 @@
-"""Figures for Prometheus: counted in this process, handed over as bytes, summed over processes.
+"""Count metrics for Prometheus in this process, and export them as snapshots for other processes and as text.
 
-Counting is a dictionary and a list, some tenths of a microsecond; ``prometheus_client`` only
-writes what was counted down as text.  Every label is from a closed list: what clients, models and
-upstreams say becomes ``other`` where the configuration does not know it.
+Counting takes a dictionary and a list, some tenths of a microsecond; ``prometheus_client`` only writes the
+text.  The values of each label come from a closed list.  What clients, models and upstreams send becomes
+``other`` if the configuration does not contain it.
 """
 
 from bisect import bisect_left, bisect_right
@@ -27,7 +27,7 @@ from proxy.tools.mcp.names import PROVIDER as MCP_PROVIDER
 __all__ = ["Metrics", "Sources", "render"]
 
 Sources = Callable[[], Mapping[str, float | Mapping[Labels, float]]]
-"""Read when the figures are asked for: values by the name of their family, where that has labels by those."""
+"""Called when the metrics are read: returns values by family name, or for a family with labels, by labels."""
 
 OTHER = "other"
 
@@ -47,7 +47,7 @@ _PLACES_BYTES = 2000 + 3 * 32 * _MOST_KEPT
 
 
 class _Counter:
-    """A counter's or a gauge's values by labels, each in a list of its own."""
+    """The values of a counter or gauge by labels, each in a list of its own."""
 
     __slots__ = ("cells",)
 
@@ -55,19 +55,19 @@ class _Counter:
         self.cells: dict[Labels, list[float]] = {}
 
     def cell(self, labels: Labels) -> list[float]:
-        """Where the value for these labels stands."""
+        """Return the list that holds the value for these labels."""
         cell = self.cells.get(labels)
         if cell is None:
             cell = self.cells[labels] = [0]
         return cell
 
     def add(self, labels: Labels, amount: float = 1) -> None:
-        """Count so much more."""
+        """Add ``amount`` to the value for these labels."""
         self.cell(labels)[0] += amount
 
 
 class _Histogram:
-    """A histogram's cells by labels: a count for each bucket, one for what is above, and the sum."""
+    """The cells of a histogram by labels: a count for each bucket, one for larger values, and the sum."""
 
     __slots__ = ("_buckets", "cells")
 
@@ -76,7 +76,7 @@ class _Histogram:
         self.cells: dict[Labels, list[float]] = {}
 
     def cell(self, labels: Labels) -> "_Cell":
-        """The buckets, and where they are counted for these labels."""
+        """Return the buckets, and the list of their counts for these labels."""
         cell = self.cells.get(labels)
         if cell is None:
             cell = self.cells[labels] = [0] * (len(self._buckets) + 2)
@@ -92,10 +92,11 @@ _Cell = tuple[Sequence[float], list[float]]
 
 
 class _Places:
-    """Where all that ends in one way is counted: how often, how long to its first byte, how long in all.
+    """The cells that count all requests which end in the same way: their number and their times.
 
-    ``head`` is for an upstream's: how long to its head.  Times are kept until there are some, or until
-    somebody asks: to sort a few and count them together takes a fraction of a search for each.
+    Times are those to the end, to the first byte, and for upstreams to the head.  They are collected until
+    there are enough or the metrics are read: sorting several and counting them together takes a fraction of a
+    search for each.
     """
 
     __slots__ = ("_counts", "_first", "_firsts", "_head", "_heads", "_whole", "_wholes")
@@ -116,7 +117,7 @@ class _Places:
         self._heads: list[float] = []
 
     def note(self, whole_s: float, first_s: float | None, head_s: float | None = None) -> None:
-        """Count one that ended so; ``None`` where it did not come to it."""
+        """Count one request; a time is ``None`` if the request did not get that far."""
         wholes = self._wholes
         wholes.append(whole_s)
         if first_s is not None:
@@ -127,7 +128,7 @@ class _Places:
             self.settle()
 
     def settle(self) -> None:
-        """Count what was kept."""
+        """Move the collected times into the cells."""
         for count in self._counts:
             count[0] += len(self._wholes)
         _count_in(self._whole, self._wholes)
@@ -136,7 +137,7 @@ class _Places:
 
 
 def _count_in(cells: Sequence[_Cell], values: list[float]) -> None:
-    """Count values in cells, and keep them no longer."""
+    """Count values in cells, and clear the list of values."""
     values.sort()
     for buckets, counts in cells:
         below = 0
@@ -150,14 +151,14 @@ def _count_in(cells: Sequence[_Cell], values: list[float]) -> None:
 
 
 class Metrics(Observer):
-    """Counts what it is told.  One for each process.
+    """Counts the events that the hooks report.  One per process.
 
     Args:
         models: names that may become labels: those that the configuration spells out.
-        tools: the ids that may be labels, however they change.
+        tools: the ids that may be labels; this set may change.
         version: of this package.
         servers: names of MCP servers, by which calls of their tools are counted, too.
-        sources: what is read only when somebody asks.
+        sources: sources that are read only when the metrics are read.
     """
 
     def __init__(
@@ -180,7 +181,7 @@ class Metrics(Observer):
         self._histograms = {f.name: _Histogram(f.buckets) for f in FAMILIES if f.kind == "histogram"}
         self._counters["toolrelay_build_info"].add((version,))
         self._process = ProcessCollector(registry=None)
-        # The ones that every request touches, found once.
+        # The metrics of every request, looked up once.
         self._requests = self._counters["toolrelay_requests_total"]
         self._durations = self._histograms["toolrelay_request_duration_seconds"]
         self._first_bytes = self._histograms["toolrelay_time_to_first_byte_seconds"]
@@ -193,10 +194,10 @@ class Metrics(Observer):
         self._first_tokens = self._histograms["gen_ai_server_time_to_first_token_seconds"]
 
     def add_source(self, source: Sources) -> None:
-        """Read ``source``, too, whenever the figures are asked for."""
+        """Also read ``source`` whenever the metrics are read."""
         self._sources.append(source)
 
-    # What an observer is told.
+    # The methods of an observer.
 
     def request_began(self, facts: RequestFacts, headers: Mapping[str, str]) -> None:
         self._open += 1
@@ -227,7 +228,7 @@ class Metrics(Observer):
         return CacheSize(_PLACES_BYTES * len(self._places), _PLACES_BYTES * _MOST_PLACES)
 
     def _keep(self, key: tuple[Any, ...], places: _Places) -> _Places:
-        """Remember places; an upstream may say any status, so there is a bound."""
+        """Cache places; their number is limited, because an upstream may send any status."""
         if len(self._places) >= _MOST_PLACES:
             self._settle()
             self._places.clear()
@@ -271,7 +272,7 @@ class Metrics(Observer):
         )
 
     def _count_use(self, operation: Operation, labels: Labels) -> None:
-        """What is known of a turn of a run, and where use is counted."""
+        """Count the turn of a run, if it is one, and the tokens and cost of an operation."""
         if operation.turn:
             reason = operation.finish_reason if operation.finish_reason in _FINISH_REASONS else OTHER
             self._counters["toolrelay_turns_total"].add((operation.upstream, reason))
@@ -288,7 +289,7 @@ class Metrics(Observer):
         tool = record.tool if record.tool in self._tools else OTHER
         outcome = "success" if record.status == "success" else record.error_code or OTHER
         if outcome not in _OUTCOMES and outcome != "success":
-            outcome = OTHER  # A tool may have raised a code of its own.
+            outcome = OTHER  # A tool may raise a code of its own.
         self._counters["toolrelay_tool_calls_total"].add((tool, outcome))
         if record.provider == MCP_PROVIDER:
             server = record.tool.split("__")[1]
@@ -299,12 +300,12 @@ class Metrics(Observer):
         self._histograms["gen_ai_execute_tool_duration_seconds"].observe((tool,), seconds)
 
     def approval(self, tool: str, outcome: str) -> None:
-        """A person was asked about a call, or something became of that."""
+        """Count a request for an approval, or its outcome."""
         tool = tool if tool in self._tools else OTHER
         self._counters["toolrelay_approvals_total"].add((tool, outcome))
 
     def approval_waited(self, seconds: float) -> None:
-        """A call waited for so long until somebody decided about it."""
+        """Count the seconds that a call waited for a decision."""
         self._histograms["toolrelay_approval_wait_seconds"].observe((), seconds)
 
     def run_ended(self, status: str) -> None:
@@ -316,28 +317,28 @@ class Metrics(Observer):
         self._counters["toolrelay_agent_runs_total"].add((agent, label))
 
     def remembered(self, outcome: str, count: int) -> None:
-        """What became of so many earlier answers or calls that a request of a run sent back."""
+        """Count the outcome of the search for the hidden turns of ``count`` earlier answers or calls."""
         self._counters["toolrelay_memory_total"].add((outcome,), count)
 
     def limited(self, limit: str) -> None:
         self._counters["toolrelay_rate_limit_hits_total"].add((limit if limit in _LIMITS else OTHER,))
 
     def late(self, what: str) -> None:
-        """The record did not have in time what a client's next request is looked up in."""
+        """Count a record that was not committed in time for a client's next request."""
         self._counters["toolrelay_record_late_total"].add((what,))
 
     def orphaned(self, outcome: str) -> None:
-        """What became of a background response whose process had died or was stopped."""
+        """Count the outcome of a background response whose process had died or was stopped."""
         self._counters["toolrelay_background_orphans_total"].add((outcome,))
 
     def loop_held(self, seconds: float) -> None:
-        """The event loop was held for so long when its timer was due."""
+        """Count the seconds for which the event loop was held when its timer was due."""
         self._histograms["toolrelay_loop_held_seconds"].observe((), seconds)
 
-    # What is handed over.
+    # The export.
 
     def snapshot(self) -> bytes:
-        """Everything counted so far, for :func:`merge` and :func:`render`; JSON."""
+        """Return everything counted so far as JSON, for :func:`merge` and :func:`render`."""
         read: dict[str, float | Mapping[Labels, float]]
         read = {"toolrelay_open_requests": float(self._open), **_process_figures(self._process)}
         for source in self._sources:
@@ -357,22 +358,22 @@ class Metrics(Observer):
 
 
 def render(snapshot: bytes, accept: str = "") -> tuple[bytes, str]:
-    """A snapshot as text for a scraper that sent ``accept``, and its content type.
+    """Return a snapshot as text for a scraper that sent ``accept``, and its content type.
 
-    Raises ``ValueError`` for bytes that are no snapshot.
+    Raises ``ValueError`` for bytes that are not a snapshot.
     """
     encode, content_type = choose_encoder(accept)
     return encode(_Exposition(read_snapshot(snapshot))), content_type
 
 
 class _Exposition:
-    """A snapshot in the words of ``prometheus_client``."""
+    """A snapshot in the form that ``prometheus_client`` reads."""
 
     def __init__(self, values: Mapping[str, list[tuple[list[str], Any]]]) -> None:
         self._values = values
 
     def collect(self) -> Iterator[Metric]:
-        """The families, in the order in which they are declared."""
+        """Yield the families in the order of their declaration."""
         for family in FAMILIES:
             entries = self._values.get(family.name)
             if not entries:
@@ -404,7 +405,7 @@ def _histogram_family(family: Family, entries: list[tuple[list[str], Any]]) -> H
 
 
 def _process_figures(collector: ProcessCollector) -> dict[str, float]:
-    """What the system says of this process; empty where it has no /proc."""
+    """Return the system's metrics of this process; empty if there is no /proc."""
     known = {family.name for family in FAMILIES}
     return {
         sample.name: sample.value
@@ -415,7 +416,7 @@ def _process_figures(collector: ProcessCollector) -> dict[str, float]:
 
 
 def _status(status: int) -> str:
-    """A status as a label: itself where it has a meaning, else only its class; 0 is none at all."""
+    """Return a status as a label: the number if it is a known status, else its class; ``none`` for 0."""
     return _STATUSES.get(status) or f"{min(status // 100, 9)}xx"
 
 

@@ -1,8 +1,8 @@
-"""Standard error and standard output behind a bounded queue, so that no reader can stop the event loop.
+"""Put standard error and standard output behind a bounded queue, so that no reader can stop the event loop.
 
-A pipe that nobody reads blocks its writer.  So one thread writes, and all other code appends to a queue with
-a bound in lines and in bytes.  Lines beyond the bound are dropped and counted.  When the reader reads again,
-one line says how many were dropped.
+A pipe that nobody reads blocks its writer.  So one thread writes, and all other code appends to a queue that
+is limited in lines and in bytes.  Lines above the limit are dropped and counted.  When the reader reads
+again, one line says how many were dropped.
 """
 
 import atexit
@@ -22,16 +22,16 @@ __all__ = ["OutputQueue", "QueuedStream", "queue_output"]
 
 MAX_LINES: Final = 10_000
 MAX_BYTES: Final = 8 << 20
-"""Bytes that wait for a reader; what is being written at the moment counts too."""
+"""The most bytes that wait for a reader, including those that are being written."""
 MAX_WRITE: Final = select.PIPE_BUF
-"""Bytes of one write, unless a single line is longer: a pipe takes so many in one piece, and the lines of
-several workers on one pipe do not mix."""
+"""The most bytes of one write, unless a single line is longer.  A pipe accepts this many in one piece, so the
+lines of several workers on one pipe do not mix."""
 MAX_PART: Final = 64 << 10
-"""Bytes of an unfinished line that wait for the rest of it."""
+"""The most bytes of an unfinished line that wait for its rest."""
 GATHER_S: Final = 0.002
-"""The writer waits for so long after it was woken: under load one write then takes many lines."""
+"""Seconds that the writer waits after it was woken; under load one write then contains many lines."""
 CLOSE_S: Final = 1.0
-"""Seconds that the lines which wait get at the end of the process."""
+"""Seconds to write waiting lines at the end of the process."""
 
 
 def _say_dropped(lines: int) -> bytes:
@@ -39,10 +39,10 @@ def _say_dropped(lines: int) -> bytes:
 
 
 class OutputQueue:
-    """Lines on their way to a file descriptor, in their order, written by one thread.
+    """A queue of lines to a file descriptor; one thread writes them in order.
 
-    ``put`` may be called from any thread.  The thread starts with the first line, and anew in a process
-    that was forked; what waited before the fork is the parent's to write.
+    ``put`` may be called from any thread.  The writing thread starts with the first line, and again in a
+    forked process.  The parent process writes the lines that waited before the fork.
     """
 
     def __init__(self, fd: int, *, max_lines: int = MAX_LINES, max_bytes: int = MAX_BYTES) -> None:
@@ -50,9 +50,9 @@ class OutputQueue:
         self._max_lines = max_lines
         self._max_bytes = max_bytes
         self.dropped = 0
-        """Lines that were dropped since the start of the process."""
+        """The number of lines that were dropped since the start of the process."""
         self.say_dropped: Callable[[int], bytes] = _say_dropped
-        """Makes the line that tells of dropped ones."""
+        """Makes the line about dropped lines from their number."""
         self._reset()
         os.register_at_fork(after_in_child=self._reset)
         declare("log_lines", self._cache_size)
@@ -73,7 +73,7 @@ class OutputQueue:
         self._thread: threading.Thread | None = None
 
     def put(self, line: bytes) -> None:
-        """Queue a line with its end; never waits for the reader, never raises."""
+        """Queue a line that contains its end; never waits for the reader, never raises."""
         with self._lock:
             if self._size + len(line) > self._max_bytes or len(self._lines) >= self._max_lines:
                 self.dropped += 1
@@ -91,16 +91,16 @@ class OutputQueue:
         self._wake.release()
 
     def _begin(self) -> None:
-        # A daemon, since a reader that does not read must not keep the process alive.
+        # A daemon thread, because a stuck reader must not keep the process alive.
         self._thread = threading.Thread(target=self._write_all, name="output", daemon=True)
         try:
             self._thread.start()
-        except RuntimeError:  # No more threads, or the interpreter is about to end.
+        except RuntimeError:  # No thread is left, or the interpreter is about to end.
             self._thread = None
             self._asleep = True
 
     def _tell_dropped(self) -> None:
-        """Put in place of what was dropped the line that says so.  The lock is held."""
+        """Queue the line about the dropped lines in their place.  The caller holds the lock."""
         line = self.say_dropped(self._untold)
         self._untold = 0
         self._lines.append(line)
@@ -118,7 +118,8 @@ class OutputQueue:
                     self._size -= len(piece)
 
     def _take(self) -> bytes:
-        """The next lines to be written; empty once all are, and then somebody has to wake the writer."""
+        """Return the next lines to write; if there are none, return empty bytes and mark the writer as
+        asleep."""
         with self._lock:
             if not self._lines and self._untold:
                 self._tell_dropped()
@@ -134,18 +135,18 @@ class OutputQueue:
         return b"".join(taken)
 
     def _write(self, data: bytes) -> None:
-        """Write all of it; an output that is closed loses it, and must not stop what it tells of."""
+        """Write all of ``data``; drop it if the output is closed, because that must not stop the proxy."""
         left = memoryview(data)
         while left:
             try:
                 left = left[os.write(self._fd, left) :]
-            except BlockingIOError:  # Somebody else made the descriptor non-blocking.
+            except BlockingIOError:  # Other code made the descriptor non-blocking.
                 time.sleep(0.05)
             except OSError:
                 return
 
     def flush(self, within_s: float = CLOSE_S) -> bool:
-        """Wait until everything is written, for a short time at most; whether it is."""
+        """Wait up to ``within_s`` seconds until everything is written; return whether it is."""
         deadline = time.monotonic() + within_s
         with self._lock:
             while not self._asleep or self._lines:
@@ -156,7 +157,8 @@ class OutputQueue:
         return True
 
     def close(self, within_s: float = CLOSE_S) -> None:
-        """Write what waits, for a short time at most, and end the thread; a later line starts another."""
+        """Write the waiting lines for up to ``within_s`` seconds, and end the thread; a later line starts
+        another."""
         if self.flush(within_s) and (thread := self._thread) is not None:
             self._closing = True
             self._wake.release()
@@ -165,9 +167,9 @@ class OutputQueue:
 
 
 class QueuedStream:
-    """A text stream, and its own ``buffer``, that writes through an :class:`OutputQueue`.
+    """A text stream that writes through an :class:`OutputQueue`, and is its own ``buffer``.
 
-    A text without a line end waits for the rest of its line, so that lines of several threads do not mix.
+    Text without a line end waits for the rest of its line, so that lines of several threads do not mix.
     """
 
     def __init__(self, inner: TextIO, queue: OutputQueue) -> None:
@@ -184,16 +186,16 @@ class QueuedStream:
         return self
 
     def _forget(self) -> None:
-        """Leave an unfinished line to the process that this one was forked from."""
+        """Drop an unfinished line in a forked process; the parent process writes it."""
         self._part_lock = threading.Lock()
         self._parts = []
 
     def put(self, line: bytes) -> None:
-        """Queue a whole line, its end included."""
+        """Queue a whole line, including its end."""
         self.queue.put(line)
 
     def write(self, text: str | bytes) -> int:
-        """Queue text; ``buffer`` takes bytes."""
+        """Queue text, or bytes if the caller uses ``buffer``."""
         if isinstance(text, str):
             data = text.encode(self.encoding or "utf-8", "backslashreplace")
         else:
@@ -217,10 +219,10 @@ class QueuedStream:
             self.write(line)
 
     def flush(self) -> None:
-        """Do nothing: the writer writes as soon as it can."""
+        """Do nothing: the thread writes as soon as it can."""
 
     def close_out(self) -> None:
-        """Write what is left, also an unfinished line, and wait for it for a short time."""
+        """Write all remaining lines, even an unfinished one, and wait a short time for the thread."""
         with self._part_lock:
             rest, self._parts = b"".join(self._parts), []
         if rest:
@@ -247,8 +249,8 @@ class QueuedStream:
 def queue_output() -> None:
     """Put standard error and standard output behind a queue for the rest of the process.
 
-    Where both are the same file, they share one queue, and the order of their lines is kept.  A stream
-    that is no file, or already queued, stays as it is.
+    If both are the same file, they share one queue, which keeps the order of their lines.  A stream that is
+    not a file, or is already queued, does not change.
     """
     queues: dict[tuple[int, int], OutputQueue] = {}
     for name in ("stderr", "stdout"):

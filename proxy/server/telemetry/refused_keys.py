@@ -1,6 +1,6 @@
-"""What is logged where a provider refuses the operator's key: one line that names the setting.
+"""Log one line if a provider refuses the operator's key, and name the setting of the key.
 
-A client learns of the refusal from the provider's own answer; what it cannot know is where the key came from.
+The client sees the refusal in the provider's own answer, but does not know where the key came from.
 """
 
 import time
@@ -12,14 +12,17 @@ import structlog
 __all__ = ["REFUSALS", "RefusedKeys"]
 
 REFUSALS: Final = frozenset({401, 403})
-"""What says that a key is not valid (401), or may not do this (403)."""
+"""The statuses that mean that a key is not valid (401), or lacks a permission (403)."""
 
 _AGAIN_S: Final = 600.0
-"""After a 403, which may be about one model alone: how long no other one of that upstream is logged."""
+"""Seconds after a 403 in which no other 403 of that upstream is logged; a 403 may concern only one model."""
 
 
 class RefusedKeys:
-    """``settings`` names for each upstream where its key comes from; one that is not there gets none."""
+    """Logs refused keys.
+
+    ``settings`` maps each upstream to the setting of its key; upstreams without an entry are not logged.
+    """
 
     def __init__(self, settings: Mapping[str, str], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
@@ -27,10 +30,10 @@ class RefusedKeys:
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.upstreams")
         self._quiet_until: dict[str, float] = {}
         self.waiting: set[str] = set()
-        """Upstreams whose key was refused, and has not worked since."""
+        """The upstreams whose key was refused and has not worked since."""
 
     def refused(self, upstream: str, status: int) -> None:
-        """An upstream answered with one of :data:`REFUSALS`."""
+        """Note that an upstream answered with one of :data:`REFUSALS`, and log it if it is new."""
         setting = self._settings.get(upstream)
         if setting is None or upstream in self.waiting:
             return
@@ -51,5 +54,5 @@ class RefusedKeys:
         )
 
     def worked(self, upstream: str) -> None:
-        """An upstream answered with a success: the next refusal is news."""
+        """Note that an upstream answered with success, so that the next refusal is logged."""
         self.waiting.discard(upstream)

@@ -1,4 +1,4 @@
-"""What processes tell each other of their figures, and how it is summed."""
+"""Read and merge the snapshots of metrics that processes exchange."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,15 +10,14 @@ from proxy.server.telemetry.metric_families import FAMILIES, Family, Labels
 __all__ = ["METRICS", "merge", "read_snapshot"]
 
 METRICS = "metrics"
-"""What processes ask each other for under this name are snapshots."""
+"""The name under which processes exchange snapshots."""
 
 
 def merge(running: Iterable[bytes], ended: Iterable[bytes] = ()) -> bytes:
-    """Snapshots of several processes as one.
+    """Merge the snapshots of several processes into one.
 
-    Of processes that have ``ended`` only counters and histograms are taken: a sum must not fall when
-    one of them is replaced, and nothing is open there any more.  Raises ``ValueError`` for bytes that are
-    no snapshot.
+    From processes that have ``ended``, only counters and histograms count: a sum must not fall when a process
+    is replaced, but nothing is open there any more.  Raises ``ValueError`` for bytes that are not a snapshot.
     """
     values: dict[str, dict[Labels, Any]] = {}
     families = {family.name: family for family in FAMILIES}
@@ -36,7 +35,7 @@ def merge(running: Iterable[bytes], ended: Iterable[bytes] = ()) -> bytes:
 
 
 def read_snapshot(snapshot: bytes) -> dict[str, list[tuple[list[str], Any]]]:
-    """The labels and values of a snapshot, by family.  Raises ``ValueError`` for other bytes."""
+    """Return the labels and values of a snapshot, by family.  Raises ``ValueError`` for other bytes."""
     try:
         found = orjson.loads(snapshot)
     except orjson.JSONDecodeError:

@@ -1,7 +1,7 @@
-"""The log as columns on a terminal: what people look for first stands first, and the rest is short.
+"""Format the log for a terminal: the most important values come first, and the rest is short.
 
-JSON lines keep every field.  A line of the access log begins with the status, and leaves out what
-matters to machines only (bytes, the upstream's times, ids of requests that went well).
+JSON lines keep every field.  On a terminal, a line of the access log begins with the status, and omits what
+only machines need (bytes, the upstream's times, ids of successful requests).
 """
 
 from typing import Any
@@ -16,14 +16,14 @@ _DIM = "\x1b[2m"
 _COLOURS = {2: "\x1b[32m", 3: "\x1b[36m", 4: "\x1b[33m", 5: "\x1b[31m"}
 _ACCESS = "proxy.access"
 _SHORT_ID = 16
-"""Characters of a run's id on a terminal: enough to find the run by them."""
+"""Characters of a run's id on a terminal: enough to find the run."""
 _LONGEST_PATH = 60
 _LONGEST_VALUE = 40
 _NAMED = ("error_code", "model", "caller", "upstream", "upstream_status", "worker")
 
 
 class TerminalLines:
-    """The last processor of a log that goes to a terminal: makes one line of an event."""
+    """The last processor of a log on a terminal: it turns an event into one line."""
 
     def __init__(self, *, colours: bool) -> None:
         self._colours = colours
@@ -36,14 +36,14 @@ class TerminalLines:
 
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> str:
         stamp = str(event.get("timestamp", ""))
-        # The day and the microseconds are in the JSON lines.
+        # Only JSON lines contain the day and the microseconds.
         event["timestamp"] = stamp[11:19] or stamp
         if event.get("event") == "request" and event.get("logger") == _ACCESS:
             return self._request(event)
         return str(self._others(logger, method, event))
 
     def _request(self, event: EventDict) -> str:
-        """``14:05:01 200 POST /v1/chat/completions 812 ms model=m``."""
+        """Return the line of a request, such as ``14:05:01 200 POST /v1/chat/completions 812 ms model=m``."""
         status = event.get("status", 0)
         shown = [
             self._painted(event["timestamp"], _DIM),
@@ -54,7 +54,7 @@ class TerminalLines:
         ]
         for name in _NAMED:
             value = event.get(name)
-            # What the upstream said is news where the client was told something else.
+            # The upstream's status is of interest only if the client got another one.
             if value is not None and not (name == "upstream_status" and value == status):
                 shown.append(self._field(name, _cut(str(value), _LONGEST_VALUE)))
         if run_id := event.get("run_id"):

@@ -1,9 +1,9 @@
-"""Traces over OTLP, by the GenAI semantic conventions of OpenTelemetry; behind the extra ``otel``.
+"""Send traces over OTLP, by the GenAI semantic conventions of OpenTelemetry; needs the extra ``otel``.
 
-A request is a server span; each request to an upstream a client span below it (``chat MODEL``), each
-tool call one more (``execute_tool NAME``).  No span holds content, arguments, results or a key.  Spans are
-put into a bounded queue and sent by a thread of their own: a collector that is slow or away costs
-spans, never a request its time.
+A request is a server span.  Below it, each request to an upstream is a client span (``chat MODEL``), and each
+tool call is a span (``execute_tool NAME``).  No span holds content, arguments, results or a key.  Spans go
+into a bounded queue, and a separate thread sends them.  If the collector is slow or away, spans are lost, but
+requests are not delayed.
 """
 
 import asyncio
@@ -34,9 +34,9 @@ _SETTING = "telemetry.otlp_endpoint"
 _TRACES_PATH = "/v1/traces"
 _EXPORT_TIMEOUT_S = 5.0
 _CLOSE_S = 3.0
-"""Seconds that spans which wait at the end get; a collector that is away must not hold up the stop."""
+"""Seconds to send waiting spans when the process stops; an absent collector must not delay the stop."""
 _GIVE_UP_S = 1.0
-"""Seconds that the sending thread then gets to end."""
+"""Seconds that the sending thread may then take to end."""
 _MAX_ATTRIBUTE = 256
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")
 
@@ -44,7 +44,7 @@ _Attributes = dict[str, str | int | float | list[str]]
 
 
 def traces_url(endpoint: str) -> str:
-    """Where spans go for a configured address: a collector's base, or the whole address.
+    """Return the URL for spans from a configured address: a collector's base URL, or the whole URL.
 
     >>> traces_url("http://127.0.0.1:4318")
     'http://127.0.0.1:4318/v1/traces'
@@ -54,9 +54,9 @@ def traces_url(endpoint: str) -> str:
 
 
 def open_tracing(endpoint: str, upstreams: Mapping[str, str], *, version: str) -> "Tracing":
-    """Send spans to the collector at ``endpoint``; ``upstreams`` are base URLs by name.
+    """Start to send spans to the collector at ``endpoint``; ``upstreams`` are base URLs by name.
 
-    Raises :class:`~proxy.errors.ConfigError` where the extra is not installed.
+    Raises :class:`~proxy.errors.ConfigError` if the extra is not installed.
     """
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -79,12 +79,13 @@ def open_tracing(endpoint: str, upstreams: Mapping[str, str], *, version: str) -
 
 
 def _is_set(*names: str) -> bool:
-    """Whether the operator has set one of the variables that the SDK reads: then ours is not used."""
+    """Return whether the operator has set one of the SDK's variables; it then overrides the proxy's
+    default."""
     return any(os.environ.get(name, "").strip() for name in names)
 
 
 class _Reporting:
-    """An exporter that says once that its collector does not take spans, and once that it does again."""
+    """An exporter that logs once when its collector accepts no spans, and once when it accepts them again."""
 
     def __init__(self, inner: "SpanExporter", collector: str) -> None:
         self._inner = inner
@@ -108,7 +109,7 @@ class _Reporting:
         return result
 
     def shutdown(self) -> None:
-        # The exporter complains of a second time, and the provider closes it too.
+        # The provider closes the exporter, too, and the exporter logs a warning about a second time.
         if not self._closed:
             self._closed = True
             self._inner.shutdown()
@@ -118,12 +119,12 @@ class _Reporting:
 
 
 class Tracing(Observer):
-    """Draws spans.
+    """Makes spans from what the hooks report.
 
-    A client's ``traceparent`` is continued where it is well-formed.  It decides nothing: every request
-    is drawn, whatever the client's flag says, so that nobody can hide one or choose what is kept.  The
-    operator may choose another sampler, and everything else, by the variables of the SDK (``OTEL_…``).
-    Health checks and the figures are not drawn: they come all day and tell nothing.
+    A client's well-formed ``traceparent`` is continued.  But its flag decides nothing: every request gets a
+    span, so that no client can hide one or choose what is kept.  The operator can set another sampler, and
+    everything else, by the variables of the SDK (``OTEL_…``).  Health checks and ``/metrics`` get no span:
+    they are frequent and carry no information.
     """
 
     def __init__(self, exporter: "SpanExporter | _Reporting", upstreams: Mapping[str, str], *, version: str):
@@ -136,7 +137,7 @@ class Tracing(Observer):
 
         self._api = trace
         self._propagator = TraceContextTextMapPropagator()
-        # What is given here wins over the SDK's variables, so it is given only where they are silent.
+        # Values given here override the SDK's variables, so they are given only if those are not set.
         given = OTELResourceDetector().detect().attributes
         own = {"service.name": "toolrelay", "service.version": version}
         bounded = _is_set("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT")
@@ -153,7 +154,7 @@ class Tracing(Observer):
         self._upstreams = {name: _server_attributes(url) for name, url in upstreams.items()}
 
     async def aclose(self) -> None:
-        """Send what waits, for a short time; what is not sent by then is lost, and the threads end."""
+        """Send the waiting spans, for a short time; then drop the rest and end the threads."""
         loop = asyncio.get_running_loop()
         done = asyncio.Event()
 
@@ -162,19 +163,19 @@ class Tracing(Observer):
             if not loop.is_closed():
                 loop.call_soon_threadsafe(done.set)
 
-        # A daemon, since a collector that does not answer must not keep the process alive.
+        # A daemon thread, because a collector that does not answer must not keep the process alive.
         threading.Thread(target=close, name="trace-export-close", daemon=True).start()
         try:
             async with asyncio.timeout(_CLOSE_S):
                 await done.wait()
         except TimeoutError:
-            # Ends the exporter's pause between two attempts, which the provider would wait out.
+            # End the exporter's pause between two attempts; the provider would wait for its end.
             self._exporter.shutdown()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_GIVE_UP_S):
                     await done.wait()
 
-    # What an observer is told.
+    # The methods of an observer.
 
     def request_began(self, facts: RequestFacts, headers: Mapping[str, str]) -> None:
         if facts.path in OWN_PATHS:
@@ -212,7 +213,7 @@ class Tracing(Observer):
             start_time=operation.started_at,
         )
         context = span.get_span_context()
-        if context.is_valid:  # It is not where the operator has switched the SDK off.
+        if context.is_valid:  # Invalid if the operator has switched the SDK off.
             flags = context.trace_flags & context.trace_flags.SAMPLED
             operation.context = f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}"
 
@@ -263,7 +264,7 @@ class Tracing(Observer):
         span.end(ended)
 
     def _client_context(self, headers: Mapping[str, str]) -> "Context":
-        """The trace that a client says it is in, or a new one.  Its ``tracestate`` is not taken over."""
+        """Return the trace of the client's ``traceparent``, or a new one.  Its ``tracestate`` is ignored."""
         from opentelemetry.context import Context
 
         given = headers.get("traceparent", "")

@@ -1,6 +1,6 @@
-"""Aligns both sides of the wire: which bytes passed untouched, and what happened to the rest.
+"""Align both sides of the proxy: find which bytes passed untouched, and what happened to the rest.
 
-It compares only the captured bytes, after the run, so that the relay has nothing to note.
+The module compares only the captured bytes, after the run, so the relay need not record anything for it.
 """
 
 import base64
@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 __all__ = ["aligned"]
 
 _MOST_COMPARED: Final = 3000
-"""The most pieces of a side that are compared fully; of longer sides only both ends are compared."""
+"""The most pieces of a side that are compared fully; for longer sides only both ends are compared."""
 _EVENT: Final = re.compile(rb".+?(?:\r\n\r\n|\n\n|\r\r|\Z)", re.DOTALL)
 _LINE: Final = re.compile(rb"[^\n]*\n|[^\n]+\Z")
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?|[^"]+', re.DOTALL)
@@ -28,7 +28,7 @@ class _Piece(NamedTuple):
 
 
 def aligned(legs: Sequence[Mapping[str, Any]], chunks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Pairs of legs with their spans, in order.
+    """Return pairs of legs with their spans, in order.
 
     A span is ``untouched``, ``rewritten``, ``withheld`` (only the first leg has it), or ``inserted`` or
     ``composed`` (only the second has it).  ``a`` and ``b`` are its offsets in the two legs.
@@ -68,7 +68,7 @@ def _pieces(leg: str, body: bytes, form: re.Pattern[bytes]) -> list[_Piece]:
 
 
 def _spans(a: Sequence[_Piece], b: Sequence[_Piece], *, added: str) -> list[tuple[str, dict[str, Any]]]:
-    """The spans of two sides, each with the leg of the first that it belongs to."""
+    """Return the spans of two sides, each with the leg of the first side that it belongs to."""
     found: list[tuple[str, dict[str, Any]]] = []
     for kind, a1, a2, b1, b2 in _opcodes([piece.data for piece in a], [piece.data for piece in b]):
         if kind == "equal":
@@ -84,7 +84,7 @@ def _spans(a: Sequence[_Piece], b: Sequence[_Piece], *, added: str) -> list[tupl
 
 
 def _opcodes(a: Sequence[bytes], b: Sequence[bytes]) -> list[tuple[str, int, int, int, int]]:
-    """The edits that turn one list into the other; in long lists only equal ends are found."""
+    """Return the edits that turn one list into the other; in long lists, find only equal ends."""
     head = 0
     while head < min(len(a), len(b)) and a[head] == b[head]:
         head += 1
@@ -115,7 +115,7 @@ def _span(kind: str, a: Sequence[_Piece], i: int, b: Sequence[_Piece], j: int) -
 def _lone(
     kind: str, a: Sequence[_Piece], i: int, b: Sequence[_Piece], j: int, *, ours: bool
 ) -> tuple[str, dict[str, Any]]:
-    """A span that only one side has; on the other side it is empty, at the place where it would be."""
+    """Return a span that only one side has; it is empty on the other side, at the place where it would be."""
     if ours:
         at = b[j].start if j < len(b) else b[-1].end if b else 0
         return a[i].leg, {"kind": kind, "a": [a[i].start, a[i].end], "b": [at, at]}

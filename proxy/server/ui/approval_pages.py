@@ -1,4 +1,4 @@
-"""``/ui/api/approvals``: the calls that wait for a person, and their decisions."""
+"""Answer ``/ui/api/approvals``: the calls that wait for a person, and their decisions."""
 
 import re
 from collections.abc import Mapping
@@ -26,13 +26,13 @@ _STATES: Final[Mapping[str, Mapping[str, bool]]] = {
 _ID: Final = re.compile(APPROVAL_ID)
 _GRANT: Final = re.compile(f"grants/{GRANT_ID}")
 _WATCHED: Final = 500
-"""The most waiting approvals that open pages are told of."""
+"""The most waiting approvals that open pages get."""
 _NEWEST: Final = 50
 _AT_ONCE: Final = 100
 
 
 class ApprovalPages:
-    """Answers for the page Approvals, and finds what is new for pages that are open."""
+    """Answers for the page Approvals, and finds changes for open pages."""
 
     def __init__(self, approvals: AdminApprovals, rows: RunRows) -> None:
         self._approvals = approvals
@@ -40,7 +40,7 @@ class ApprovalPages:
         self._waited: frozenset[str] = frozenset()
 
     async def answer(self, asked: UiRequest) -> web.Response:
-        """A list of approvals or grants, one of them, or the answer to a decision or a revocation.
+        """Return a list of approvals or grants, one of them, or the answer to a decision or a revocation.
 
         Raises :class:`~proxy.errors.RequestError` and :class:`~proxy.errors.StoreError`.
         """
@@ -73,7 +73,7 @@ class ApprovalPages:
         return json_answer((await self._rows.named([row]))[0])
 
     async def news(self) -> list[dict[str, Any]]:
-        """Approvals that may have changed since the last call: those that wait, and the newest others.
+        """Return approvals that may have changed since the last call: those that wait, and the newest others.
 
         Raises :class:`~proxy.errors.StoreError`.
         """
@@ -102,6 +102,9 @@ class ApprovalPages:
 
 
 def _decider(session: Session) -> Decider:
-    """The signed-in user.  Whoever came by a link has no key; only a user of the machine can make a link."""
+    """Return the signed-in user as the decider.
+
+    A user who came by a link has no key; only a user of the machine can make a link.
+    """
     name = OPERATOR if session.key_id is None else f"key {session.key_id}"
     return Decider(name, key=session.key_id or "", tools=session.approves)

@@ -1,4 +1,4 @@
-"""``/ui/api/capture``, and the captured bytes of a run."""
+"""Answer ``/ui/api/capture``, and provide the captured bytes of a run."""
 
 import asyncio
 import secrets
@@ -42,7 +42,8 @@ class Capturing:
         wires: Mapping[str, Collection[str]],
         secrets: Iterable[str] = (),
     ) -> None:
-        """``wires`` are the dialects of each upstream; ``secrets`` are taken out of fixtures."""
+        """Create the handler.  ``wires`` are the dialects of each upstream; ``secrets`` are removed from
+        fixtures."""
         self._wires = wires
         self._shapes = shapes_of_secrets(secrets)
         self._taping = taping
@@ -67,7 +68,7 @@ class Capturing:
         return json_answer(page([order.as_json() for order in self._captures.live()], more=False))
 
     async def wire(self, run_id: str) -> dict[str, Any]:
-        """The bytes of a run that were kept or captured, aligned."""
+        """Return the kept or captured bytes of a run, aligned."""
         taped = await self._taping.find(run_id)
         if taped is None:
             return {
@@ -92,9 +93,9 @@ class Capturing:
         }
 
     async def fixture(self, run: RunRecord) -> bytes:
-        """The bytes of a run that were kept or captured, as a ZIP archive of a fixture.
+        """Return the kept or captured bytes of a run as a ZIP archive of a fixture.
 
-        Raises StoreError, and :class:`~proxy.errors.RequestError` (409) where that is not possible.
+        Raises StoreError, and :class:`~proxy.errors.RequestError` (409) if that is not possible.
         """
         taped = await self._taping.find(run.id)
         if taped is None and self._captures.refused is not None and self._taping.not_kept:
@@ -109,12 +110,12 @@ class Capturing:
         return await asyncio.to_thread(lambda: fixture_of(run, wire, taped.json(), self._shapes))
 
     async def summary(self, run_id: str) -> dict[str, Any]:
-        """Whether anything was kept or captured of a run, and how many bytes."""
+        """Return whether any bytes of a run were kept or captured, and how many."""
         size = await self._taping.size(run_id)
         return {"captured": size is not None, "bytes": size or 0}
 
     def _missing(self) -> str:
-        """Why there are no bytes of a run."""
+        """Return why there are no bytes of a run."""
         if not self._taping.not_kept:
             return "its bytes were not kept when it ran, or they have been deleted since"
         return (

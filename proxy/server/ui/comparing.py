@@ -1,4 +1,4 @@
-"""Compares two runs, turn by turn and call by call."""
+"""Compare two runs, turn by turn and call by call."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -17,7 +17,7 @@ _FIELDS: Final = (
 def comparison(
     a: RunDetail, b: RunDetail, shown_a: Mapping[str, Any], shown_b: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Both runs, the fields in which they differ, and their turns and calls in pairs."""
+    """Return both runs, the fields in which they differ, and their turns and calls in pairs."""
     return {
         "object": "ui.comparison",
         "a": shown_a,
@@ -39,7 +39,7 @@ def comparison(
 def _pairs(
     of_a: Sequence[Mapping[str, Any]], of_b: Sequence[Mapping[str, Any]], place: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """The rows at the same place in both runs, in order; ``None`` for a run that has none there."""
+    """Pair the rows with the same ``place`` fields in both runs, in order; ``None`` where a run has none."""
     placed = [{tuple(row[name] for name in place): row for row in rows} for rows in (of_a, of_b)]
     return [
         dict(zip(place, at, strict=True)) | {"a": placed[0].get(at), "b": placed[1].get(at)}

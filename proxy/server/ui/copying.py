@@ -1,4 +1,4 @@
-"""A run's request as a shell command or a Python program, without the key."""
+"""Write a run's request as a shell command or a Python program, without the key."""
 
 import shlex
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _GONE: Final = (
 
 
 def copied(detail: RunDetail, form: str, address: str, paths: Mapping[str, str]) -> dict[str, Any]:
-    """The text, whether it is the whole request, and a note if it is not.  ``form``: curl or python."""
+    """Return the text, whether it is the whole request, and a note if not.  ``form`` is curl or python."""
     kept = next((row.content_json for row in detail.messages if row.role == "request"), None)
     body = _body(kept)
     whole = body is not None
@@ -46,7 +46,7 @@ def _body(kept: str | None) -> dict[str, Any] | None:
 
 
 def _curl(url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> str:
-    # Single quotes, in which a shell expands nothing; only the key is a variable that it must expand.
+    # A shell expands nothing in single quotes; only the key is a variable that it must expand.
     lines = [
         f"curl -N {shlex.quote(url)}",
         f'-H "Authorization: Bearer ${_ENV}"',

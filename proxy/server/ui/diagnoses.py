@@ -1,7 +1,7 @@
-"""What ``toolrelay doctor`` found of an upstream, as it is kept in the record for the pages.
+"""Store and read the findings of ``toolrelay doctor`` about an upstream.
 
-``doctor`` is a command of its own, which may run while no server does.  It opens the record of the same
-configuration and leaves its newest findings there; every server on that record shows them.
+``doctor`` is a separate command, which may run while no server does.  It opens the record of the same
+configuration and stores its newest findings there; every server on that record shows them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ _OUTCOMES: Final = ("ok", "no", "quirk", "open")
 
 @dataclass(frozen=True, slots=True)
 class KeptFinding:
-    """One finding: what was examined, how it is (``ok``, ``no``, ``quirk``, ``open``), and a word on it."""
+    """One finding: the check, its outcome (``ok``, ``no``, ``quirk``, ``open``), and a short note."""
 
     check: str
     outcome: str
@@ -28,9 +28,9 @@ class KeptFinding:
 
 
 def written_diagnosis(address: str, model: str, at: float, findings: Iterable[KeptFinding]) -> str:
-    """As JSON for the record, cut to its bounds.
+    """Return findings as JSON for the record, cut to its limits.
 
-    ``address`` is the upstream's as pages show it, ``at`` seconds since 1970.
+    ``address`` is the upstream's address as pages show it, ``at`` is in epoch seconds.
     """
     rows = [
         {
@@ -45,7 +45,7 @@ def written_diagnosis(address: str, model: str, at: float, findings: Iterable[Ke
 
 
 def read_diagnosis(text: str, address: str | None) -> dict[str, Any] | None:
-    """What a page shows of it; ``None`` if it is of another address, or none that was written here."""
+    """Return the findings for a page; ``None`` if they are for another address or malformed."""
     try:
         told = orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -1,6 +1,6 @@
-"""Changes of the record, for pages that are open: this process reads it once a second for all of them.
+"""Report changes of the record to open pages: this process reads it once a second for all of them.
 
-Runs write their rows as usual and do not know whether a page listens; this process reads only while one does.
+Runs write their rows as usual, whether or not a page listens.  This process reads only while a page listens.
 Other processes and machines write to the same record, so the pages see their runs, too.
 """
 
@@ -29,17 +29,18 @@ _REPLAYED: Final = 300
 _MOST_PENDING: Final = 300
 _MAX_EVENT_BYTES: Final = 8 * 1024
 _LONG: Final = ("offered", "withheld", "left_out", "calls")
-"""Lists that a long row leaves out; a page can read them from the run itself."""
+"""Lists that are left out of a long row; a page can read them from the run itself."""
 
 PendingApprovals = Callable[[], Awaitable[list[dict[str, Any]]]]
-"""Approvals that wait, and the newest others, each a row with its ``id``, ``tool`` and ``status``."""
+"""Returns the waiting approvals and the newest others; each row has its ``id``, ``tool`` and ``status``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A change.  ``key`` names its subject: a later event of the key replaces it.  ``seq`` counts from 1.
+    """A change.
 
-    ``tool`` is the tool of an approval: approvers are told of the tools only that they decide about.
+    ``key`` names its subject: a later event with the same key replaces it.  ``seq`` counts from 1.  ``tool``
+    is the tool of an approval; approvers get only events about the tools that they decide about.
     """
 
     seq: int
@@ -51,7 +52,8 @@ class Event:
 
 @dataclass(eq=False, slots=True)
 class Listener:
-    """The events that wait for one page; only the newest event of each key waits, so they are bounded."""
+    """The events that wait for one page.  Only the newest event of each key waits, so their number is
+    limited."""
 
     pending: "OrderedDict[str, Event]" = field(default_factory=OrderedDict)
     woken: asyncio.Event = field(default_factory=asyncio.Event)
@@ -66,7 +68,7 @@ class Listener:
         self.woken.set()
 
     def take(self) -> tuple[list[Event], bool]:
-        """The waiting events, oldest first, and whether others were dropped."""
+        """Remove and return the waiting events, oldest first, and whether others were dropped."""
         events, missed = list(self.pending.values()), self.missed
         self.pending.clear()
         self.missed = False
@@ -78,7 +80,7 @@ class Feed:
     """The listeners of this process, and the one task that reads the record for them."""
 
     def __init__(self, store: Store, rows: RunRows, epoch: str, approvals: PendingApprovals | None) -> None:
-        """``epoch`` distinguishes this process from others, and from itself before a restart."""
+        """Create the feed; ``epoch`` differs between processes, and between restarts of a process."""
         self._store = store
         self._rows = rows
         self._epoch = epoch
@@ -98,7 +100,7 @@ class Feed:
 
     @property
     def listeners(self) -> int:
-        """How many pages listen now."""
+        """The number of pages that listen now."""
         return len(self._listeners)
 
     @property
@@ -107,13 +109,14 @@ class Feed:
         return f"{self._epoch}-{self._seq}"
 
     def id_of(self, event: Event) -> str:
-        """The cursor after an event."""
+        """Return the cursor after an event."""
         return f"{self._epoch}-{event.seq}"
 
     async def join(self, after: str | None) -> Listener:
         """Listen from now on, or from the cursor ``after`` if its events are still known.
 
-        Returns after this process has read the record once, so a page that lists runs afterwards misses none.
+        Returns after this process has read the record once, so a page that lists runs afterwards misses no
+        change.
         """
         listener = Listener()
         self._listeners.add(listener)
@@ -138,12 +141,12 @@ class Feed:
             self._task = None
 
     def tell(self, name: str, key: str, data: Mapping[str, Any]) -> None:
-        """Tell all listeners about something that is not in the record."""
+        """Send all listeners an event that is not in the record."""
         if self._listeners:
             self._put(name, key, dict(data))
 
     def _begin(self) -> None:
-        """Start the task without any earlier state: what happened while nobody listened is not sent."""
+        """Start the task without earlier state: changes while no page listened are not sent."""
         self._seen.clear()
         self._approvals_seen = {}
         self._stats = None
@@ -177,7 +180,7 @@ class Feed:
                 found[run_id] = detail.run
         called = await self._store.called_tools([run.id for run in found.values() if self._may_differ(run)])
         changed: list[RunRecord] = []
-        # Oldest first, so that the page puts the newest on top.
+        # Oldest first, so that the page shows the newest on top.
         for run in sorted(found.values(), key=lambda run: (run.started_at, run.id)):
             if not self._may_differ(run):
                 continue
@@ -196,12 +199,12 @@ class Feed:
         self._put_stats({"running": count, "listeners": len(self._listeners)})
 
     def _ended(self, found: Mapping[str, RunRecord]) -> list[str]:
-        """Runs that were running when last seen, and are in neither list now."""
+        """Return runs that were running when last seen, and are in neither list now."""
         gone = [run_id for run_id, seen in self._seen.items() if seen[0] == "running" and run_id not in found]
         return gone[:_MOST_ENDED]
 
     def _may_differ(self, run: RunRecord) -> bool:
-        """Whether a run may have changed: one that was seen in its present state after its end has not."""
+        """Return whether a run may have changed: not if it was seen in its present state after its end."""
         seen = self._seen.get(run.id)
         return seen is None or run.status == "running" or seen[: len(_state(run))] != _state(run)
 
@@ -257,5 +260,5 @@ def _state(run: RunRecord) -> tuple[Any, ...]:
 
 
 def _fingerprint(run: RunRecord, calls: Sequence[CalledTool]) -> tuple[Any, ...]:
-    """The parts of a row that may change."""
+    """Return the parts of a row that may change."""
     return (*_state(run), tuple((call.tool, call.status) for call in calls))

@@ -1,4 +1,4 @@
-"""A captured run as a fixture: a ZIP archive of one exchange, as ``toolrelay record`` writes them."""
+"""Save a captured run as a fixture: a ZIP archive of one exchange, as ``toolrelay record`` writes it."""
 
 import base64
 import io
@@ -26,10 +26,11 @@ __all__ = ["fixture_of"]
 
 
 def fixture_of(run: RunRecord, wire: str, tape: Mapping[str, Any], shapes: Sequence[bytes]) -> bytes:
-    """The archive.  ``wire`` is the dialect of the upstream, ``tape`` what was captured of the run.
+    """Return the archive.
 
-    ``shapes`` are texts of secrets, which are taken out of every body.  No header is written but
-    ``Content-Type``: nothing else is captured.
+    ``wire`` is the dialect of the upstream, ``tape`` holds the captured bytes of the run.  ``shapes`` are
+    forms of secrets, which are removed from every body.  The only header in the archive is ``Content-Type``,
+    because no other is captured.
     """
     bodies: dict[str, bytes] = {}
     times: dict[str, list[tuple[float, int]]] = {}
@@ -68,7 +69,7 @@ def _scrubbed(data: bytes, shapes: Sequence[bytes]) -> bytes:
 
 
 def _zipped(folder: str, files: Mapping[str, bytes]) -> bytes:
-    """The files in one folder of an archive."""
+    """Zip the files in one folder."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in files.items():

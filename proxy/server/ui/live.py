@@ -1,4 +1,4 @@
-"""``/ui/api/events``: an event stream of changes, for open pages."""
+"""Answer ``/ui/api/events``: an event stream of changes, for open pages."""
 
 import asyncio
 from collections import Counter
@@ -27,7 +27,7 @@ _LAST_ID: Final = istr("Last-Event-ID")
 
 
 class Live:
-    """Writes events to each page.  ``still_valid`` says whether a session is still valid."""
+    """Sends events to each page.  ``still_valid`` returns whether a session is still valid."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Live:
         self._open: Counter[str] = Counter()
 
     async def answer(self, asked: UiRequest) -> web.StreamResponse:
-        """The stream, until the page closes it, the session ends or this process stops.
+        """Send the stream until the page closes it, the session ends or this process stops.
 
         Raises :class:`~proxy.errors.RequestError` (429) if too many pages listen.
         """
@@ -84,7 +84,8 @@ class Live:
 
     async def _tell(self, session: Session, client: HttpClientStream, after: str | None) -> None:
         listener = await self._feed.join(after)
-        # A draining process closes a connection after its next response; this stream has none, so wake it.
+        # A draining process ends each connection after its next response.  This stream does not end by
+        # itself, so wake it.
         wake = listener.woken.set
         self._draining.watch(wake)
         loop = asyncio.get_running_loop()
@@ -105,7 +106,7 @@ class Live:
                         await listener.woken.wait()
                 except TimeoutError:
                     pass
-                # Also while events keep coming: a session must not outlive its key on a busy server.
+                # Check even while events keep arriving: a session must not outlive its key on a busy server.
                 if loop.time() >= check_at:
                     if not await self._still_valid(session):
                         await client.write(_framed("end", '{"code":"not_signed_in"}', ""))
@@ -117,7 +118,8 @@ class Live:
             self._feed.leave(listener)
 
     def _for_approver(self, event: Event, session: Session) -> str | None:
-        """What an approver reads of an event: approvals of their tools, and how many of these wait."""
+        """Return the data of an event for an approver: approvals of their tools, and how many of these
+        wait."""
         if event.name == "approval":
             return event.data if _approves(session, event.tool) else None
         if event.name == "stats":
@@ -131,6 +133,6 @@ def _approves(session: Session, tool: str) -> bool:
 
 
 def _framed(name: str, data: str, cursor: str) -> bytes:
-    """An event; its data is one line of ASCII, so nothing in it can end the event."""
+    """Encode an event; its data is one line of ASCII, so nothing in it can end the event."""
     identity = f"id: {cursor}\n" if cursor else ""
     return f"{identity}event: {name}\ndata: {data}\n\n".encode("ascii")

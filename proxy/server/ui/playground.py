@@ -1,4 +1,4 @@
-"""``/ui/api/play``: requests of the playground, served like requests of a caller with few rights.
+"""Answer ``/ui/api/play``: requests of the playground, served like those of a caller with few rights.
 
 The page sends them with its session.  They are served for the caller ``ui`` with the rights and limits of
 ``[ui]``, never with those of an administrator.
@@ -23,7 +23,7 @@ PLAYGROUND: Final = "ui"
 """The playground's caller in the record; the name of its user follows after a slash."""
 
 ServeAs = Callable[[EdgeRequest, RequestFacts, Target, Caller], Awaitable[web.StreamResponse]]
-"""Serves a request for a target on behalf of a caller, and shows it everything about tool calls."""
+"""Serves a request for a target on behalf of a caller, with the full trace of its tool calls."""
 
 ReadTarget = Callable[[str, str], Target]
 _POSTED: Final = frozenset({"generate"})
@@ -42,7 +42,8 @@ class Playground:
         self.serve: ServeAs | None = None
 
     async def answer(self, asked: UiRequest) -> web.StreamResponse:
-        """The response, streamed like that of the API; raises as the API does, and 404 for other paths."""
+        """Return the response, streamed like that of the API; raises as the API does, and 404 for other
+        paths."""
         if self._caller is None or self.serve is None:
             raise RequestError(404, "The playground is off: ui.playground_models is empty.", code="not_found")
         method = asked.method

@@ -1,7 +1,7 @@
-"""Why a tool is withheld, and the lines of the configuration that would change it.
+"""Explain why a tool is withheld, and which lines of the configuration would change that.
 
-The rules are those that policy and planning name (``policy.allow lacks "core__a"``).  Nothing here changes
-anything: the page shows what an operator would write.
+The rules are those that policy and planning name (``policy.allow lacks "core__a"``).  This module changes
+nothing: the page shows what an operator would write.
 """
 
 import re
@@ -39,19 +39,19 @@ class Lines:
     lists: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def with_word(self, setting: str, word: str) -> list[str]:
-        """A list with this word added."""
+        """Return a list with this word added."""
         have = list(self.lists.get(setting, ()))
         return have if word in have else [*have, word]
 
     def without(self, setting: str, word: str) -> list[str]:
-        """A list without this word."""
+        """Return a list without this word."""
         return [one for one in self.lists.get(setting, ()) if one != word]
 
 
 def remedy_of(rule: str, tool: str, upstream: str, lines: Lines) -> dict[str, Any] | None:
-    """What would change a rule's decision: the setting, its new lines as TOML, and a note.
+    """Return what would change a rule's decision: the setting, its new lines as TOML, and a note.
 
-    ``None`` for an unknown rule.  ``toml`` is ``None`` if no setting decides.
+    Returns ``None`` for an unknown rule.  ``toml`` is ``None`` if no setting decides.
     """
     if (note := _OF_THE_REQUEST.get(rule)) is not None:
         return _remedy(None, None, note)
@@ -78,7 +78,7 @@ def remedy_of(rule: str, tool: str, upstream: str, lines: Lines) -> dict[str, An
 
 
 def _of_list(setting: str, tool: str, lines: Lines) -> dict[str, Any]:
-    """The change for a list that must name the tool."""
+    """Return the change for a list that must name the tool."""
     if (key := _KEYS_LIST.match(setting)) is not None:
         return _remedy(
             None,
@@ -95,7 +95,7 @@ def _remedy(setting: str | None, toml: str | None, note: str | None) -> dict[str
 
 
 def _toml(setting: str, value: bool | str | list[str]) -> str:
-    """A setting in its table, as TOML."""
+    """Return a setting in its table, as TOML."""
     table, _, name = setting.rpartition(".")
     parts = [part if _BARE.match(part) else orjson.dumps(part).decode() for part in table.split(".")]
     shown = value

@@ -1,4 +1,4 @@
-"""Checks of requests below ``/ui/api``: their origin, their cookie and their body."""
+"""Check requests below ``/ui/api``: their origin, their cookie and their body."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -25,7 +25,7 @@ __all__ = [
 
 COOKIE: Final = "toolrelay_ui"
 SECURE_COOKIE: Final = "__Secure-toolrelay_ui"
-"""The cookie's name over HTTPS; browsers accept it only from there."""
+"""The cookie's name over HTTPS; browsers accept it only over HTTPS."""
 
 _PROOF: Final = istr(UI_PROOF)
 _SITE: Final = istr("Sec-Fetch-Site")
@@ -72,7 +72,7 @@ def check_origin(request: EdgeRequest) -> None:
 
 
 def is_secure(request: EdgeRequest) -> bool:
-    """Whether the browser reached the server over HTTPS, according to its ``Origin`` header.
+    """Return whether the browser reached the server over HTTPS, according to its ``Origin`` header.
 
     Raises :class:`~proxy.errors.RequestError` (403) if a cookie would cross a network unencrypted.
     """
@@ -90,10 +90,10 @@ def is_secure(request: EdgeRequest) -> bool:
 
 
 def address_of(request: EdgeRequest) -> str:
-    """The address at which the browser of a signed-in user reaches the server, without a path.
+    """Return the origin at which the browser of a signed-in user reaches the server.
 
-    Browsers name no origin when they read.  Behind a proxy that ends TLS the session's cookie tells:
-    browsers send the one with this name over HTTPS only.
+    Browsers send no ``Origin`` with reads.  Behind a proxy that ends TLS, the name of the session's cookie
+    shows the scheme: browsers send the secure one only over HTTPS.
     """
     named = request.headers.get(hdrs.ORIGIN, "").startswith("https://")
     lines = request.headers.getall(hdrs.COOKIE, ())
@@ -103,7 +103,7 @@ def address_of(request: EdgeRequest) -> str:
 
 
 def cookies_of(request: EdgeRequest) -> list[str]:
-    """The values of our cookie in a request; another page on this host may have set some of them."""
+    """Return the values of the session's cookie in a request; other pages on this host may have set some."""
     found = []
     for line in request.headers.getall(hdrs.COOKIE, ()):
         for part in line.split(";"):
@@ -114,7 +114,7 @@ def cookies_of(request: EdgeRequest) -> list[str]:
 
 
 async def read_object(request: EdgeRequest, known: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:
-    """The JSON object of a body.  ``known`` has the allowed members with their types.
+    """Read the JSON object of a body.  ``known`` maps the allowed members to their types.
 
     Raises :class:`~proxy.errors.RequestError` (400, 408, 413).
     """
@@ -138,7 +138,7 @@ async def read_object(request: EdgeRequest, known: Mapping[str, type | tuple[typ
 
 
 def _kinds(kinds: type | tuple[type, ...]) -> str:
-    """What a member of these types must be, in words."""
+    """Describe the types that a member may have."""
     listed = kinds if isinstance(kinds, tuple) else (kinds,)
     return " or ".join(
         _KINDS.get(kind, kind.__name__) for kind in listed if not (kind is int and float in listed)

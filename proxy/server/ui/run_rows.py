@@ -1,4 +1,4 @@
-"""Rows of the list of runs: those of ``/admin/runs``, with the caller's name and the calls."""
+"""Build the rows of the list of runs: those of ``/admin/runs``, with the caller's name and the calls."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ _MOST_CALLS: Final = 32
 
 
 class RunRows:
-    """Completes rows of runs from the record."""
+    """Completes the rows of runs from the record."""
 
     def __init__(self, store: Store, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store = store
@@ -26,7 +26,7 @@ class RunRows:
         self._read_at = -float("inf")
 
     async def of(self, runs: Iterable[RunRecord]) -> list[dict[str, Any]]:
-        """Rows of runs; raises StoreError."""
+        """Return the rows of runs; raises StoreError."""
         rows = [run_to_json(run) for run in runs]
         await self.complete(rows)
         return rows
@@ -45,12 +45,12 @@ class RunRows:
             row["calls_more"] = max(0, len(calls) - _MOST_CALLS)
 
     async def named(self, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The rows, with the names of their callers; raises StoreError."""
+        """Return the rows with the names of their callers; raises StoreError."""
         names = await self._key_names()
         return [{**row, "caller_name": caller_name(row["caller"], names)} for row in rows]
 
     async def _key_names(self) -> Mapping[str, str]:
-        """The names of keys by their ids, at most a few seconds old."""
+        """Return the names of keys by id, at most a few seconds old."""
         if self._monotonic() - self._read_at >= _NAMES_S:
             self._names = named_callers((await self._store.read_keys()).keys)
             self._read_at = self._monotonic()
@@ -58,7 +58,8 @@ class RunRows:
 
 
 def caller_name(caller: str, names: Mapping[str, str]) -> str:
-    """The caller's name for people: the key's name, and the beginning of the end user in the record."""
+    """Return the caller's name for people: the key's name, and the first characters of the recorded end
+    user."""
     key, slash, person = caller.partition("/")
     name = key.removeprefix(DECLARED) if key.startswith(DECLARED) else names.get(key, key)
     return f"{name}{slash}{person[:8]}"

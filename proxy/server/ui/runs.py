@@ -1,4 +1,4 @@
-"""``/ui/api/runs``: the list, one run with everything that its page shows, and its exports."""
+"""Answer ``/ui/api/runs``: the list, one run with everything that its page shows, and its exports."""
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
@@ -40,7 +40,7 @@ class Replay(Protocol):
     """Replays a recorded run offline: no upstream is called and no tool runs."""
 
     def __call__(self, detail: RunDetail) -> Awaitable[dict[str, Any]]:
-        """The result as JSON values.
+        """Return the result as JSON values.
 
         Raises :class:`~proxy.errors.ToolRelayError` if that is not possible, and TimeoutError.
         """
@@ -51,31 +51,31 @@ class Wire(Protocol):
     """The captured bytes of runs."""
 
     async def wire(self, run_id: str) -> dict[str, Any]:
-        """Everything; raises StoreError."""
+        """Return the captured bytes of a run, aligned; raises StoreError."""
         ...
 
     async def fixture(self, run: RunRecord) -> bytes:
-        """It as a ZIP archive of a fixture.
+        """Return the captured bytes of a run as a ZIP archive of a fixture.
 
-        Raises StoreError, and :class:`~proxy.errors.RequestError` (409) where that is not possible.
+        Raises StoreError, and :class:`~proxy.errors.RequestError` (409) if that is not possible.
         """
         ...
 
     async def summary(self, run_id: str) -> dict[str, Any]:
-        """Whether anything was captured, and how many bytes; raises StoreError."""
+        """Return whether any bytes were captured, and how many; raises StoreError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class OfferFacts:
-    """Says why a tool was offered or not, from the present tools, policy and settings."""
+    """Explains why a tool was offered or not, from the present tools, policy and settings."""
 
     registry: Registry
     policy: Policy
     lines: Lines
 
     def of(self, detail: RunDetail) -> list[dict[str, Any]]:
-        """Each tool of a run, with the rule and what would change it."""
+        """Return each tool of a run, with the rule and the change that would reverse it."""
         run = detail.run
         found: list[dict[str, Any]] = []
         for tool in run.offered:
@@ -107,7 +107,7 @@ class OfferFacts:
 
 
 class Runs:
-    """Answers ``/ui/api/runs``.  ``budgets`` are those of every run."""
+    """Answers ``/ui/api/runs``.  ``budgets`` are the limits of every run."""
 
     def __init__(
         self,
@@ -120,8 +120,11 @@ class Runs:
         replay: Replay,
         wire: Wire | None = None,
     ) -> None:
-        """``paths`` are where each dialect is served.  ``replay`` runs one again, and
-        ``wire`` gives the captured bytes of one."""
+        """Create the handler.
+
+        ``paths`` maps each dialect to its path.  ``replay`` replays a run; ``wire`` returns the captured
+        bytes of a run.
+        """
         self._admin = admin
         self._rows = rows
         self._offer = offer
@@ -133,7 +136,7 @@ class Runs:
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.ui")
 
     async def answer(self, asked: UiRequest) -> web.Response:
-        """The list, a run, or what is below a run."""
+        """Return the list, a run, or a part of a run."""
         if not asked.rest:
             asked.allow("GET")
             answer = await self._admin.runs(parse_query(asked.target.query, *RUN_QUERY))
@@ -167,7 +170,7 @@ class Runs:
         raise asked.unknown()
 
     async def compare(self, asked: UiRequest) -> web.Response:
-        """``/ui/api/compare``: two runs side by side."""
+        """Answer ``/ui/api/compare``: two runs side by side."""
         asked.allow("GET")
         query = parse_query(asked.target.query, "a", "b")
         if asked.rest:
@@ -263,7 +266,7 @@ class Runs:
         return json_answer({"object": "ui.replay", "run_id": detail.run.id, **said})
 
     def _tell(self, asked: UiRequest, detail: RunDetail, what: str) -> None:
-        """Log that content is read, before it is sent, so that none is read without a log line."""
+        """Log that content is read, before it is sent, so that all reading of content is logged."""
         self._log.warning(
             "content_read",
             command=f"{API_PREFIX}{what}",

@@ -1,4 +1,4 @@
-"""Keys, usage, upstreams, settings and health, as the pages show them."""
+"""Show keys, usage, upstreams, settings and health."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,10 +28,10 @@ _USAGE_KEYS: Final[tuple[UsageKey, ...]] = get_args(UsageKey)
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What the configuration says, without secrets.
+    """The facts of the configuration, without secrets.
 
     ``settings`` are rows with ``name``, ``value``, ``default``, ``changed``, ``secret`` and ``description``.
-    ``declared`` are the grants of the configuration's keys, ``addresses`` those of the upstreams.
+    ``declared`` are the grants of the configuration's keys; ``addresses`` are those of the upstreams.
     """
 
     settings: Sequence[Mapping[str, Any]] = ()
@@ -53,7 +53,7 @@ class ServerPages:
         self._listeners = listeners
 
     async def keys(self, asked: UiRequest) -> web.Response:
-        """Every client key with what it may do, without secrets and their digests."""
+        """Return every client key with its rights, without secrets and their digests."""
         asked.only_get()
         ring = self._ring.keys()
         valid = {key.caller.name for key in ring}
@@ -67,7 +67,7 @@ class ServerPages:
         return json_answer(page(rows, more=False))
 
     async def usage(self, asked: UiRequest) -> web.Response:
-        """The usage of runs, grouped as in the query."""
+        """Return the usage of runs, grouped as the query asks."""
         asked.allow("GET")
         query = parse_query(asked.target.query, "by", "since", "until")
         if asked.rest:
@@ -94,7 +94,7 @@ class ServerPages:
         return json_answer(page(rows, more=len(found) > _MOST_ROWS))
 
     async def upstreams(self, asked: UiRequest) -> web.Response:
-        """Every upstream, with what this process knows of its health, and what doctor found of it last."""
+        """Return every upstream, with its health as this process knows it, and doctor's last findings."""
         asked.only_get()
         kept = await self._store.read_diagnoses()
         rows = [
@@ -119,12 +119,12 @@ class ServerPages:
         return json_answer(page(rows, more=False))
 
     async def settings(self, asked: UiRequest) -> web.Response:
-        """Every setting in force; of a secret only where it comes from."""
+        """Return every setting in force; for a secret, only its source."""
         asked.only_get()
         return json_answer({"object": "ui.settings", "data": [dict(row) for row in self._facts.settings]})
 
     async def health(self, asked: UiRequest) -> web.Response:
-        """The state of this process and its record."""
+        """Return the state of this process and its record."""
         asked.only_get()
         healthy = await self._store.healthy()
         record = {"healthy": healthy, "waiting": self._store.waiting, "lost": self._store.lost}

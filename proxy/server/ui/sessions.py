@@ -1,4 +1,5 @@
-"""Sessions of the web UI: a signed cookie that every worker can check, and codes that sign in once.
+"""Manage the sessions of the web UI: a signed cookie that every worker can check, and codes that sign in
+once.
 
 A session has no row: its data is in the cookie, with a MAC whose key is derived from the record's hash key.
 So each process that shares the record can check it.  A session ends with the client key that opened it; that
@@ -40,9 +41,9 @@ Role = Literal["admin", "approver"]
 IDLE_S: Final = 3600.0
 """Seconds without a request after which a session ends."""
 CODE_S: Final = 60.0
-"""Seconds for which the code of a link is valid."""
+"""Seconds for which the code in a sign-in link is valid."""
 OPERATOR: Final = "operator"
-"""The name of a user who signed in with a link; only somebody who can write the record can make one."""
+"""The name of a user who signed in with a link; making a link needs write access to the record."""
 
 _RENEW_S: Final = 60.0
 _MAX_TEXT: Final = 1024
@@ -60,11 +61,12 @@ class NamedKeys(Protocol):
     """The client keys that are valid now: a :class:`~proxy.server.auth.key_ring.KeyRing`."""
 
     async def find(self, secret: str) -> Key | None:
-        """The valid key that has this secret; raises RequestError (503) if the keys cannot be read."""
+        """Return the valid key with this secret, or ``None``; raises RequestError (503) if keys cannot be
+        read."""
         ...
 
     async def named(self, key_id: str) -> Key | None:
-        """The valid key of that id; raises as :meth:`find` does."""
+        """Return the valid key with this id, or ``None``; raises as :meth:`find` does."""
         ...
 
 
@@ -72,20 +74,21 @@ class Marks(Protocol):
     """The record's marks of codes and sessions: a :class:`~proxy.store.base.KeyStore`."""
 
     async def mark_once(self, name: str, until: float) -> bool:
-        """Set a mark; whether it is new.  Raises StoreError."""
+        """Set a mark; return whether it is new.  Raises StoreError."""
         ...
 
     async def is_marked(self, name: str) -> bool:
-        """Whether a mark is set.  Raises StoreError."""
+        """Return whether a mark is set.  Raises StoreError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A signed-in user.  ``key_id`` is ``None`` after a sign-in with a link; times are epoch seconds.
+    """A signed-in user; times are epoch seconds.
 
-    ``nonce`` identifies the session.  ``began`` and ``seen`` are when it was made and last renewed.
-    ``approves`` are patterns of the tools whose calls the user may approve; the cookie does not hold them.
+    ``key_id`` is ``None`` after a sign-in with a link.  ``nonce`` identifies the session.  ``began`` and
+    ``seen`` are when it was made and last renewed.  ``approves`` are patterns of the tools whose calls the
+    user may approve; the cookie does not contain them.
     """
 
     nonce: str
@@ -99,7 +102,7 @@ class Session:
 
     @property
     def idle_at(self) -> float:
-        """When the session ends if no further request comes."""
+        """The time when the session ends if no further request arrives."""
         return min(self.seen + IDLE_S, self.expires_at)
 
     @property
@@ -109,18 +112,18 @@ class Session:
 
 
 def signing_key(hash_key: bytes) -> bytes:
-    """The key of the MACs, derived from the record's hash key."""
+    """Derive the key of the MACs from the record's hash key."""
     return hashlib.blake2b(b"toolrelay ui", key=hash_key, digest_size=32).digest()
 
 
 def login_code(key: bytes, *, now: float, lasts_s: float = CODE_S) -> str:
-    """A code that signs an operator in, once, until ``lasts_s`` seconds from ``now``."""
+    """Return a code that signs an operator in once, until ``lasts_s`` seconds after ``now``."""
     said = struct.pack(">d", now + lasts_s) + secrets.token_bytes(_CODE_NONCE_BYTES)
     return _encode(said + _code_mac(key, said))
 
 
 class Sessions:
-    """Makes and checks sessions.  ``lasts_s`` is the longest that one lasts, in seconds."""
+    """Makes and checks sessions.  A session lasts at most ``lasts_s`` seconds."""
 
     def __init__(
         self,
@@ -138,13 +141,13 @@ class Sessions:
         self._now = now
 
     def code(self, lasts_s: float = CODE_S) -> str:
-        """A code for a link; see :func:`login_code`."""
+        """Return a code for a link; see :func:`login_code`."""
         return login_code(self._key, now=self._now(), lasts_s=lasts_s)
 
     async def by_code(self, code: str) -> Session | None:
-        """The session that a code opens; ``None`` if the code is not ours, has expired or was used.
+        """Open a session with a code; return ``None`` if the code is forged, has expired or was used.
 
-        Raises :class:`~proxy.errors.StoreError` if the record cannot say whether it was used.
+        Raises :class:`~proxy.errors.StoreError` if the record cannot tell whether it was used.
         """
         said = _read_code(self._key, code)
         if said is None:
@@ -155,7 +158,7 @@ class Sessions:
         return self._begin(None, OPERATOR, "admin")
 
     async def by_key(self, secret: str) -> Session | None:
-        """The session that a client key opens; ``None`` for a key that may not use the web UI.
+        """Open a session with a client key; return ``None`` for a key that may not use the web UI.
 
         Raises :class:`~proxy.errors.RequestError` (503) if the keys cannot be read.
         """
@@ -166,7 +169,7 @@ class Sessions:
         return replace(self._begin(key.caller.name, key.name, role), approves=_approves(key))
 
     async def by_cookie(self, cookie: str) -> Session | None:
-        """The session of a cookie; ``None`` if the cookie is not ours or the session has ended.
+        """Return the session of a cookie, or ``None`` if the cookie is forged or the session has ended.
 
         Raises :class:`~proxy.errors.RequestError` (503) and :class:`~proxy.errors.StoreError` if the record
         cannot be read.
@@ -182,11 +185,11 @@ class Sessions:
         return None if await self._marks.is_marked(f"session:{session.nonce}") else session
 
     async def end(self, session: Session) -> None:
-        """Sign out, on every worker; raises :class:`~proxy.errors.StoreError`."""
+        """End a session on every worker; raises :class:`~proxy.errors.StoreError`."""
         await self._marks.mark_once(f"session:{session.nonce}", session.expires_at)
 
     def cookie(self, session: Session) -> str:
-        """The value of a session's cookie."""
+        """Return the value of a session's cookie."""
         return _signed(
             self._key,
             {
@@ -201,7 +204,7 @@ class Sessions:
         )
 
     def renewed(self, session: Session) -> Session | None:
-        """The same session, seen now; ``None`` if its cookie is new enough."""
+        """Return the session, renewed now, or ``None`` if its cookie is new enough."""
         if self._now() - session.seen < _RENEW_S:
             return None
         return replace(session, seen=self._now())
@@ -213,7 +216,7 @@ class Sessions:
 
 
 def role_of(key: Key | None) -> Role | None:
-    """The role that a key gives; ``None`` for none."""
+    """Return the role that a key gives, or ``None``."""
     if key is None:
         return None
     if key.admin:
@@ -226,7 +229,7 @@ def _approves(key: Key) -> tuple[str, ...]:
 
 
 def _read_code(key: bytes, code: str) -> tuple[str, float] | None:
-    """The nonce of a code and when it expires; ``None`` for a code that was not made here."""
+    """Return the nonce and the expiry time of a code, or ``None`` for a forged code."""
     if len(code) != _CODE_CHARS or not code.isascii():
         return None
     try:
@@ -264,7 +267,7 @@ def _signed(key: bytes, said: dict[str, object]) -> str:
 
 
 def _read(key: bytes, signed: str) -> dict[str, object] | None:
-    """What was signed; ``None`` for what was not signed here."""
+    """Return the signed data, or ``None`` if the signature is not valid."""
     if len(signed) > _MAX_TEXT or not signed.isascii():
         return None
     text, _, mac = signed.partition(".")

@@ -1,4 +1,4 @@
-"""Signing in and out of the web UI, and who a request below ``/ui/api`` comes from."""
+"""Sign users in and out of the web UI, and find the user of a request below ``/ui/api``."""
 
 import time
 from collections.abc import Callable
@@ -24,7 +24,7 @@ __all__ = ["SignIn"]
 
 _WINDOW_S: Final = 60.0
 _MOST_FAILURES: Final = 5
-"""The most failed sign-ins of one address per minute, in each process."""
+"""The most failed sign-ins from one address per minute, in each process."""
 _MOST_OF_ALL: Final = 100
 """The same for all addresses together."""
 
@@ -56,7 +56,7 @@ class _Failures:
 
 
 class SignIn:
-    """Answers ``/ui/api/session``.  ``facts`` are what the page gets in addition to the session."""
+    """Answers ``/ui/api/session``.  ``facts`` returns what the page gets in addition to the session."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class SignIn:
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.ui")
 
     async def session(self, request: EdgeRequest) -> Session:
-        """The session of a request.
+        """Return the session of a request.
 
         Raises :class:`~proxy.errors.RequestError`: 403 if another site's page may have sent it, 401 if it has
         no valid session.
@@ -90,11 +90,13 @@ class SignIn:
         )
 
     async def still_valid(self, session: Session) -> bool:
-        """Whether a session is still valid; for a stream, which sends no further request."""
+        """Return whether a session is still valid; a stream asks this, because it sends no further
+        request."""
         return await self._sessions.by_cookie(self._sessions.cookie(session)) is not None
 
     async def answer(self, request: EdgeRequest) -> web.Response:
-        """The response; raises :class:`~proxy.errors.RequestError` as :meth:`session` does, 429 and 405."""
+        """Return the response; raises :class:`~proxy.errors.RequestError` as :meth:`session` does, 429 and
+        405."""
         if request.method == "POST":
             return await self._begin(request)
         session = await self.session(request)
@@ -165,7 +167,7 @@ class SignIn:
 
 
 def cookie_names(request: EdgeRequest) -> list[str]:
-    """The names under which a request sent the cookie, the one for HTTPS first; at least one name."""
+    """Return the names under which a request sent the cookie, the secure one first; at least one name."""
     said = "; ".join(request.headers.getall(hdrs.COOKIE, ()))
     return [SECURE_COOKIE, COOKIE] if SECURE_COOKIE in said else [COOKIE]
 

@@ -1,4 +1,4 @@
-"""The files of the pages: read once, compressed when first asked for, served with a version in their address.
+"""Serve the files of the pages: read once, compressed on first use, with a version in their address.
 
 ``index.html`` names its files as ``/ui/static/app.js``.  When it is served, these addresses get a digest of
 all files: ``/ui/static/DIGEST/app.js``.  A file at such an address never changes, so browsers cache it.
@@ -66,7 +66,7 @@ _MISSING: Final = (
 
 @dataclass(frozen=True)
 class _File:
-    """A file as it is served."""
+    """A file in the form in which it is served."""
 
     kind: str
     body: bytes
@@ -75,12 +75,12 @@ class _File:
 
     @cached_property
     def packed(self) -> bytes | None:
-        """The body in gzip, ``None`` if that saves nothing."""
+        """The body in gzip, or ``None`` if the file is not compressible."""
         return gzip.compress(self.body, 9, mtime=0) if self.compressible else None
 
 
 class StaticFiles:
-    """The files below ``folder``, as they were when this was made."""
+    """The files below ``folder``, as they were when this object was created."""
 
     def __init__(self, folder: Path = STATIC_FOLDER) -> None:
         found = dict(_read(folder))
@@ -94,7 +94,7 @@ class StaticFiles:
         self._files = {name: _made(name, body) for name, body in found.items()}
 
     def answer(self, request: EdgeRequest, target: Target) -> web.Response:
-        """A file, or the page for the path of a page.
+        """Return a file, or the page if the path is that of a page.
 
         Raises :class:`~proxy.errors.RequestError`: 404 for an unknown path, 405 for other methods.
         """
@@ -120,7 +120,7 @@ class StaticFiles:
 
 
 def not_found(path: str) -> RequestError:
-    """The error for a path where there is nothing."""
+    """Return the error for an unknown path."""
     return RequestError(404, f"There is nothing at {path[:100]}.", code="not_found", headers={**PAGE_HEADERS})
 
 
@@ -156,7 +156,7 @@ def _made(name: str, body: bytes) -> _File:
 
 
 def _read(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Each file that may be served, by its path below the folder; links and odd names are left out."""
+    """Yield each file that may be served, with its path below the folder; skip links and unusual names."""
     count = size = 0
     for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
         parts = path.relative_to(folder).parts

@@ -1,4 +1,4 @@
-"""``/ui``: pages and files for everybody, and below ``/ui/api`` JSON for signed-in users."""
+"""Answer ``/ui``: pages and files for everyone, and JSON below ``/ui/api`` for signed-in users."""
 
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from proxy.server.ui.static_files import API_PREFIX, PAGE_HEADERS, UI_PREFIX, St
 __all__ = ["Route", "Ui", "UiRequest"]
 
 _LONGEST_S: Final = 30.0
-"""The longest that a page waits for an answer that is not a stream."""
+"""The time limit, in seconds, of an answer that is not a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class UiRequest:
         return "GET" if self.request.method == "HEAD" else self.request.method
 
     def unknown(self) -> RequestError:
-        """The error for a path where there is nothing."""
+        """Return the error for an unknown path."""
         return not_found(self.target.path)
 
     def allow(self, *methods: str) -> None:
@@ -50,7 +50,8 @@ class UiRequest:
             )
 
     def only_get(self) -> None:
-        """Raise :class:`~proxy.errors.RequestError` for all but a GET of the route itself, without query."""
+        """Raise :class:`~proxy.errors.RequestError` unless this is a GET of the route itself, without
+        query."""
         self.allow("GET")
         parse_query(self.target.query)
         if self.rest:
@@ -65,7 +66,8 @@ class Answers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How a name is answered.  ``approvers``: they may use it, too; ``streams``: no deadline applies."""
+    """The handler of a name.  ``approvers``: approvers may use it, too.  ``streams``: it has no time
+    limit."""
 
     answer: Answers
     approvers: bool = False
@@ -73,7 +75,7 @@ class Route:
 
 
 class Ui:
-    """Answers all paths below ``/ui``; ``routes`` are by the first name below ``/ui/api``."""
+    """Answers all paths below ``/ui``; ``routes`` maps the first name below ``/ui/api`` to its handler."""
 
     def __init__(self, files: StaticFiles, sign_in: SignIn, routes: Mapping[str, Route]) -> None:
         self._files = files
@@ -83,11 +85,11 @@ class Ui:
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.ui")
 
     def serves(self, target: Target) -> bool:
-        """Whether a path is one of these."""
+        """Return whether a path is ``/ui`` or below it."""
         return f"{target.path}/".startswith(f"{UI_PREFIX}/")
 
     async def answer(self, request: EdgeRequest, facts: RequestFacts, target: Target) -> web.StreamResponse:
-        """The response; raises :class:`~proxy.errors.RequestError`, with the headers of all pages."""
+        """Return the response; raises :class:`~proxy.errors.RequestError` with the headers of all pages."""
         if not f"{target.path}/".startswith(API_PREFIX):
             return self._files.answer(request, target)
         try:

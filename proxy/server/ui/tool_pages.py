@@ -1,4 +1,4 @@
-"""Tools, MCP servers and why a tool is offered or not, as the pages show them."""
+"""Show tools, MCP servers, and why a tool is offered or not."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -45,7 +45,7 @@ class ToolPages:
         self._now = now
 
     async def tools(self, asked: UiRequest) -> web.Response:
-        """Every loaded tool with its decision, its pin and its use in the last 24 hours."""
+        """Return every loaded tool with its decision, its pin and its use in the last 24 hours."""
         asked.only_get()
         answer = self._admin.tools()
         used = await self._used()
@@ -63,7 +63,8 @@ class ToolPages:
         return json_answer(answer)
 
     async def servers(self, asked: UiRequest) -> web.Response:
-        """Every MCP server, its tools with their allowed definitions, and the commands to allow them."""
+        """Return every MCP server, its tools with their allowed definitions, and the commands to allow
+        them."""
         asked.only_get()
         answer = await self._admin.servers()
         for server in answer["data"]:
@@ -72,7 +73,7 @@ class ToolPages:
         return json_answer(answer)
 
     async def explain(self, asked: UiRequest) -> web.Response:
-        """Why a tool is offered to a key at an upstream, or not: each decision in order."""
+        """Return why a tool is offered to a key at an upstream or not: each decision in order."""
         asked.allow("GET")
         query = parse_query(asked.target.query, "tool", "key", "upstream")
         name = query.get("tool")
@@ -170,7 +171,7 @@ def _pin(tool: str, pins: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def _allow_with(tool: str, state: str) -> str | None:
-    """The command that shows the present definition of a tool and allows it."""
+    """Return the command that shows the present definition of a tool and allows it."""
     return None if state in ("pinned", "gone") else f"toolrelay tools allow {tool}"
 
 

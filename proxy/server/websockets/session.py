@@ -1,8 +1,8 @@
-"""The WebSocket mode of ``/v1/responses``: each message is a request, and they are answered one by one.
+"""Serve the WebSocket mode of ``/v1/responses``: each message is a request, and they are answered in order.
 
 Every message passes the same stages as a request over HTTP, with the headers of the handshake: browser rules,
-authentication, limits, tools, record.  Beside that, the connection remembers the responses that the record
-must not have.
+authentication, limits, tools, record.  In addition, the connection remembers the responses that must not be
+recorded.
 
 Source: OpenAI's guide "WebSocket mode" and the SDK's ``responses_client_event``; Open Responses, "WebSocket
 transport".
@@ -50,16 +50,16 @@ _OF_THE_HANDSHAKE: Final = (
     *(hdrs.SEC_WEBSOCKET_EXTENSIONS, hdrs.SEC_WEBSOCKET_PROTOCOL, hdrs.CONTENT_LENGTH),
     *(hdrs.TRANSFER_ENCODING, hdrs.EXPECT, hdrs.ACCEPT, "x-request-id"),
 )
-"""Headers that are about the handshake, and not about the requests that follow."""
+"""Headers that concern the handshake, and not the requests that follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebSocketBounds:
-    """Bounds of WebSocket connections.
+    """Limits of WebSocket connections.
 
-    ``most`` may be open in all, and ``most_of_one`` of one caller.  A connection ends after ``idle_s``
-    seconds without a message, and after ``lifetime_s`` seconds in any case.  While one message is answered,
-    ``most_waiting`` others may wait.
+    At most ``most`` connections may be open, and ``most_of_one`` of one caller.  A connection ends after
+    ``idle_s`` seconds without a message, and after ``lifetime_s`` seconds in any case.  While one message is
+    answered, ``most_waiting`` others may wait.
     """
 
     max_message_bytes: int
@@ -90,10 +90,10 @@ class WebSockets:
         self._open: Counter[str] = Counter()
 
     async def serve(self, request: EdgeRequest, facts: RequestFacts, caller: Caller) -> web.StreamResponse:
-        """Serve a connection to its end.
+        """Serve a connection until it ends.
 
-        Raises :class:`~proxy.errors.RequestError`: 400 where the request is no handshake, 426 where the
-        operator serves no WebSocket, 429 where too many connections are open.
+        Raises :class:`~proxy.errors.RequestError`: 400 if the request is not a handshake, 426 if the operator
+        has disabled WebSockets, 429 if too many connections are open.
         """
         name, bounds = caller.counted_as, self._bounds
         if not bounds.most:
@@ -127,7 +127,7 @@ class WebSockets:
 
 
 def no_websocket_here() -> RequestError:
-    """The answer to a WebSocket handshake on a path that serves HTTP only."""
+    """Return the answer to a WebSocket handshake on a path that serves only HTTP."""
     return RequestError(
         426,
         "The proxy does not serve WebSockets. Use HTTP with server-sent events.",
@@ -136,7 +136,7 @@ def no_websocket_here() -> RequestError:
 
 
 class _Session:
-    """One connection, and what it remembers."""
+    """One connection, and the responses that it remembers."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class _Session:
                 if idle < left:
                     await socket.close(CloseCode.NORMAL_CLOSURE, "No message came within the idle time.")
                     return
-                # Timers may be a little early.
+                # Timers may fire a little early.
                 self._ends_at = 0.0
                 continue
             while socket.dropped:
@@ -206,21 +206,22 @@ class _Session:
             message.failed = True
             self._say_error(response, frame.lane)
         if message.failed and frame.previous:
-            # Nobody knows how much of the failed request the model has read: the client starts again.
+            # It is unknown how much of the failed request the model has read, so the client must start again.
             self._local.forget(frame.previous)
 
     async def _read(self, raw: bytes) -> dict[str, Any]:
-        """Parse a message; raises :class:`~proxy.errors.RequestError` (400) where it is no JSON object."""
+        """Parse a message; raises :class:`~proxy.errors.RequestError` (400) if it is not a JSON object."""
         said = self._bodies.load_now(raw)
         if said is None:
             said = await self._bodies.load(raw, self._caller.counted_as, self._caller.also_counted_as)
         return said
 
     def _message(self, frame: _CreateRequest, message: WebSocketMessage) -> EdgeRequest:
-        """Make a request of a message."""
+        """Make a request from a message."""
         head = self._head
         if _IDEMPOTENCY_KEY in head.headers:
-            # All messages share the handshake's key; a digest of its body makes each message's key its own.
+            # All messages share the handshake's key, so a digest of the body is added to make each key
+            # unique.
             head = self._head_of_messages(hashlib.blake2b(frame.body, digest_size=16).hexdigest())
         connection, task = self._request.protocol, self._request.task
         request = EdgeRequest(head, WholeBody(frame.body), connection, task, len(frame.body))
@@ -228,7 +229,7 @@ class _Session:
         return request
 
     def _head_of_messages(self, digest: str) -> Head:
-        """The handshake's head, as if the client had sent each message in a POST with it."""
+        """Return the handshake's head, changed as if the client had sent each message in a POST with it."""
         headers = CIMultiDict(self._handshake.headers)
         for name in _OF_THE_HANDSHAKE:
             headers.popall(name, None)
@@ -250,7 +251,7 @@ class _Session:
         self._say_error(of_request_error(error), lane)
 
     def _say_error(self, response: web.StreamResponse, lane: str) -> None:
-        """Send, as a message, an error that has not been sent over HTTP."""
+        """Send an error, which is not sent over HTTP, as a message."""
         if self._socket.closed:
             return
         body = response.body if isinstance(response, web.Response) else b""
@@ -262,7 +263,10 @@ class _Session:
 
 
 def _lane_of(said: dict[str, Any]) -> str:
-    """The ``stream_id`` of a message: which of a connection's lanes it belongs to; empty without one."""
+    """Return the ``stream_id`` of a message, which names its lane on the connection; empty without one.
+
+    Raises :class:`~proxy.errors.RequestError` (400) if it is malformed.
+    """
     lane = said.get("stream_id")
     if lane is None:
         return ""
@@ -277,7 +281,8 @@ def _lane_of(said: dict[str, Any]) -> str:
 
 
 def _frame_of(said: dict[str, Any], raw: bytes, lane: str) -> _CreateRequest:
-    """Take the request out of a message; raises :class:`~proxy.errors.RequestError` (400) for other kinds."""
+    """Extract the request from a message; raises :class:`~proxy.errors.RequestError` (400) for other
+    kinds."""
     kind = said.get("type")
     if kind != "response.create":
         raise RequestError(

@@ -1,4 +1,4 @@
-"""A response as messages of a WebSocket: one for each event, and an error for what has no events.
+"""Send a response as messages of a WebSocket: one for each event, or an error if it has no events.
 
 Source: OpenAI's guide "WebSocket mode" and the SDK's ``responses_server_event``: the events are those of the
 stream over HTTP, without an end mark; an error has ``status`` beside it, and ``stream_id`` names the lane.
@@ -25,19 +25,19 @@ from proxy.wires.stream.sse import SSEEvent, SSEParser
 __all__ = ["Own", "Settle", "WebSocketStream", "error_message"]
 
 Own = Callable[[str, Callable[[bool], None]], None]
-"""Takes the id of a response, and what it calls once the note of the owner was committed or was lost."""
+"""Stores the owner of the response with this id; calls the callback with whether that was committed."""
 
 Settle = Callable[[], Awaitable[None]]
-"""Waits until all notes so far are committed, for a bounded time."""
+"""Waits, for a limited time, until all owners so far are committed."""
 
 _MAX_UNREAD_BYTES: Final = 64 * 1024
 _MAX_BODY_BYTES: Final = 1024 * 1024
-"""Kept of a body that is no stream of events: an error, which goes out as one message."""
+"""The most bytes to keep of a body that is not an event stream: an error, which becomes one message."""
 
 _ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 _TYPE: Final = re.compile(rb'\A\s*\{\s*"type"\s*:\s*"([a-z_.]{1,80})"')
 _TOLD: Final = frozenset({"retry-after", "retry-after-ms", "x-request-id", "x-should-retry"})
-"""Headers that an error message repeats, because a message has no head."""
+"""Headers that an error message repeats, because a message has no headers."""
 
 _BROKEN: Final = (
     b'{"error":{"type":"upstream_error","code":"upstream_broken","message":"The response broke."}}'
@@ -47,8 +47,8 @@ _BROKEN: Final = (
 class WebSocketStream:
     """A :class:`~proxy.relay.base.ClientStream` that answers one message.
 
-    ``own`` is called once with the id of the response.  ``settle`` waits until that is committed, and the
-    last event goes out only then.
+    ``own`` is called once with the id of the response.  ``settle`` waits until the owner is committed; the
+    last event is sent only then.
     """
 
     def __init__(
@@ -90,12 +90,12 @@ class WebSocketStream:
 
     @property
     def response(self) -> web.StreamResponse:
-        """What was sent, for the server to take note of."""
+        """The response that was sent, in aiohttp's form."""
         return sent_response(self._status, keep_alive=True)
 
     @property
     def completed(self) -> int:
-        """The status once all of the response has gone out, 0 until then."""
+        """The status once the whole response has been sent, else 0."""
         return self._status if self._ended else 0
 
     @property
@@ -106,7 +106,7 @@ class WebSocketStream:
         self._secrets = secrets
 
     def set_header(self, name: str, value: str) -> None:
-        """Do nothing: a message has no headers, and the record has what they would say."""
+        """Do nothing: a message has no headers, and the record holds what they would contain."""
 
     def start(self, status: int, headers: Headers) -> None:
         self._status, self._headers = status, headers
@@ -115,13 +115,13 @@ class WebSocketStream:
         self._request.answer_begins()
 
     def flush(self) -> None:
-        """Do nothing: no bytes wait."""
+        """Do nothing: there is no buffer."""
 
     def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
         if self._secrets is not None:
             data = self._secrets.blanked(data)
         if self._events is None:
-            # An error that is longer loses its words, not its status: what is left of it is no JSON.
+            # A longer error keeps its status but loses its text, because the cut text is not JSON.
             self._body += data[: _MAX_BODY_BYTES - len(self._body)]
             return None
         self._events.take(data)
@@ -146,7 +146,7 @@ class WebSocketStream:
         if self._events is None:
             self._fail(bytes(self._body))
         elif not self._ended:
-            # The stream ended without a final event, perhaps after an error of the upstream's.
+            # The stream ended without a final event, perhaps after an error from the upstream.
             self._fail(self._error or _BROKEN)
         self._ended = True
 
@@ -156,7 +156,7 @@ class WebSocketStream:
         self._ended = True
 
     def _take(self, event: SSEEvent) -> Awaitable[None] | None:
-        """Send an event; return what has to be awaited before the next one."""
+        """Send an event; return what must be awaited before the next one, or ``None``."""
         if not event.data:
             self._socket.ping()
             return None
@@ -164,7 +164,7 @@ class WebSocketStream:
             return None
         name = _name_of(event)
         if name == "error":
-            # ``response.failed`` follows and says the same; without it, this goes out at the end.
+            # ``response.failed`` follows with the same error.  If it does not, this is sent at the end.
             self._error = event.data
             return None
         if name == "response.created" and self._own is not None:
@@ -184,7 +184,7 @@ class WebSocketStream:
         self._say(data)
 
     def _note(self, data: bytes) -> None:
-        """Read the response's id from its first event, and note its owner."""
+        """Read the response's id from its first event, and store its owner."""
         response = orjson.loads(data).get("response")
         found = response.get("id") if isinstance(response, dict) else None
         own, self._own = self._own, None
@@ -196,7 +196,7 @@ class WebSocketStream:
         self._pending = False
 
     def _fail(self, body: bytes) -> None:
-        """Send an error in place of a response, or of the rest of one."""
+        """Send an error in place of the response or of its rest."""
         self._message.failed = True
         status = self._status if self._status >= 400 else 502
         self._say(error_message(status, body, self._headers))
@@ -218,7 +218,7 @@ class WebSocketStream:
 
 
 def _name_of(event: SSEEvent) -> str:
-    """The type of an event, which some servers write into its data alone."""
+    """Return the type of an event; some servers write it only into the data."""
     if event.event:
         return event.event.decode("ascii", "replace")
     if (found := _TYPE.match(event.data)) is not None:
@@ -228,7 +228,7 @@ def _name_of(event: SSEEvent) -> str:
 
 
 def error_message(status: int, body: bytes, headers: Headers = ()) -> bytes:
-    """The message that stands for an HTTP response with this status and body, which say an error."""
+    """Return the message for an HTTP response that is an error with this status and body."""
     try:
         said: Any = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -1,7 +1,8 @@
-"""A client's connection after its upgrade to WebSocket (RFC 6455): whole messages in, whole messages out.
+"""Handle a client's connection after its upgrade to WebSocket (RFC 6455): it receives and sends whole
+messages.
 
-The protocol is that of ``websockets``, used without its I/O: its frames go over the connection that aiohttp's
-parser has read the handshake from.  No extension is negotiated, so nothing compressed has to be unpacked.
+The protocol is that of ``websockets``, used without its I/O.  Its frames use the connection on which
+aiohttp's parser read the handshake.  No extension is negotiated, so nothing must be decompressed.
 """
 
 import asyncio
@@ -25,36 +26,36 @@ if TYPE_CHECKING:
 __all__ = ["CloseCode", "WebSocket"]
 
 _SAYING: Final = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONT})
-"""Frames that a message is made of."""
+"""The frames that make up a message."""
 
 _MOST_UNREAD_BYTES: Final = 1 << 20
-"""Of answers to pings and such that a client does not read; one that sends on is let go of."""
+"""The most unread bytes of answers to control frames; a client that exceeds this is disconnected."""
 
 _MOST_REASON: Final = 123
-"""Bytes of a reason for closing that a frame has room for."""
+"""The most bytes of a reason in a close frame."""
 
 _CLOSING_S: Final = 2.0
-"""How long a client may take to answer that the connection is closed."""
+"""Seconds that a client may take to answer a close frame."""
 
 
 def _silent() -> logging.Logger:
-    """A logger that writes nothing: what is sent is no business of a log."""
+    """Return a logger that writes nothing, so that no message is logged."""
     return logging.Logger("websocket", logging.CRITICAL + 1)
 
 
 class WebSocket:
-    """One connection.  Raises :class:`~proxy.errors.RequestError` (400) for a handshake that is none.
+    """One WebSocket connection.  Raises :class:`~proxy.errors.RequestError` (400) for an invalid handshake.
 
-    A message has ``max_message_bytes`` at most; a longer one ends the connection.  Of those that wait for
-    :meth:`receive` there may be ``most_waiting``, of ``max_message_bytes`` in all: what is beyond is dropped,
-    and :attr:`dropped` counts it.  ``first_byte_at`` is when it was opened, in monotonic seconds; ``sent``
-    counts bytes.
+    A message has at most ``max_message_bytes`` bytes; a longer one ends the connection.  At most
+    ``most_waiting`` messages may wait for :meth:`receive`, with ``max_message_bytes`` bytes in all.  Further
+    messages are dropped and counted in :attr:`dropped`.  ``first_byte_at`` is when the connection was opened,
+    in monotonic seconds; ``sent`` counts bytes.
     """
 
     def __init__(
         self, request: "EdgeRequest", *, max_message_bytes: int, most_waiting: int, headers: dict[str, str]
     ) -> None:
-        """``headers`` go out with the answer to the handshake."""
+        """Open the connection; ``headers`` are sent with the answer to the handshake."""
         self._request = request
         self._max_bytes = max_message_bytes
         self._most_waiting = most_waiting
@@ -70,7 +71,7 @@ class WebSocket:
         self._open(headers)
 
     def _open(self, headers: dict[str, str]) -> None:
-        """Answer the handshake; from then on the connection is the protocol's."""
+        """Answer the handshake, and give the connection to the protocol."""
         request = self._request
         said = Headers()
         for name, value in request.headers.items():
@@ -94,17 +95,17 @@ class WebSocket:
 
     @property
     def completed(self) -> int:
-        """The status of the handshake's answer, for whoever asks as of any other response."""
+        """The status of the handshake's answer; access logs read it as for any other response."""
         return 101
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """Whether nothing more can be sent."""
         transport = self._request.transport
         return self._left or transport is None or transport.is_closing()
 
     def feed(self, data: bytes) -> None:
-        """Take in what the client sent."""
+        """Process bytes from the client."""
         if self._left:
             return
         self._protocol.receive_data(data)
@@ -114,7 +115,7 @@ class WebSocket:
         self._flush()
         transport = self._request.transport
         if transport is not None and transport.get_write_buffer_size() > _MOST_UNREAD_BYTES:
-            # It sends on and takes none of the answers that the protocol asks for.
+            # The client keeps sending, and reads none of the protocol's answers.
             transport.abort()
 
     def _take(self, data: bytes, *, whole: bool) -> None:
@@ -132,8 +133,11 @@ class WebSocket:
         self._arrived.set()
 
     async def receive(self) -> bytes | None:
-        """The next message.  ``None`` where something else is to be looked at: one was dropped, the client
-        closes, or somebody called :meth:`wake`."""
+        """Return the next message.
+
+        Returns ``None`` if the caller must check its state: a message was dropped, the client closes the
+        connection, or :meth:`wake` was called.
+        """
         if not (self._waiting or self.dropped or self._left):
             self._arrived.clear()
             await self._arrived.wait()
@@ -144,11 +148,12 @@ class WebSocket:
         return message
 
     def wake(self) -> None:
-        """Let whoever waits for a message look whether there is another thing to do."""
+        """Wake the task that waits for a message, so that it checks its state."""
         self._arrived.set()
 
     def send(self, text: bytes) -> int:
-        """Send a message of text, in UTF-8; the bytes that are unsent.  Raises ``ConnectionResetError``."""
+        """Send a text message, in UTF-8; return the number of unsent bytes.  Raises
+        ``ConnectionResetError``."""
         transport = self._request.transport
         if self.closed or transport is None:
             raise ConnectionResetError("the client has closed the connection")
@@ -160,13 +165,14 @@ class WebSocket:
         return transport.get_write_buffer_size()
 
     def ping(self) -> None:
-        """Let the client, and whatever stands between, know that the connection is in use."""
+        """Send a ping, so that the client and proxies between see that the connection is in use."""
         if not self.closed:
             self._protocol.send_ping(b"")
             self._flush()
 
     async def close(self, code: CloseCode, reason: str = "") -> None:
-        """End the connection: the client is told why, and has a moment to answer that."""
+        """Send the client a close frame with the reason, wait shortly for its answer, and close the
+        connection."""
         if not self.closed:
             self._protocol.send_close(code, reason.encode()[:_MOST_REASON].decode("utf-8", "ignore"))
             self._flush()
@@ -176,11 +182,11 @@ class WebSocket:
                         self._arrived.clear()
                         await self._arrived.wait()
         if (transport := self._request.transport) is not None:
-            # Who did not read until now would keep the connection for what is unsent.
+            # A client that does not read would keep the connection open for the unsent bytes.
             transport.abort() if transport.get_write_buffer_size() else transport.close()
 
     def _flush(self) -> None:
-        """Send what the protocol wants to be sent, and end the connection where it wants that."""
+        """Send the protocol's output, and close the connection if the protocol ends it."""
         transport = self._request.transport
         for data in self._protocol.data_to_send():
             if data and transport is not None and not transport.is_closing():

@@ -1,6 +1,6 @@
-"""The value at a dotted path of a call's arguments: the written one, or the tool's default.
+"""Find the values at a dotted path of a call's arguments: those that the model wrote, or the defaults.
 
-A default is known if the schema contains it.  A default that is made anew for each call is in no schema.
+A default is known only if the schema contains it.  A default factory's value is in no schema.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,22 +13,23 @@ __all__ = ["ABSENT", "IN_THE_WAY", "Schema", "defaults_at", "values_at"]
 Schema = Mapping[str, Any]
 
 ABSENT: Final = object()
-"""Nothing stands there, and there is no default that is known."""
+"""There is no value at the path and no known default."""
 
 IN_THE_WAY: Final = object()
-"""What stands above it is neither object nor list, and may mean anything to the tool."""
+"""A value above the path is neither object nor list; the tool may understand it in any way."""
 
 
 def values_at(arguments: Mapping[str, Any], path: str, schema: Schema) -> Iterator[tuple[Any, bool]]:
-    """Everything that stands at a path, and whether it was written.
+    """Yield every value at a path, and whether the model wrote it.
 
-    ``*`` stands for every element of a list or every value of an object.
+    ``*`` stands for every element of a list or every value of an object.  The value is :data:`ABSENT` or
+    :data:`IN_THE_WAY` where there is none.
     """
     return _values(arguments, path.split("."), [schema], schema, written=True)
 
 
 def defaults_at(path: str, schema: Schema) -> list[Any]:
-    """Every default that a value at a path may come to, whatever is written around it."""
+    """Return every default that a value at a path may get, whatever the model writes around it."""
     found: list[Any] = []
     _collect(schema, path.split("."), schema, 0, found)
     return found
@@ -37,7 +38,7 @@ def defaults_at(path: str, schema: Schema) -> list[Any]:
 def _values(
     value: Any, parts: Sequence[str], nodes: Sequence[Any], root: Schema, *, written: bool
 ) -> Iterator[tuple[Any, bool]]:
-    """Recursive part of :func:`values_at`; ``nodes`` are the subschemas that speak of ``value``."""
+    """Recursive part of :func:`values_at`; ``nodes`` are the subschemas that apply to ``value``."""
     if not parts:
         yield value, written
         return
@@ -69,7 +70,7 @@ def _values(
 
 
 def _speaking(node: Any, value: Any, root: Schema, depth: int) -> Iterator[Schema]:
-    """The subschemas that say something of ``value``: of a union only branches that may be meant."""
+    """Yield the subschemas that apply to ``value``; of a union, only the branches that may match."""
     if not isinstance(node, Mapping) or depth > MAX_SCHEMA_DEPTH:
         return
     yield node
@@ -85,7 +86,7 @@ def _speaking(node: Any, value: Any, root: Schema, depth: int) -> Iterator[Schem
 
 
 def _may_be(node: Schema, value: Any) -> bool:
-    """Whether one branch of a union, as far as it says so itself, may be the one that ``value`` is of."""
+    """Return whether ``value`` may match a branch of a union, by the branch's own keywords."""
     kinds = node.get("type", ())
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if kinds and ("object" if isinstance(value, dict) else "array") not in kinds:
@@ -105,19 +106,19 @@ def _may_be(node: Schema, value: Any) -> bool:
 
 
 def _field(node: Schema, name: str) -> list[Any]:
-    """What a subschema says of one value of an object."""
+    """Return what a subschema declares for one value of an object."""
     fields = node.get("properties", {})
     return [fields[name] if name in fields else node.get("additionalProperties")]
 
 
 def _element(node: Schema, at: int) -> list[Any]:
-    """What a subschema says of one element of a list."""
+    """Return what a subschema declares for one element of a list."""
     first = node.get("prefixItems", ())
     return [first[at] if at < len(first) else node.get("items")]
 
 
 def _defaults(nodes: Sequence[Any], root: Schema) -> Iterator[Any]:
-    """What the subschemas of a value say that it is where it is left out."""
+    """Yield the defaults that the subschemas of an absent value declare."""
     for node in nodes:
         for _ in range(MAX_SCHEMA_DEPTH):
             if not isinstance(node, Mapping):
@@ -129,7 +130,7 @@ def _defaults(nodes: Sequence[Any], root: Schema) -> Iterator[Any]:
 
 
 def _collect(node: Any, parts: Sequence[str], root: Schema, depth: int, found: list[Any]) -> None:
-    """Recursive part of :func:`defaults_at`: every branch of the schema, whatever fits it."""
+    """Recursive part of :func:`defaults_at`; it follows every branch of the schema."""
     if not isinstance(node, Mapping) or not parts or depth > MAX_SCHEMA_DEPTH:
         return
     if "$ref" in node:

@@ -1,8 +1,8 @@
-"""From the text a model wrote as arguments to a plain JSON object, or a clear refusal.
+"""Parse the arguments that a model wrote into a plain JSON object, or refuse them with a clear message.
 
-A model's text is untrusted.  ``json`` of the standard library is used because its hooks can see
-duplicate keys, which a faster parser hides, and two parsers that disagree about a duplicate are
-how a check is bypassed.  No message repeats any of the text (rule T3).
+A model's text is untrusted.  The ``json`` of the standard library is used because its hooks see duplicate
+keys, which faster parsers hide: if two parsers disagree about a duplicate, a check can be bypassed.  No
+message repeats any of the text (rule T3).
 """
 
 import json
@@ -22,20 +22,20 @@ __all__ = [
 ]
 
 MAX_DEPTH = 64
-"""How deep arguments may nest.  Everything behind the parser may recurse safely."""
+"""The deepest nesting of arguments.  All code behind the parser may recurse safely."""
 _PLAIN_KINDS = frozenset({str, int, float, bool, type(None), dict, list})
 
 
 class ArgumentsMalformed(ToolRelayError):
-    """The arguments are not JSON that can be taken; the message says why, never what they were."""
+    """The arguments are not acceptable JSON; the message has the reason, never the arguments."""
 
 
 def parse_arguments(text: str) -> dict[str, Any]:
     """Decode one call's arguments.
 
-    Empty text and ``null`` mean no arguments, as models write them for tools that take none.
-    Raises :class:`ArgumentsMalformed` for text that is not strict JSON (duplicate keys, NaN,
-    infinities, lone surrogates and nesting past ``MAX_DEPTH`` included) and
+    Empty text and ``null`` mean no arguments; models write them for tools that take none.
+    Raises :class:`ArgumentsMalformed` for text that is not strict JSON (also for duplicate keys, NaN,
+    infinities, lone surrogates and nesting deeper than ``MAX_DEPTH``) and
     :class:`~proxy.tools.contract.provider.ArgumentsInvalid` for JSON that is not an object.
     """
     if not text.strip():
@@ -58,14 +58,14 @@ def parse_arguments(text: str) -> dict[str, Any]:
 
 
 def canonical_arguments(arguments: dict[str, Any]) -> bytes:
-    """One text for all spellings of the same JSON value: keys sorted, no spaces, ASCII only."""
+    """Return the same text for all spellings of a JSON value: keys sorted, no spaces, ASCII only."""
     return _CANONICAL.encode(arguments).encode("ascii")
 
 
 def plain_kind(value: object) -> type:
-    """The type of a JSON value; for one that only derives from such a type, that one.
+    """Return the JSON type of a value; for an instance of a subclass, the JSON type that it derives from.
 
-    Nearly all are the very types, for which no class is gone through.
+    Nearly all values have exactly such a type, so the loop over base types is rare.
     """
     kind = type(value)
     if kind in _PLAIN_KINDS:
@@ -77,7 +77,7 @@ def plain_kind(value: object) -> type:
 
 
 def utf8_length(text: str) -> int:
-    """Bytes of ``text`` in UTF-8 without a second copy of it; lone surrogates count as three."""
+    """Return the bytes of ``text`` in UTF-8 without a full copy of it; a lone surrogate counts as three."""
     if text.isascii():
         return len(text)
     step = 65536
@@ -88,7 +88,7 @@ def utf8_length(text: str) -> int:
 
 
 def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build an object; a key that stands twice is an error, not the last one's win."""
+    """Build an object; raise :class:`ArgumentsMalformed` for a duplicate key."""
     value = dict(pairs)
     if len(value) != len(pairs):
         raise ArgumentsMalformed("the arguments name one key twice")
@@ -96,12 +96,12 @@ def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(_: str) -> NoReturn:
-    """Refuse ``NaN``, ``Infinity`` and ``-Infinity``, which Python reads and JSON does not have."""
+    """Refuse ``NaN``, ``Infinity`` and ``-Infinity``: Python reads them, but JSON does not have them."""
     raise ArgumentsMalformed("the arguments hold a number that JSON does not have")
 
 
 def _finite_float(text: str) -> float:
-    """A float, unless it is so large that Python would read it as infinity."""
+    """Return a float; refuse one so large that Python reads it as infinity."""
     value = float(text)
     if not math.isfinite(value):
         raise ArgumentsMalformed("the arguments hold a number out of range")
@@ -109,11 +109,11 @@ def _finite_float(text: str) -> float:
 
 
 def _check_depth_and_text(value: Any) -> None:
-    """Walk without recursion; bound the depth and refuse text that no encoding can carry."""
+    """Refuse a value that nests too deeply or has lone surrogates; walk it without recursion."""
     pending: list[tuple[Any, int]] = [(value, 1)]
     while pending:
         item, depth = pending.pop()
-        kind = type(item)  # The parser makes no others.
+        kind = type(item)  # Enough, since the parser creates no subclasses.
         if kind is str:
             _check_text(item)
         elif kind is dict or kind is list:
@@ -128,7 +128,7 @@ def _check_depth_and_text(value: Any) -> None:
 
 
 def _check_text(text: str) -> None:
-    """Refuse lone surrogates: they pass JSON as escapes and break every encoder after it."""
+    """Refuse lone surrogates: they pass the JSON parser as escapes, and every later encoder fails on them."""
     if not text.isascii():
         try:
             text.encode("utf-8")
@@ -136,7 +136,7 @@ def _check_text(text: str) -> None:
             raise ArgumentsMalformed("the arguments hold text that is not valid Unicode") from None
 
 
-# Made once: ``json.loads`` and ``json.dumps`` make one for each call where they are told anything.
+# Created once: ``json.loads`` and ``json.dumps`` create one for each call that has options.
 _STRICT = json.JSONDecoder(
     object_pairs_hook=_object_without_duplicates, parse_constant=_refuse_constant, parse_float=_finite_float
 )

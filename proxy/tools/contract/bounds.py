@@ -1,8 +1,8 @@
-"""Bounds of a tool's arguments that the operator sets, stricter than the tool's own schema.
+"""Bounds that the operator sets on a tool's arguments, beyond the tool's own schema.
 
-A bound also demands the type of the value: ``max = 7`` refuses ``"1000"``, a list and ``null``.  A bound
-refuses every value that it cannot judge.  Patterns must match the whole value.  Their engine, that of
-``jsonschema-rs``, takes time in proportion to the text, whatever the pattern.
+A bound also requires the type of the value: ``max = 7`` refuses ``"1000"``, a list and ``null``.  A bound
+refuses every value that it cannot judge.  Patterns must match the whole value.  The regex engine of
+``jsonschema-rs`` runs in linear time, whatever the pattern.
 """
 
 import json
@@ -39,12 +39,12 @@ class _Matcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ArgumentBound:
-    """What one argument may be: every part that is given must hold.
+    """The allowed values of one argument; a value must meet every part that is set.
 
-    ``enum`` lists its values; ``min`` and ``max`` bound a number, both inclusive; ``max_length`` the
-    characters of a text or the elements of a list; ``pattern`` is what the whole of a text must match.
-    An argument that is not given is what the tool's schema says is its default, and meets its bound
-    where there is none, or ``null``; a ``required`` one must be given, a ``forbidden`` one must not.
+    ``enum`` lists the allowed values.  ``min`` and ``max`` bound a number, both inclusive.  ``max_length``
+    bounds the characters of a text or the elements of a list.  The whole of a text must match ``pattern``.
+    An absent argument counts as the default in the tool's schema; without a default, or with ``null``, it
+    meets the bound.  A ``required`` argument must be given, a ``forbidden`` one must not.
     Raises ``ValueError`` for a pattern that cannot be used.
     """
 
@@ -56,7 +56,7 @@ class ArgumentBound:
     required: bool = False
     forbidden: bool = False
     _matcher: _Matcher | None = field(default=None, init=False, repr=False, compare=False)
-    # To Python 1 is True, and equal bounds share one set of permissions.
+    # In Python 1 == True; without this field such bounds would be equal and share one set of permissions.
     _booleans: tuple[bool, ...] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -65,7 +65,7 @@ class ArgumentBound:
             object.__setattr__(self, "_matcher", _compile(self.pattern))
 
     def excess(self, value: Any) -> str:
-        """In words what a value is not, empty where it meets the bound; nothing of it is repeated."""
+        """Return why a value breaks the bound, without repeating the value; ``""`` if it meets the bound."""
         if self.enum is not None and not any(_same(value, one) for one in self.enum):
             return f"must be one of {_short(', '.join(map(_shown, self.enum)))}"
         if self.min is not None or self.max is not None:
@@ -83,7 +83,7 @@ class ArgumentBound:
         return ""
 
     def __str__(self) -> str:
-        """The bound in words, for the operator."""
+        """Return the bound in words, for the operator."""
         if self.forbidden:
             return "forbidden"
         words = ["required"] if self.required else []
@@ -104,17 +104,18 @@ class ArgumentBound:
 
 @dataclass(frozen=True, slots=True)
 class FetchBounds:
-    """The bounds of the addresses among a call's arguments, for what its tool fetches.
+    """The bounds on the URLs among a call's arguments, which also apply to what the tool fetches.
 
-    ``by_address`` has each address that the call gave, with the bounds of its argument.
+    ``by_address`` has each URL that the call gave, with the bounds of its argument.
     """
 
     by_address: tuple[tuple[str, tuple[ArgumentBound, ...]], ...]
 
     def starting_at(self, address: str, *, page: bool) -> tuple[ArgumentBound, ...]:
-        """The bounds of a request for ``address`` and of all that it is redirected to.
+        """Return the bounds for a request to the URL ``address`` and for all of its redirects.
 
-        Those of the argument that gave the address; of every argument for a ``page`` that none gave.
+        They are the bounds of the argument that gave the URL.  For a ``page`` whose URL no argument gave, the
+        bounds of all arguments apply.
         """
         given = [bounds for one, bounds in self.by_address if one == address]
         if not given and page:
@@ -123,22 +124,22 @@ class FetchBounds:
 
     @staticmethod
     def hold(address: str, bounds: Sequence[ArgumentBound]) -> bool:
-        """Whether an address that is fetched meets the bounds; one without a canonical form does not."""
+        """Return whether a fetched URL meets the bounds; a URL without a canonical form does not."""
         written = canonical_url(address)
         return written is not None and not any(bound.forbidden or bound.excess(written) for bound in bounds)
 
     def __str__(self) -> str:
-        """The bounds in words, the same for equal ones."""
+        """Return the bounds in words; equal bounds give the same text."""
         return "; ".join(f"{address}: {' + '.join(map(str, bounds))}" for address, bounds in self.by_address)
 
 
 def find_excess(
     bounds: Mapping[str, ArgumentBound], arguments: Mapping[str, Any], schema: Schema
 ) -> tuple[str, str] | None:
-    """The path of the first argument that breaks a bound, and the reason in words.
+    """Return the path of the first argument that breaks a bound, and the reason in words.
 
-    Paths are dotted; ``*`` stands for every element of a list or every value of an object.  An absent
-    argument has the default of ``schema``.
+    Returns ``None`` if all bounds are met.  Paths are dotted; ``*`` stands for every element of a list or
+    every value of an object.  An absent argument has the default of ``schema``.
     """
     for path, bound in bounds.items():
         if bound.required and not _all_given(arguments, path):
@@ -157,7 +158,7 @@ def find_excess(
 
 
 def bounds_to_json(bounds: Mapping[str, ArgumentBound]) -> str:
-    """Bounds by path as JSON, each with what it says, as in ``policy.arguments``."""
+    """Return the bounds by path as JSON, in the form of ``policy.arguments``."""
     said = {}
     for path, bound in bounds.items():
         parts = ((one.name, getattr(bound, one.name)) for one in fields(bound) if one.init)
@@ -166,7 +167,7 @@ def bounds_to_json(bounds: Mapping[str, ArgumentBound]) -> str:
 
 
 def bounds_from_json(text: str) -> Mapping[str, ArgumentBound]:
-    """What :func:`bounds_to_json` wrote; raises ``ValueError`` for anything else."""
+    """Read what :func:`bounds_to_json` wrote; raise ``ValueError`` for anything else."""
     try:
         return {
             path: ArgumentBound(**{**parts, **({"enum": tuple(parts["enum"])} if "enum" in parts else {})})
@@ -177,28 +178,28 @@ def bounds_from_json(text: str) -> Mapping[str, ArgumentBound]:
 
 
 def _all_given(arguments: Mapping[str, Any], path: str) -> bool:
-    """Whether something was written at a path, and in all the places that it leads to."""
+    """Return whether the model gave a value at a path, at each place that the path leads to."""
     found = [value for value, _ in values_at(arguments, path, {})]
     return bool(found) and not any(value is ABSENT for value in found)
 
 
 def needs_giving(bound: ArgumentBound, path: str, schema: Schema) -> bool:
-    """Whether a bound refuses a default of what it bounds, so that leaving it out is refused."""
+    """Return whether a bound refuses a default of its argument, so that the argument must be given."""
     if bound.required or bound.forbidden:
         return False
     return any(bound.excess(default) for default in defaults_at(path, schema) if default is not None)
 
 
 def _compile(pattern: str) -> _Matcher:
-    """Raises ``ValueError`` for what the engine does not take, or what grows too large in it."""
+    """Compile a pattern; raise ``ValueError`` if the engine does not accept it or it grows too large."""
     if not pattern or len(pattern) > MAX_PATTERN:
         raise ValueError(f"a pattern has 1 to {MAX_PATTERN} characters")
-    # Most processes have no such bound; see metaschema.py.
+    # Imported here because most processes have no such bound; see metaschema.py.
     import jsonschema_rs
 
     options = jsonschema_rs.RegexOptions(size_limit=_MAX_COMPILED, dfa_size_limit=_MAX_COMPILED)
     try:
-        # By itself first: "a)|(b" would be one only between the brackets that make it match whole.
+        # Compile it alone first: "a)|(b" is a regex only inside the brackets that anchor it.
         for text in (pattern, f"^(?:{pattern})$"):
             matcher = jsonschema_rs.validator_for({"pattern": text}, pattern_options=options)
     except (ValueError, jsonschema_rs.ValidationError):
@@ -207,7 +208,7 @@ def _compile(pattern: str) -> _Matcher:
 
 
 def _same(value: Any, one: Scalar) -> bool:
-    """Whether two JSON values are equal: ``1`` and ``1.0`` are, ``1`` and ``true`` are not."""
+    """Return whether two JSON values are equal: ``1`` and ``1.0`` are, ``1`` and ``true`` are not."""
     return value == one and isinstance(value, bool) == isinstance(one, bool)
 
 

@@ -1,7 +1,7 @@
-"""What a tool may be handed: a clock, an HTTP client, the facts of the call (rule T6).
+"""The capabilities that a tool can receive: a clock, an HTTP client, the facts of the call (rule T6).
 
-A tool asks for a capability by the type of a parameter.  The parameter is then no part of the
-schema, and the model cannot set it.
+A tool requests a capability by the type of a parameter.  Such a parameter is not part of the schema, and the
+model cannot set it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,19 +38,18 @@ QueryParams = Mapping[str, str | int | float]
 
 
 class Clock(Protocol):
-    """The time, so that a tool never asks the machine for it."""
+    """The source of the time, so that a tool never reads the machine's clock."""
 
     def now(self, tz: tzinfo) -> datetime:
-        """The current time as an aware ``datetime`` in ``tz``."""
+        """Return the current time as an aware ``datetime`` in ``tz``."""
         ...
 
 
 class HttpFailure(ToolFailure):
-    """A request that brought no usable answer.
+    """A request without a usable response.
 
-    ``status`` is the HTTP status, if there was one; :attr:`json` is the answer's body, for a tool
-    that turns a service's own error codes into words.  The body is a stranger's text and is no part
-    of the message.
+    ``status`` is the HTTP status, if there was one.  :attr:`json` is the body of the response, for a tool
+    that explains a service's own error codes.  The body is untrusted text and not part of the message.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class HttpFailure(ToolFailure):
 
     @property
     def json(self) -> Any:
-        """The body of the answer as JSON; ``None`` where there was none or it is no JSON."""
+        """The decoded JSON body of the response; ``None`` if there is no body or it is not JSON."""
         try:
             return orjson.loads(self._body) if self._body else None
         except orjson.JSONDecodeError:
@@ -74,8 +73,8 @@ class HttpFailure(ToolFailure):
 class TextPage:
     """A text from the web.
 
-    ``url`` is where it was found after all redirects, ``content_type`` its media type in lower case
-    without parameters, ``text`` the decoded body.
+    ``url`` is its URL after all redirects, ``content_type`` its media type in lower case without parameters,
+    ``text`` the decoded body.
     """
 
     url: str
@@ -86,17 +85,17 @@ class TextPage:
 class HttpClient(Protocol):
     """Outgoing HTTP for one tool, limited to that tool's hosts and bounded in size and time.
 
-    What the service is too busy for (429, 503) is asked again after a wait.  A POST of a tool with
-    effects is, after a 503, only where the service says when to come again, or where the request bears
-    an ``Idempotency-Key`` header or an :class:`IdempotencyKey`, as a header or in its body.
+    If the service is too busy (429, 503), the client waits and retries.  After a 503 it retries a POST of a
+    tool with effects only in two cases: the service says when to retry, or the request has an
+    ``Idempotency-Key`` header or an :class:`IdempotencyKey`, as a header or in its body.
 
-    Every method raises :class:`HttpFailure`, with words that are safe for the model, where it has
-    no usable answer: a host that is not allowed, no connection, a status other than 2xx, a body
-    that is not what was asked for or past its bound, a wait past its bound.
+    Every method raises :class:`HttpFailure`, with a message that is safe for the model, if there is no usable
+    response: a host that is not allowed, no connection, a status other than 2xx, a body of the wrong type or
+    above its size limit, a wait beyond its limit.
     """
 
     async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
-        """The decoded JSON body of the answer to GET."""
+        """Send a GET and return the decoded JSON body of the response."""
         ...
 
     async def post_json(
@@ -106,24 +105,24 @@ class HttpClient(Protocol):
         params: QueryParams | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """The decoded JSON body of the answer to POST with ``body`` as JSON; ``None`` for no body.
+        """POST ``body`` as JSON and return the decoded JSON body of the response; ``None`` if it is empty.
 
-        ``headers`` are further headers such as a version of the API.  Raises ``ValueError`` for
-        those that belong to the client: credentials, cookies, framing.
+        ``headers`` are further headers, such as a version of the API.  Raises ``ValueError`` for headers that
+        only the client may set: credentials, cookies, framing.
         """
         ...
 
     async def get_text(self, url: str) -> TextPage:
-        """A page of text (HTML, plain text, XML, JSON), redirects to allowed hosts followed."""
+        """Fetch a page of text (HTML, plain text, XML, JSON); follow redirects to allowed hosts."""
         ...
 
 
 @runtime_checkable
 class RepeatingClient(Protocol):
-    """An :class:`HttpClient` that sends some requests again, and has to know which it may."""
+    """An :class:`HttpClient` that retries some requests and must know which ones it may retry."""
 
     def for_reading(self) -> HttpClient:
-        """The same client for a tool that changes nothing: each of its requests may be repeated."""
+        """Return this client for a tool that changes nothing: each of its requests may be retried."""
         ...
 
 
@@ -132,27 +131,27 @@ class TimedClient(Protocol):
     """An :class:`HttpClient` with a time limit for each request."""
 
     def with_time(self, tool_s: float) -> HttpClient:
-        """The same client for a tool whose calls may take ``tool_s`` seconds."""
+        """Return this client for a tool whose calls may take ``tool_s`` seconds."""
         ...
 
 
 @runtime_checkable
 class BoundedClient(Protocol):
-    """An :class:`HttpClient` that can be held to what policy lets a call's addresses be."""
+    """An :class:`HttpClient` that can apply the policy bounds on a call's URL arguments."""
 
     def within(self, fetches: FetchBounds) -> HttpClient:
-        """The same client for one call."""
+        """Return this client for one call with the bounds ``fetches``."""
         ...
 
 
 class Unconnected:
-    """The client of a tool whose connection is not configured: it reaches nothing and says so."""
+    """The HTTP client of a tool whose connection is not configured: every request fails with that message."""
 
     def __init__(self, connection: str) -> None:
         self._connection = connection
 
     async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
-        """Always :class:`HttpFailure`."""
+        """Raise :class:`HttpFailure`."""
         raise self._failure()
 
     async def post_json(
@@ -162,11 +161,11 @@ class Unconnected:
         params: QueryParams | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """Always :class:`HttpFailure`."""
+        """Raise :class:`HttpFailure`."""
         raise self._failure()
 
     async def get_text(self, url: str) -> TextPage:
-        """Always :class:`HttpFailure`."""
+        """Raise :class:`HttpFailure`."""
         raise self._failure()
 
     def _failure(self) -> HttpFailure:
@@ -174,27 +173,26 @@ class Unconnected:
 
 
 def unconnected(connection: str) -> HttpFailure:
-    """The message about a connection that is not configured."""
+    """Return the failure for a connection that is not configured."""
     return HttpFailure(f'this tool\'s connection "{connection}" is not set up', status=401)
 
 
 class Credentials(Protocol):
-    """The credentials of connections, for the runner: it never sees them either (rule T6)."""
+    """The port by which the runner prepares credentials of connections, without seeing them (rule T6)."""
 
     async def prepare(self, connection: str) -> None:
-        """Have what a call of that connection will need at hand, refreshed where that is due.
+        """Load the credentials that a call over this connection will need; refresh them if that is due.
 
-        Raises :class:`~proxy.errors.ToolFailure`, with words that are safe for the model, where
-        there is nothing to be had.
+        Raises :class:`~proxy.errors.ToolFailure`, with a message that is safe for the model, if there are
+        none.
         """
         ...
 
 
 class CacheControl:
-    """How long the result of this one call may be given out again.
+    """The control over how long the result of this one call may be reused.
 
-    It can only shorten what ``cache_ttl_s`` of the tool allows.  Without ``cache_ttl_s`` it does
-    nothing.
+    It can only shorten the tool's ``cache_ttl_s``.  Without ``cache_ttl_s`` it does nothing.
     """
 
     __slots__ = ("_until",)
@@ -203,45 +201,44 @@ class CacheControl:
         self._until: float | None = None
 
     def expire_at(self, moment: datetime) -> None:
-        """Not past ``moment``, an aware ``datetime``; the earliest of several holds."""
+        """Do not reuse the result after ``moment``, an aware ``datetime``; the earliest of several wins."""
         if moment.tzinfo is None:
             raise ValueError("expire_at takes an aware datetime")
         until = moment.timestamp()
         self._until = until if self._until is None else min(self._until, until)
 
     def no_store(self) -> None:
-        """Not at all."""
+        """Do not reuse the result at all."""
         self._until = float("-inf")
 
     @property
     def until(self) -> float | None:
-        """Seconds since the epoch at which the result's life ends; ``None`` for no word on it."""
+        """The time at which the result expires, in seconds since the epoch; ``None`` if it was not set."""
         return self._until
 
 
 class IdempotencyKey(str):
-    """A key that names this one effect, the same for every try of it.
+    """An idempotency key: it names one effect and is the same for every try of it.
 
-    A tool with effects that passes it on to a service which knows such keys may be retried.
+    A tool with effects may be retried if it passes the key to a service that supports such keys.
     """
 
     __slots__ = ()
 
 
 HttpSource = Callable[[Sequence[str]], HttpClient]
-"""Gives an HTTP client that reaches the named hosts only."""
+"""Return an HTTP client that reaches only the named hosts."""
 
 ConnectedHttpSource = Callable[[str, Sequence[str]], HttpClient]
-"""Gives a client for the named connection and hosts; it adds the credentials by itself."""
+"""Return an HTTP client for the named connection and hosts; the client adds the credentials itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a provider can hand to its tools.
+    """The capabilities that a provider can give to its tools.
 
-    ``http`` makes a client for a tool's own hosts, ``connected`` one that also carries the
-    credentials of a connection.  ``extra`` maps further parameter types to the value that is handed
-    over for them.
+    ``http`` creates a client for a tool's own hosts; ``connected`` creates one that also sends the
+    credentials of a connection.  ``extra`` maps further parameter types to their values.
     """
 
     clock: Clock | None = None

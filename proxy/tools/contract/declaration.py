@@ -1,4 +1,4 @@
-"""How an author declares a tool: the ``@tool`` decorator, which marks and does nothing else."""
+"""The ``@tool`` decorator, with which an author declares a tool.  It only marks the function."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ _MARK = "__toolrelay_tool__"
 
 @dataclass(frozen=True, slots=True)
 class ToolDeclaration:
-    """What an author said about a tool.  See :func:`tool` for the meaning of each field."""
+    """The declaration of a tool by its author.  :func:`tool` explains each field."""
 
     name: str | None = None
     description: str | None = None
@@ -90,37 +90,36 @@ def tool(
     retries: int = 0,
     connection: str = "",
 ) -> _Target | Callable[[_Target], _Target]:
-    """Declare a function, or a class with a ``run`` method, to be a tool.
+    """Declare that a function, or a class with a ``run`` method, is a tool.
 
-    The function itself stays as it was and can be called and tested directly.  An ``async def``
-    runs on the event loop and must not block it; a ``def`` runs in a thread of its own.
+    The function itself does not change; you can call and test it directly.  An ``async def`` runs on the
+    event loop and must not block it; a ``def`` runs in a thread of its own.
 
     Args:
-        name: the tool's name; the function's own (a class name in snake case) unless given.
-        description: what the model reads; the first paragraph of the docstring unless given.
-        effect: what running it can change.  Unless said otherwise the worst is assumed.
-        redaction: what may be seen of it.  A tool without one does not load (rule T4).
-        timeout_s: seconds for one call, in place of the configured time; less or more, as far as the
-            run has time left.
-        max_result_bytes: bytes of result, where that is less than the configured number.
-        strict: offer the schema in the providers' strict mode.  One that strict mode cannot say stops
-            the start with the path of the fault.
-        repeatable: an identical call within one run really runs again (rule R5).
-        untrusted_output: the result is a stranger's text (a page, a mail).
-        egress: arguments can reach a place of the model's choosing; assumed where ``hosts`` has ``*``.
-        hosts: what an ``HttpClient`` parameter may reach: ``api.example.com``, ``*.example.com``.
+        name: the tool's name; by default the name of the function, or of the class in snake case.
+        description: the text that the model reads; by default the first paragraph of the docstring.
+        effect: what a call can change.  The default is the worst case.
+        redaction: what may be seen of a call.  A tool without one does not load (rule T4).
+        timeout_s: the time limit of one call in seconds.  It replaces the configured one and may be longer,
+            but a call never gets more time than its run has left.
+        max_result_bytes: the size limit of a result in bytes, if it is below the configured limit.
+        strict: offer the schema in the providers' strict mode.  If strict mode cannot express the schema,
+            the proxy does not start and names the path of the fault.
+        repeatable: an identical call within one run runs again (rule R5).
+        untrusted_output: the result is text from an untrusted source (a web page, a mail).
+        egress: arguments can send data to a place that the model chooses; the default if ``hosts`` has ``*``.
+        hosts: the hosts that an ``HttpClient`` parameter may reach: ``api.example.com``, ``*.example.com``.
         safety: free metadata such as ``{"threat_level": "high"}``; ``policy.approve_safety`` reads it.
-        parameters: a JSON Schema to be used verbatim; the function then takes one ``dict``.
-        output: a pydantic model that the result has to fit; fields it does not know are dropped.
+        parameters: a JSON Schema that the proxy uses verbatim; the function then takes one ``dict``.
+        output: a pydantic model that the result must fit; fields that it does not have are dropped.
         cache_ttl_s: seconds for which an equal call of the same caller gets the same result.  Only
             for ``read_only``; equal calls at the same moment run once.
-        retries: further tries after a failure that may pass (no connection, 429, 5xx, a
-            ``ToolFailure(..., transient=True)``), within the time of the one call.  A tool with an
-            effect needs an ``IdempotencyKey`` parameter for it.
-        connection: the name of the ``[credentials.NAME]`` that its ``HttpClient`` works with.
+        retries: the number of retries after a transient failure (no connection, 429, 5xx, a
+            ``ToolFailure(..., transient=True)``), within the time limit of the one call.  A tool with an
+            effect also needs an ``IdempotencyKey`` parameter.
+        connection: the name of the ``[credentials.NAME]`` that its ``HttpClient`` uses.
 
-    Raises ``TypeError`` for a value of another kind than its parameter takes, and ``ValueError`` for
-    an effect that there is not.
+    Raises ``TypeError`` if a value has the wrong type, and ``ValueError`` for an unknown effect.
     """
     _check_kinds(locals())
     declaration = ToolDeclaration(
@@ -167,21 +166,21 @@ _KINDS: Mapping[str, tuple[type | UnionType, str]] = MappingProxyType(
         "connection": (str, "a text"),
     }
 )
-"""Parameters of ``tool``, the type of each, and that in words."""
+"""The parameters of ``tool``: the type of each, and its description for the error message."""
 
 
 def _check_kinds(given: Mapping[str, Any]) -> None:
-    """Refuse what is of another kind than its parameter takes: authors need not use a type checker."""
+    """Raise ``TypeError`` for a value of the wrong type, since authors may not use a type checker."""
     for name, (kind, words) in _KINDS.items():
         value = given[name]
-        # To Python True is a number.
+        # In Python, True is an int.
         fits = isinstance(value, kind) and (not isinstance(value, bool) or "True" in words)
         if not fits:
             raise TypeError(f"{name} takes {words}")
 
 
 def _effect(effect: EffectName) -> ToolEffect:
-    """The effect of a name; ``ValueError`` with the names that there are."""
+    """Return the effect with this name; raise ``ValueError`` that lists the names if there is none."""
     try:
         return ToolEffect(effect)
     except ValueError:
@@ -189,9 +188,9 @@ def _effect(effect: EffectName) -> ToolEffect:
 
 
 def declared(value: Any) -> ToolDeclaration | None:
-    """What was declared about a function or class; ``None`` if it is no tool.
+    """Return the declaration of a function or class; ``None`` if it is not a tool.
 
-    A subclass of a tool class is no tool until it is declared one itself.
+    A subclass of a tool class is not a tool unless it is declared as one itself.
     """
     own = vars(value) if inspect.isclass(value) else getattr(value, "__dict__", {})
     declaration = own.get(_MARK) if isinstance(own, Mapping) else None

@@ -1,4 +1,4 @@
-"""What the codes in the results of failed calls mean; docs/reference/errors.md is made from it."""
+"""The meaning of each error code of a failed call; docs/reference/errors.md is generated from it."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -50,4 +50,5 @@ TOOL_ERRORS: Final[Mapping[ToolErrorCode, str]] = MappingProxyType(
         "cancelled": "The client left before the call ran.",
     }
 )
-"""Markdown, with links relative to ``docs/``.  The model reads the code, and a message of the call's own."""
+"""The meanings are Markdown, with links relative to ``docs/``.  The model does not read them: it gets the
+code and a message about its own call."""

@@ -1,4 +1,4 @@
-"""How a tool is called: ``<provider>__<name>`` (rule T5)."""
+"""Build and check tool ids: ``<provider>__<name>`` (rule T5)."""
 
 import re
 
@@ -11,9 +11,9 @@ _PART = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?")
 
 
 def tool_id(provider: str, name: str) -> str:
-    """The id of one tool; raises :class:`~proxy.errors.ConfigError` where there can be none.
+    """Return the id of a tool; raise :class:`~proxy.errors.ConfigError` if a part is not valid.
 
-    Neither part may begin or end with an underscore, so that the id can be read one way only.
+    Neither part may begin or end with an underscore, so that an id can be split in one way only.
     """
     for part in (provider, name):
         if not _PART.fullmatch(part):
@@ -27,7 +27,7 @@ def tool_id(provider: str, name: str) -> str:
 
 
 def check_tool_id(identifier: str, provider: str) -> None:
-    """Check an id that a provider reports; raises :class:`~proxy.errors.ConfigError`."""
+    """Raise :class:`~proxy.errors.ConfigError` if an id that a provider reports is not valid."""
     if not _ID.fullmatch(identifier):
         raise ConfigError(
             f"tool {identifier[:100]!r}", "a tool id is 1 to 64 of the characters A-Z, a-z, 0-9, _ and -"

@@ -1,4 +1,4 @@
-"""Images that tools return: held to their kind and to bounds before any wire sees them."""
+"""Check the media type and the size of images that tools return, before a wire writes them."""
 
 import base64
 import binascii
@@ -24,9 +24,9 @@ _INNER_NAMES = (".localhost", ".local", ".internal", ".lan", ".home.arpa")
 class Image:
     """An image that a tool returned.
 
-    Either ``data``, its bytes, with a ``media_type`` of ``image/png``, ``image/jpeg``, ``image/webp``
-    or ``image/gif``; or ``url``: a ``data:`` URL in base64, or the ``https:`` address of an image,
-    which the model's provider then fetches itself.
+    It has either ``data``, its bytes, with a ``media_type`` of ``image/png``, ``image/jpeg``, ``image/webp``
+    or ``image/gif``; or ``url``: a ``data:`` URL in base64, or the ``https:`` URL of an image, which the
+    model's provider then fetches itself.
     """
 
     data: bytes = field(default=b"", repr=False)
@@ -37,11 +37,11 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class ImageBounds:
-    """What of images may be passed on.
+    """The limits for the images that are passed on.
 
-    ``max_bytes`` is for all images of one result together; 0 lets none through.  ``addresses`` says
-    whether images may be addresses: the provider asks for whatever stands there, so a stranger's
-    text must not say what.
+    ``max_bytes`` is for all images of one result together; 0 passes none on.  ``addresses`` says whether
+    ``https:`` URLs are passed on.  The provider fetches any such URL, so an untrusted source must not
+    choose it.
     """
 
     max_bytes: int = 4 << 20
@@ -50,10 +50,10 @@ class ImageBounds:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """What became of a result's images.
+    """The images of a result after the checks.
 
-    ``notes`` are lines for the model about what was left out; ``seen`` is what redaction looks into,
-    and holds no image.
+    ``notes`` are lines for the model about images that were left out.  ``seen`` is what redaction reads: it
+    describes every image and contains no image data.
     """
 
     images: tuple[ResultImage, ...]
@@ -62,13 +62,13 @@ class Passed:
 
 
 class _Unfit(Exception):
-    """Why an image is left out, for the model."""
+    """The reason why an image is left out, in words for the model."""
 
 
 def pass_images(images: Iterable[Any], bounds: ImageBounds) -> Passed:
-    """The images that are what they say and fit into the bounds, in order; at most 16.
+    """Return, in order, the images that have their declared media type and fit the bounds; at most 16.
 
-    Raises :class:`~proxy.errors.ToolFailure` for what is no image at all.
+    Raises :class:`~proxy.errors.ToolFailure` for a value that is not an :class:`Image`.
     """
     passed: list[ResultImage] = []
     notes: list[str] = []
@@ -93,9 +93,9 @@ def pass_images(images: Iterable[Any], bounds: ImageBounds) -> Passed:
 
 
 def _read(image: Any, max_bytes: int) -> tuple[ResultImage, bytes | None]:
-    """An image without its bytes, and these; ``None`` for an address.
+    """Return the image without its bytes, and the bytes; ``None`` instead of bytes for an ``https:`` URL.
 
-    A data URL that is certain to be too large is not decoded, one that is broken has no bytes.
+    A data URL that is certain to be too large is not decoded; a broken one has no bytes.
     """
     if not isinstance(image, Image) or not _is_bytes(image.data):
         raise ToolFailure("the tool returned an image that is not valid")
@@ -116,7 +116,7 @@ def _read(image: Any, max_bytes: int) -> tuple[ResultImage, bytes | None]:
 
 
 def _decoded(head: str, encoded: str) -> bytes:
-    """The bytes of a data URL; none where it is no base64 or not even says so."""
+    """Return the bytes of a data URL; ``b""`` if it is not valid base64 or not declared as base64."""
     try:
         return base64.b64decode(encoded, validate=True) if head.endswith(";base64") else b""
     except (binascii.Error, ValueError):
@@ -124,7 +124,7 @@ def _decoded(head: str, encoded: str) -> bytes:
 
 
 def _checked(image: ResultImage, data: bytes | None, room: int, bounds: ImageBounds) -> str:
-    """The URL by which an image goes to a model.  Raises :class:`_Unfit`."""
+    """Return the URL that the model gets for an image; raise :class:`_Unfit` if it is left out."""
     if bounds.max_bytes == 0:
         raise _Unfit("policy passes no images on")
     if data is None:
@@ -144,7 +144,7 @@ def _checked(image: ResultImage, data: bytes | None, room: int, bounds: ImageBou
 
 
 def _kind(data: bytes) -> str:
-    """The media type that the first bytes tell; empty for none of the four."""
+    """Return the media type by the first bytes; ``""`` if it is none of the four."""
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
     if data.startswith(b"\xff\xd8\xff"):
@@ -155,7 +155,7 @@ def _kind(data: bytes) -> str:
 
 
 def _is_public_address(url: str) -> bool:
-    """Whether an address is one that anybody can ask for: https, a public name, nobody's password."""
+    """Return whether a URL is https, names a public host by name, and has no user or password."""
     if len(url) > _MAX_URL or not url.isascii() or not url.isprintable() or set(url) & set(' "<>\\^`{|}'):
         return False
     try:
@@ -165,12 +165,12 @@ def _is_public_address(url: str) -> bool:
         return False
     if parts.scheme != "https" or "@" in parts.netloc or port not in (None, 443) or "." not in host:
         return False
-    # A last label of digits is an address in one of the spellings that resolvers take.
+    # A host whose last label starts with a digit is an IP address in a spelling that resolvers accept.
     return not (":" in host or host.endswith(_INNER_NAMES) or host.rpartition(".")[2][:1].isdigit())
 
 
 def _plain_type(media_type: str) -> str:
-    """A media type without parameters, in lower case; empty where it is none."""
+    """Return a media type in lower case, without parameters; ``""`` if it is not one."""
     plain = media_type.partition(";")[0].strip().lower()[:_MAX_TYPE]
     fits = (
         plain.isascii()
@@ -186,18 +186,18 @@ def _is_bytes(value: object) -> bool:
 
 
 def _text(value: Any) -> str:
-    """A plain text: a subclass may say anything of itself."""
+    """Return a plain ``str``, since a subclass may override any method."""
     if not isinstance(value, str):
         raise ToolFailure("the tool returned an image that is not valid")
     return str.__getitem__(value, slice(None))
 
 
 def _line(text: str, most: int) -> str:
-    """A text as one line that any wire can carry."""
+    """Return a text as one line without lone surrogates, cut to ``most`` characters."""
     return " ".join(text[:most].encode("utf-8", "replace").decode().split())
 
 
 def reserved(images: Sequence[ResultImage], notes: Sequence[str]) -> int:
-    """Bytes that words about images may take beside a result's text, whatever the wire."""
+    """Return how many bytes the notes about images may take beside a result's text, on any wire."""
     lines = [*notes, *(left_out(image.words) for image in images)]
     return sum(len(line.encode()) + 1 for line in lines)

@@ -1,8 +1,8 @@
-"""Results too large for the model to read at once, kept whole for a while and read in pages.
+"""Keep results that are too large for one read, so that the model can read them in pages.
 
-They are content (rule R3): in memory, and where the record keeps content also there, so that a handle
-is good at any worker and after a restart.  A handle is 128 random bits and good for the caller it was
-made for; anybody else's is unknown.
+The results are content (rule R3).  They are in memory, and also in the record if it keeps content; then a
+handle works at any worker and after a restart.  A handle has 128 random bits and works only for the caller
+it was made for; for other callers it is unknown.
 """
 
 import hashlib
@@ -18,18 +18,18 @@ from proxy.records import RESULTS_KEPT_S, KeptResult, KeptResults
 __all__ = ["READ_RESULT", "Page", "ResultShelf"]
 
 READ_RESULT = "core__read_result"
-"""The tool that reads pages; without it allowed nothing is kept."""
+"""The tool that reads pages; nothing is kept unless it is allowed."""
 
 
 _OVERHEAD_BYTES = 500
-"""What a kept result takes beside its text."""
+"""The bytes that a kept result takes beside its text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
     """A piece of a result: characters ``start`` to ``end`` of ``total``.
 
-    ``untrusted`` says that it is a stranger's text.
+    ``untrusted`` says that the text comes from an untrusted source.
     """
 
     text: str
@@ -41,7 +41,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """One result."""
+    """A kept result."""
 
     caller: str
     text: str
@@ -52,13 +52,13 @@ class _Kept:
 
 
 class ResultShelf:
-    """Large results by handle, the oldest going first; bounded in bytes, number and time.
+    """Large results by handle, bounded in bytes, number and time; the oldest are evicted first.
 
     Args:
-        max_bytes: characters times four of all results together; one caller has at most a quarter.
-        max_per_caller: results of one caller.
-        keep_s: seconds that a result is kept.
-        record: where other processes find results, if there are any; ``now`` tells it the time of day.
+        max_bytes: the limit for all results, at four bytes per character; one caller gets at most a quarter.
+        max_per_caller: the largest number of results of one caller.
+        keep_s: the seconds for which a result is kept.
+        record: where other processes find the results, or ``None``; ``now`` gives it the time of day.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class ResultShelf:
         declare("paged_results", self._cache_size)
 
     def keep(self, caller: str, text: str, *, untrusted: bool, run_id: str = "") -> str | None:
-        """A handle for ``text``, a result of ``run_id``; ``None`` where it is too large to be kept.
+        """Keep ``text``, a result of ``run_id``, and return its handle; ``None`` if it is too large to keep.
 
-        The same text of the same caller keeps its handle.
+        The same text of the same caller gets the same handle again.
         """
         size = 4 * len(text) + _OVERHEAD_BYTES
         if size > self._max_bytes // 4:
@@ -110,10 +110,10 @@ class ResultShelf:
         return handle
 
     async def read(self, caller: str, handle: str, offset: int, max_bytes: int) -> Page | None:
-        """At most ``max_bytes`` of UTF-8 from character ``offset`` on; ``None`` for an unknown handle.
+        """Return at most ``max_bytes`` of UTF-8 from character ``offset``; ``None`` for an unknown handle.
 
-        Past the end the page is empty.  Raises :class:`~proxy.errors.StoreError` where the record
-        would have to be asked and cannot be read.
+        Past the end the page is empty.  Raises :class:`~proxy.errors.StoreError` if the result is not in
+        memory and the record cannot be read.
         """
         self._drop_old()
         kept = self._kept.get(handle)
@@ -125,7 +125,7 @@ class ResultShelf:
         return _page(found.content, found.untrusted, offset, max_bytes) if found is not None else None
 
     def _drop_old(self) -> None:
-        """Forget what has been kept long enough; entries stand in the order of their end."""
+        """Remove expired entries; the entries are in the order of their expiry."""
         now = self._clock()
         while self._kept:
             handle, kept = next(iter(self._kept.items()))
@@ -143,5 +143,5 @@ class ResultShelf:
 def _page(whole: str, untrusted: bool, offset: int, max_bytes: int) -> Page:
     start = min(max(offset, 0), len(whole))
     piece = whole[start : start + max_bytes].encode("utf-8", "replace")[:max_bytes]
-    text = piece.decode("utf-8", "ignore")  # A character cut in two goes to the next page.
+    text = piece.decode("utf-8", "ignore")  # A character that was cut in two goes to the next page.
     return Page(text, start, start + len(text), len(whole), untrusted)

@@ -1,4 +1,4 @@
-"""Where tools come from: the port that built-in tools, a user's module and MCP servers share."""
+"""The protocol of tool providers: the built-in tools, a user's module and MCP servers implement it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ __all__ = ["ArgumentsInvalid", "CallContext", "CallSignals", "ToolProvider"]
 class ArgumentsInvalid(ToolRelayError):
     """Arguments do not fit the schema.
 
-    ``problems`` names each field and its fault; no message repeats a value the model sent
+    ``problems`` has one message per fault, with the field.  No message repeats a value that the model sent
     (rule T3).
     """
 
@@ -26,10 +26,10 @@ class ArgumentsInvalid(ToolRelayError):
 
 
 class CallSignals:
-    """What a tool says about its result beside the result itself.
+    """Facts about one result that a tool reports beside the result itself.
 
-    ``untrusted`` is set for a result that holds a stranger's text though the tool is not declared
-    to give such.
+    A tool that is not declared ``untrusted_output`` sets ``untrusted`` if this result contains text from an
+    untrusted source.
     """
 
     __slots__ = ("cache", "untrusted")
@@ -43,11 +43,11 @@ class CallSignals:
 class CallContext:
     """The context of a call, for tools that need it.  It contains no key and no token.
 
-    ``max_result_bytes`` is the size of a result that the model gets, ``max_image_bytes`` that of its images
-    together.  ``idempotency_key`` is the same for every try of this call, and differs from all other calls;
-    only a tool with effects, or one that takes the key, has one.  ``fetches`` bounds its HTTP requests.
-    ``on_progress`` receives its progress, ``None`` if nobody listens.  Calls that share one execution (see
-    ``cache_ttl_s``) have the context of the first.
+    ``max_result_bytes`` is the largest result that the model gets, ``max_image_bytes`` the limit for all of
+    its images together.  ``idempotency_key`` is the same for every try of this call and unique to this call;
+    only a tool with effects, or one that takes the key, has one.  ``fetches`` bounds the call's HTTP
+    requests.  ``on_progress`` receives the call's progress; it is ``None`` if nothing listens.  Calls that
+    share one execution (see ``cache_ttl_s``) have the context of the first.
     """
 
     run_id: str
@@ -73,10 +73,10 @@ class ToolProvider(Protocol):
     async def list_tools(self) -> Sequence[ToolSpec]: ...
 
     async def call_tool(self, spec: ToolSpec, arguments: Any, context: CallContext) -> Any:
-        """Run one tool with arguments that ``spec.validate`` returned.
+        """Run one tool with the arguments that ``spec.validate`` returned.
 
-        Returns anything JSON can say (or a pydantic model).  Raises
-        :class:`~proxy.errors.ToolFailure` for a failure the model should read about.
+        Returns any JSON value, or a pydantic model.  Raises :class:`~proxy.errors.ToolFailure` for a failure
+        that the model should read.
         """
         ...
 

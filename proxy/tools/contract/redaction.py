@@ -1,7 +1,7 @@
-"""Which parts of a call traces, logs and rows may show (rule T4).
+"""Redact a call for traces, logs and rows (rule T4).
 
-Outputs are shown by allowlist, arguments by mask.  The shown text has a bound, so a row cannot hold a whole
-page.
+An allowlist selects the shown parts of an output; a mask hides private arguments.  The shown text is bounded,
+so that a row cannot contain a whole page.
 """
 
 import itertools
@@ -40,14 +40,14 @@ _MAX_DEPTH = 16
 _BRIEF_NODES = 64
 _BRIEF_CHARACTERS = 1024
 _MAX_MESSAGE = 65536
-"""Characters of a failure's words that are looked at; far more than anybody is shown."""
+"""The characters of a failure's message that are searched; far more than is ever shown."""
 
 _Tree = dict[str, "_Tree"]
 _NOTHING: Any = object()
 
 
 def redact_output(value: Any, redaction: Redaction) -> Any:
-    """The allowlisted part of a tool's JSON output, bounded; ``None`` where nothing is allowed.
+    """Return the allowlisted part of a tool's JSON output, bounded; ``None`` if nothing is allowed.
 
     An element of a list is reached only through ``*``.  A path that names a whole object or list
     shows all of it.  Text or a number as the whole output is shown only by ``("*",)``.
@@ -61,16 +61,15 @@ def redact_output(value: Any, redaction: Redaction) -> Any:
 
 
 def redact_arguments(arguments: dict[str, Any], redaction: Redaction) -> Any:
-    """The arguments with every private field masked, bounded."""
+    """Return the arguments with every private field masked, bounded."""
     tree = _tree(tuple(redaction.private_arguments))
     return bounded(_mask(arguments, tree, 0) if tree else arguments)
 
 
 def redact_written(arguments: str, spec: ToolSpec) -> str:
-    """A call's arguments as a model wrote them, as they may be kept in the clear.
+    """Return a call's arguments, as the model wrote them, in a form that may be stored in the clear.
 
-    ``{}`` where they cannot be read, and where they have a name that the tool does not: what stands there
-    may be what is private.
+    Returns ``{}`` if they cannot be parsed or have a name that the schema does not: its value may be private.
     """
     if spec.redaction is None or not spec.redaction.private_arguments:
         return arguments
@@ -84,12 +83,15 @@ def redact_written(arguments: str, spec: ToolSpec) -> str:
 
 
 def mask_written(arguments: str) -> str:
-    """The arguments of a call of a tool that nobody knows, as they may be kept in the clear: their size."""
+    """Return what may be stored in the clear of the arguments of an unknown tool: only their size."""
     return orjson.dumps({MASK: f"{len(arguments)} characters"}).decode()
 
 
 def private_values(redaction: Redaction, *arguments: dict[str, Any]) -> tuple[str, ...]:
-    """Every private value of these arguments as text, each once.  The arguments' size bounds them."""
+    """Return every private value of these arguments as text, without duplicates.
+
+    The size limit of arguments bounds the result.
+    """
     values: list[str] = []
     tree = _tree(tuple(redaction.private_arguments))
     for each in arguments:
@@ -98,10 +100,10 @@ def private_values(redaction: Redaction, *arguments: dict[str, Any]) -> tuple[st
 
 
 def mask_values(message: str, values: Sequence[str]) -> str:
-    """``message`` with each of :func:`private_values` masked.
+    """Return ``message`` with each of :func:`private_values` masked.
 
-    A tool's author chooses the words of a failure; this keeps a slip there from becoming a leak.
-    Values are looked for in the message as it came: one that also stands in the mask changes nothing.
+    A tool's author writes the message of a failure; masking keeps a mistake there from becoming a leak.
+    The search uses the original message, so a value that is also part of the mask text does no harm.
     """
     if not values:
         return message
@@ -120,26 +122,26 @@ def mask_values(message: str, values: Sequence[str]) -> str:
 
 
 def bounded(value: Any) -> Any:
-    """``value`` with long texts, long lists and deep or many nodes cut, and marked where they were."""
+    """Return ``value`` with long texts, long lists and deep or many nodes cut; a mark shows each cut."""
     return _bounded(value, 0, _Room())
 
 
 def brief(value: Any) -> Any:
-    """The same with much less of it: for a line of a log, of which there is one for each call."""
+    """Return much less than :func:`bounded` does: for the log line that each call writes."""
     return _bounded(value, 0, _Room(_BRIEF_NODES, _BRIEF_CHARACTERS))
 
 
 @dataclass(slots=True)
 class _Room:
-    """How much may still be shown of one value."""
+    """The nodes and characters that may still be shown of one value."""
 
     nodes: int = _MAX_NODES
     characters: int = _MAX_CHARACTERS
 
     def text(self, text: str) -> str:
-        """As much of ``text`` as there is room for."""
+        """Return as much of ``text`` as there is room for."""
         size, left = len(text), self.characters
-        # By comparing: ``min`` and ``max`` take longer than all the rest.
+        # Comparisons, because ``min`` and ``max`` would take longer than all the rest.
         if size <= _MAX_TEXT and size <= left:
             self.characters = left - size
             return text
@@ -150,14 +152,14 @@ class _Room:
 
 @lru_cache(maxsize=1024)
 def _tree(paths: tuple[str, ...]) -> _Tree:
-    """Dotted paths as one tree, never changed; an empty node ends a path and takes all below it."""
+    """Return dotted paths as one tree, never changed; an empty node ends a path and includes all below it."""
     root: _Tree = {}
     for path in sorted(paths, key=lambda item: item.count(".")):
         node = root
         parts = path.split(".")
         for at, part in enumerate(parts):
             if part in node and not node[part]:
-                break  # A shorter path already takes everything here.
+                break  # A shorter path already includes everything here.
             node = node.setdefault(part, {})
             if at == len(parts) - 1:
                 node.clear()
@@ -168,7 +170,7 @@ declare_lru("redaction_paths", _tree, 32_000)
 
 
 def _pick(value: Any, node: _Tree, depth: int) -> Any:
-    """Only what ``node`` allows of ``value``, or ``_NOTHING``."""
+    """Return the part of ``value`` that ``node`` allows, or ``_NOTHING``."""
     if depth > _MAX_DEPTH:
         return _NOTHING
     if isinstance(value, dict):
@@ -185,9 +187,9 @@ def _pick(value: Any, node: _Tree, depth: int) -> Any:
 
 
 def _pick_child(child: Any, node: _Tree, key: str, depth: int) -> Any:
-    """What the branches ``key`` and ``*`` of ``node`` allow of one child, together."""
+    """Return the parts of one child that the branches ``key`` and ``*`` of ``node`` allow, merged."""
     branches = [node[name] for name in ((key,) if key == "*" else (key, "*")) if name in node]
-    if {} in branches:  # A path ends here, and takes all.
+    if {} in branches:  # A path ends here and includes all.
         return child
     shown: Any = _NOTHING
     for branch in branches:
@@ -199,9 +201,9 @@ def _pick_child(child: Any, node: _Tree, key: str, depth: int) -> Any:
 
 
 def _mask(value: Any, node: _Tree, depth: int) -> Any:
-    """``value`` with everything that ``node`` names replaced by the mask.
+    """Return ``value`` with everything that ``node`` names replaced by the mask.
 
-    What stands in the way of a private path, and is neither object nor list, may be what it hides.
+    A scalar on the way to a private path is masked too, since it may contain the private value.
     """
     if depth > _MAX_DEPTH:
         return MASK
@@ -213,7 +215,7 @@ def _mask(value: Any, node: _Tree, depth: int) -> Any:
 
 
 def _mask_child(child: Any, node: _Tree, key: str, depth: int) -> Any:
-    """One child after every branch that names it."""
+    """Return one child, masked by every branch that names it."""
     for name in dict.fromkeys((key, "*")):
         if name in node:
             child = _mask(child, node[name], depth + 1) if node[name] else MASK
@@ -221,7 +223,7 @@ def _mask_child(child: Any, node: _Tree, key: str, depth: int) -> Any:
 
 
 def _private(value: Any, node: _Tree, found: list[str], depth: int) -> None:
-    """Collect, as text, what stands at and below the private paths; an empty node takes all."""
+    """Collect, as text, the values at and below the private paths; an empty node includes all."""
     if depth > _MAX_DEPTH + MAX_DEPTH or (not node and depth == 0):
         return
     if isinstance(value, dict | list):
@@ -243,7 +245,7 @@ def _bounded(value: Any, depth: int, room: _Room) -> Any:
     if kind is str:
         return room.text(value)
     if kind is int and value.bit_length() > 63:
-        return _CUT  # More than a database column or a fast JSON writer takes.
+        return _CUT  # Too large for a database column or a fast JSON writer.
     if kind is dict:
         shown: dict[str, Any] = {}
         for at, (key, child) in enumerate(value.items()):

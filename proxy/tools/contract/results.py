@@ -1,4 +1,4 @@
-"""From what a tool returned to the text that the model reads, bounded in every direction."""
+"""Convert what a tool returned to the text that the model reads, with a bound on every size."""
 
 import json
 import math
@@ -35,19 +35,19 @@ _MAX_MESSAGE = 1000
 _MOST_LINKS = 1000
 _SMALLEST_HARD_LIMIT = 1 << 20
 _ESCAPES = 2
-"""Bytes that the ends of lines around the note of a cut are longer in JSON."""
+"""The bytes that JSON adds for the two line ends around the note of a cut."""
 _LEAST_FOR_HANDLE = 512
-"""Bytes of a result below which a note about a handle would take the room of the result."""
+"""The result limit in bytes below which a note about a handle would leave too little room for the result."""
 
 
 @value_class
 class Output:
     """A tool's output.
 
-    ``text`` is what there is of it for the model, whole unless ``truncated``; ``size`` its bytes
-    before any cut; ``value`` what redaction looks into, ``redacted`` what that let through.
-    ``untrusted`` says that it is a stranger's text.  ``images`` go beside the text, ``notes`` are
-    lines that follow it and are never cut, and ``reserved`` is the room that words about images need.
+    ``text`` is the text for the model, complete unless ``truncated``; ``size`` is its size in bytes before
+    any cut.  ``value`` is the input of redaction, ``redacted`` its result.  ``untrusted`` says that the
+    text comes from an untrusted source.  ``images`` go beside the text.  ``notes`` are lines that follow it
+    and are never cut.  ``reserved`` is the number of bytes that the notes about images need.
     """
 
     text: str
@@ -62,11 +62,11 @@ class Output:
 
     @property
     def weight(self) -> int:
-        """Bytes of text and images together."""
+        """The bytes of text and images together."""
         return self.size + sum(image.size for image in self.images)
 
     def without_value(self) -> "Output":
-        """The same without what only redaction needs."""
+        """Return a copy without ``value``, which only redaction needs."""
         return replace(self, value=None)
 
 
@@ -83,10 +83,10 @@ class ResourceLink:
 class RichResult:
     """A result that is more than text.
 
-    The model gets ``text``, the links as lines, and the images where the wire and the upstream take
-    them; else a note about each.  Redaction sees ``text``, ``images`` (``media_type``, ``title``,
-    ``bytes``: their number, ``url``: an https address) and ``links`` (``uri``, ``title``,
-    ``media_type``).  With ``data``, plain JSON that says in fields what the text says, it sees that instead.
+    The model gets ``text``, the links as lines, and the images if the wire and the upstream accept them;
+    otherwise a note about each.  Redaction sees ``text``, ``images`` (``media_type``, ``title``, ``bytes``:
+    their number, ``url``: an https URL) and ``links`` (``uri``, ``title``, ``media_type``).  ``data`` is
+    plain JSON with the same content as the text, in fields; if it is given, redaction sees it instead.
     """
 
     text: str = ""
@@ -96,21 +96,21 @@ class RichResult:
 
 
 def hard_limit(max_bytes: int) -> int:
-    """Bytes past which a JSON result is refused instead of cut: it is never even written out."""
+    """Return the size in bytes above which a JSON result is refused, not cut, and never serialized."""
     return max(_SMALLEST_HARD_LIMIT, 8 * max_bytes)
 
 
 def to_output(value: Any, max_bytes: int, images: ImageBounds | None = None) -> Output:
-    """The text of a result, whole: a ``str`` as it is, everything else as JSON; and its images.
+    """Return a result's complete text, and its images: a ``str`` stays as it is, all else becomes JSON.
 
-    Text past :func:`hard_limit` is cut to ``max_bytes`` at once.  Raises
-    :class:`~proxy.errors.ToolFailure` with ``result_too_large`` for JSON past it and with
-    ``execution_failed`` for what JSON cannot say: NaN, cycles, foreign objects.
+    Text above :func:`hard_limit` is cut to ``max_bytes`` at once.  Raises
+    :class:`~proxy.errors.ToolFailure` with ``result_too_large`` for JSON above it, and with
+    ``execution_failed`` for values that JSON cannot express: NaN, cycles, foreign objects.
     """
     if isinstance(value, RichResult):
         return _rich_output(value, max_bytes, images or ImageBounds())
     if isinstance(value, str):
-        # A subclass may say anything of itself, its length too.
+        # A subclass may override any method, also ``__len__``.
         value = value if type(value) is str else str.__getitem__(value, slice(None))
         size = utf8_length(value)
         if size > hard_limit(max_bytes):
@@ -120,7 +120,7 @@ def to_output(value: Any, max_bytes: int, images: ImageBounds | None = None) -> 
         return Output(text, text, size)
     limit = hard_limit(max_bytes)
     if _is_iterator(value):
-        value = list(islice(value, limit))  # One that never ends is too large by then.
+        value = list(islice(value, limit))  # An endless iterator is too large by then.
     if _measure(value, limit):
         try:
             value = to_jsonable_python(value, by_alias=True, inf_nan_mode="constants")
@@ -131,7 +131,7 @@ def to_output(value: Any, max_bytes: int, images: ImageBounds | None = None) -> 
         encoded = orjson.dumps(value)
         text = encoded.decode()
     except (TypeError, RecursionError):
-        # Whole numbers past 64 bits, which orjson does not write and JSON has.
+        # JSON allows integers above 64 bits; orjson does not write them.
         try:
             text = json.dumps(value, allow_nan=False, separators=(",", ":"))
         except (TypeError, ValueError, RecursionError):
@@ -140,10 +140,10 @@ def to_output(value: Any, max_bytes: int, images: ImageBounds | None = None) -> 
 
 
 def fit(output: Output, max_bytes: int, keep: Callable[[str], str | None]) -> tuple[str, bool]:
-    """The part of an output that the model gets, at most ``max_bytes``, and whether something was left out.
+    """Return the part of an output that the model gets, and whether something was left out.
 
-    The texts about its images count, too.  If something is left out, ``keep`` returns a handle with which the
-    model can read the rest.
+    It is at most ``max_bytes`` long, the notes about images included.  If something is left out, ``keep`` may
+    return a handle with which the model can read the rest.
     """
     text, truncated = output.text, output.truncated
     room = max_bytes - output.reserved
@@ -154,35 +154,36 @@ def fit(output: Output, max_bytes: int, keep: Callable[[str], str | None]) -> tu
 
 
 def failure_text(code: ToolErrorCode, message: str) -> str:
-    """What the model reads about a failure (rule T3); ``message`` as :func:`safe_words` gives it."""
+    """Return what the model reads about a failure (rule T3); ``message`` comes from :func:`safe_words`."""
     return orjson.dumps({"ok": False, "error_code": code, "message": message}).decode()
 
 
 def note_text(message: str) -> str:
-    """What the model reads where a call went well and there is no output to show."""
+    """Return what the model reads if a call succeeded and there is no output to show."""
     return orjson.dumps({"ok": True, "message": message}).decode()
 
 
 def json_text(value: Any) -> str:
-    """Plain JSON values as text that any wire can carry, with whole numbers of any size."""
+    """Return plain JSON values as text without lone surrogates; integers may have any size."""
     return _encodable(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
 def cut_by(text: str, excess: int) -> str:
-    """A text that is to stand in JSON, cut so that the JSON is ``excess`` bytes shorter."""
+    """Cut a text so that a JSON document that contains it gets ``excess`` bytes shorter."""
     size = utf8_length(text)
     return _cut(text, size, size - excess - _ESCAPES)
 
 
 def safe_words(message: str) -> str:
-    """A failure's message as any wire can carry it, bounded."""
+    """Return a failure's message cut to its limit and without lone surrogates."""
     return _encodable(str(message)[:_MAX_MESSAGE])
 
 
 def _measure(value: Any, limit: int) -> bool:
-    """Walk a value without writing it out, and refuse it if it is too large, too deep or not finite.
+    """Return whether a value contains anything that is not plain JSON, without serializing it.
 
-    Returns whether it holds anything that is not plain JSON.  Cycles show as too deep a nesting.
+    Raises :class:`~proxy.errors.ToolFailure` if the value is too large or too deep, or has a number that is
+    not finite.  A cycle is found because it nests too deeply.
     """
     size = 0
     foreign = False
@@ -219,12 +220,12 @@ def _measure(value: Any, limit: int) -> bool:
 
 
 def _is_iterator(value: Any) -> bool:
-    """Whether a value is used up by looking at it, and may never end."""
+    """Return whether a value is an iterator: reading consumes it, and it may never end."""
     return hasattr(type(value), "__next__")
 
 
 def _cut(text: str, size: int, max_bytes: int, handle: str | None = None) -> str:
-    """Head and tail of a text that is too long, with a note between them for the model."""
+    """Return the head and the tail of a text that is too long, with a note for the model between them."""
     note = f"\n[toolrelay: the result was {size} bytes; its middle was left out here]\n"
     if handle is not None:
         note = (
@@ -233,7 +234,7 @@ def _cut(text: str, size: int, max_bytes: int, handle: str | None = None) -> str
         )
     room = max(max_bytes - len(note), 0)
     head_bytes, tail_bytes = room - room // 3, room // 3
-    # No character is less than a byte: slicing by characters first keeps the copies small.
+    # A character has at least one byte, so slicing by characters first keeps the copies small.
     head = _encodable(text[:head_bytes]).encode()[:head_bytes].decode(errors="ignore")
     tail = _encodable(text[len(text) - tail_bytes :]).encode() if tail_bytes else b""
     if handle is not None:
@@ -242,7 +243,7 @@ def _cut(text: str, size: int, max_bytes: int, handle: str | None = None) -> str
 
 
 def _rich_output(result: RichResult, max_bytes: int, bounds: ImageBounds) -> Output:
-    """A rich result as text for the model, with its images, and as the value that redaction looks into."""
+    """Convert a rich result to the text and the images for the model, and to the value for redaction."""
     if not isinstance(result.text, str):
         raise ToolFailure("the tool returned something that is not JSON")
     links = [
@@ -268,5 +269,5 @@ def _rich_output(result: RichResult, max_bytes: int, bounds: ImageBounds) -> Out
 
 
 def _encodable(text: str) -> str:
-    """``text`` with lone surrogates replaced, which no wire can carry."""
+    """Return ``text`` with its lone surrogates replaced, because no wire can carry them."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

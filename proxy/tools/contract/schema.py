@@ -1,11 +1,11 @@
-"""From a pydantic model to the JSON Schema that goes on the wire, and whether a wire takes it.
+"""Derive the JSON Schema for the wire from a pydantic model, and check that providers accept it.
 
-The schema says what the model (the language model) may send; validation.py holds it to that.
-Providers refuse a request whose tool schema they cannot read, and then no tool works at all.
-So a schema is checked when tools load, and the fault is named by its path (rule T8).
+The schema says what the language model may send; validation.py enforces it.  A provider refuses a whole
+request if it cannot read one tool's schema, and then no tool works.  So the proxy checks each schema when
+tools load, and names the path of the fault (rule T8).
 
-What providers want is in OpenAI's guide to function calling and structured outputs: the top level
-is a plain object, and in strict mode every object closes itself and requires all of its fields.
+OpenAI's guide to function calling and structured outputs has the requirements.  The top level is a plain
+object; in strict mode every object is closed and requires all of its fields.
 """
 
 import hashlib
@@ -59,27 +59,27 @@ _LAST_KEYS = ("additionalProperties", "$defs")
 
 
 def derive_schema(adapter: TypeAdapter[Any], where: str) -> dict[str, Any]:
-    """The wire schema of a model: no ``title`` noise, objects closed, keys in one fixed order.
+    """Return the wire schema of a pydantic model: without ``title``, objects closed, keys in a fixed order.
 
-    ``where`` names the tool in errors.  Raises :class:`~proxy.errors.ConfigError` for a model that
-    JSON Schema cannot express or that takes extra fields.
+    ``where`` names the tool in errors.  Raises :class:`~proxy.errors.ConfigError` for a model that JSON
+    Schema cannot express or that allows extra fields.
     """
     try:
         derived = adapter.json_schema(by_alias=True, mode="validation")
     except PydanticInvalidForJsonSchema as error:
         raise ConfigError(where, f"parameters: {str(error).splitlines()[0]}") from None
     if isinstance(derived.get("$ref"), str):
-        # A model that holds itself: the top level is written out, for no wire takes a reference there.
+        # A recursive model: expand the top level, because no wire accepts a reference there.
         definitions = derived["$defs"]
         derived = {**definitions[derived["$ref"].rpartition("/")[2]], "$defs": definitions}
-    derived.pop("description", None)  # The tool's own description says it; twice costs tokens.
+    derived.pop("description", None)  # The tool's own description has the same text; twice costs tokens.
     tidy: dict[str, Any] = _tidy(derived, "parameters", where)
     tidy.setdefault("properties", {})
     return tidy
 
 
 def check_schema(schema: Any, where: str) -> None:
-    """Check that a wire can take ``schema``; raises ConfigError with the path of the first fault."""
+    """Raise ConfigError with the path of the first fault if a wire cannot carry ``schema``."""
     if not isinstance(schema, dict):
         raise ConfigError(where, "parameters: must be a dict that is a JSON Schema")
     if schema.get("type") != "object":
@@ -107,7 +107,7 @@ def check_schema(schema: Any, where: str) -> None:
 
 
 def property_names(schema: Mapping[str, Any]) -> frozenset[str]:
-    """Every field name that the schema itself declares, at any depth."""
+    """Return every field name that the schema itself declares, at any depth."""
     names: set[str] = set()
     for _, node in _walk(schema, ""):
         if isinstance(node.get("properties"), Mapping):
@@ -116,22 +116,22 @@ def property_names(schema: Mapping[str, Any]) -> frozenset[str]:
 
 
 def may_have(schema: Mapping[str, Any], path: str) -> bool:
-    """Whether arguments that fit the schema may have something at a dotted path."""
+    """Return whether arguments that fit the schema can have a value at a dotted path."""
     if schema.get("additionalProperties", True) is True:
-        return True  # An open object may have anything.
+        return True  # An open object may have any field.
     return _leads_somewhere(schema, path.split("."), schema, 0)
 
 
 def declares(schema: Mapping[str, Any], value: Any) -> bool:
-    """Whether every object in ``value`` stands where the schema has one, under the names that it has.
+    """Return whether the schema declares every object in ``value``, with all of its field names.
 
-    Nothing else of the schema is looked at: what a value is, its validator says.
+    Nothing else is checked here; the validator checks the values.
     """
     return _declares(schema, value, schema, {})
 
 
 def check_private_paths(schema: Mapping[str, Any], paths: tuple[str, ...], where: str) -> None:
-    """Refuse a private argument path that names no field: a typing error there would be a leak."""
+    """Raise ConfigError for a private argument path that names no field: a typing error would leak data."""
     for path in paths:
         if not _leads_somewhere(schema, path.split("."), schema, 0):
             raise ConfigError(
@@ -142,15 +142,15 @@ def check_private_paths(schema: Mapping[str, Any], paths: tuple[str, ...], where
 
 
 def secret_paths(schema: Mapping[str, Any]) -> tuple[str, ...]:
-    """Dotted paths of the arguments that are secret by their type, as pydantic writes ``SecretStr``.
+    """Return the dotted paths of the arguments whose type is secret, as pydantic writes ``SecretStr``.
 
-    Where a model holds itself, all that is below is taken for secret if anything is.
+    Below the point where a recursive model refers to itself, all counts as secret if anything is.
     """
     return tuple(dict.fromkeys(_secrets(schema, schema, "", ())))
 
 
 def _secrets(node: Any, root: Mapping[str, Any], path: str, refs: tuple[object, ...]) -> Iterator[str]:
-    """The recursive part of :func:`secret_paths`; ``refs`` are the definitions on the way down."""
+    """Recursive part of :func:`secret_paths`; ``refs`` are the definitions on the way down."""
     if not isinstance(node, Mapping):
         return
     if _is_secret(node):
@@ -167,7 +167,7 @@ def _secrets(node: Any, root: Mapping[str, Any], path: str, refs: tuple[object, 
             yield from _secrets(child, root, path, refs)
     below = path and f"{path}."
     for name, child in (node.get("properties") or {}).items():
-        # A path cannot say a name with a dot in it.
+        # A path cannot express a name that contains a dot.
         yield from _secrets(child, root, below + ("*" if "." in name else name), refs)
     others = [node.get("items"), node.get("additionalProperties"), *(node.get("prefixItems") or ())]
     for child in (*others, *(node.get("patternProperties") or {}).values()):
@@ -179,7 +179,7 @@ def _is_secret(node: Mapping[str, Any]) -> bool:
 
 
 def _holds_secret(root: Mapping[str, Any], ref: object) -> bool:
-    """Whether there is a secret in a definition, or in one that it leads to."""
+    """Return whether a definition, or one that it refers to, contains a secret."""
     known, waiting = {ref}, [ref]
     while waiting:
         for _, node in _walk(resolve(root, waiting.pop(), "", "redaction"), ""):
@@ -192,7 +192,7 @@ def _holds_secret(root: Mapping[str, Any], ref: object) -> bool:
 
 
 def check_output_paths(schema: Mapping[str, Any], paths: tuple[str, ...], where: str) -> None:
-    """Refuse an output path that names no field of the output model: nothing would be shown."""
+    """Raise ConfigError for an output path that names no field of the output model: it would show nothing."""
     for path in paths:
         if path != "*" and not _leads_somewhere(schema, path.split("."), schema, 0):
             raise ConfigError(
@@ -203,13 +203,13 @@ def check_output_paths(schema: Mapping[str, Any], paths: tuple[str, ...], where:
 
 
 def spec_digest(name: str, description: str, parameters: Mapping[str, Any], effect: ToolEffect) -> str:
-    """SHA-256 in hex over what a tool is to a model: another digest is another tool (rule T9)."""
+    """Return the SHA-256, in hex, of what a model sees of a tool, and of its effect (rule T9)."""
     text = json.dumps([name, description, parameters, effect.value], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def resolve(root: Mapping[str, Any], ref: Any, path: str, where: str) -> Mapping[str, Any]:
-    """The subschema that a ``$ref`` names; only within the document, nothing is ever fetched."""
+    """Return the subschema that a ``$ref`` names; raise ConfigError unless it is in the same document."""
     if not isinstance(ref, str) or not ref.startswith("#"):
         raise ConfigError(where, f"{path}: a reference must stay within the schema, like #/$defs/NAME")
     node: Any = root
@@ -222,7 +222,7 @@ def resolve(root: Mapping[str, Any], ref: Any, path: str, where: str) -> Mapping
 
 
 def _walk(node: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every subschema with its path; only places where a schema stands, never data like ``enum``."""
+    """Yield every subschema with its path; data such as ``enum`` is not searched."""
     if not isinstance(node, Mapping):
         return
     yield path, node
@@ -239,7 +239,7 @@ def _walk(node: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _tidy(node: Any, path: str, where: str) -> Any:
-    """One subschema without titles, closed if it is an object with fields, keys ordered."""
+    """Return a subschema without titles and with ordered keys; an object with fields is closed."""
     if not isinstance(node, dict):
         return node
     tidy: dict[str, Any] = {}
@@ -266,7 +266,7 @@ def _tidy(node: Any, path: str, where: str) -> Any:
 
 
 def _check_json(value: Any, path: str, where: str, depth: int) -> None:
-    """Refuse what is no JSON (a tuple, a date, a key that is no text) and what nests too deeply."""
+    """Raise ConfigError for what is not JSON (a tuple, a date, a key that is no text) or nests too deeply."""
     if depth > MAX_SCHEMA_DEPTH:
         raise ConfigError(where, f"{path}: nested deeper than {MAX_SCHEMA_DEPTH} levels")
     if isinstance(value, dict):
@@ -282,12 +282,12 @@ def _check_json(value: Any, path: str, where: str, depth: int) -> None:
 
 
 def _check_size(schema: Mapping[str, Any], where: str) -> None:
-    """Refuse references that multiply: a few lines of them can make one check take hours."""
+    """Raise ConfigError if references multiply: a few lines of them can make one check take hours."""
     sizes: dict[int, int] = {}
     open_nodes: set[int] = set()
 
     def size_of(node: Any) -> int:
-        """How many subschemas there are with every reference written out, recursive ones once."""
+        """Count the nodes with every reference expanded; a recursive one is expanded once."""
         if not isinstance(node, dict | list) or id(node) in open_nodes:
             return 1
         if id(node) not in sizes:
@@ -312,9 +312,9 @@ def _declares(
 ) -> bool:
     """Recursive part of :func:`declares`.
 
-    ``known`` holds what was said of a subschema and a value: a union in a recursive model would ask
-    the same exponentially often.  ``None`` there is what is being asked: a schema that only refers to
-    itself says nothing.
+    ``known`` caches the answer for each subschema and value, because a union in a recursive model would ask
+    exponentially often.  ``None`` marks a question in progress; it counts as yes, since a schema that only
+    refers to itself forbids nothing.
     """
     if not isinstance(value, _HOLDERS) or not isinstance(node, Mapping):
         return True
@@ -331,7 +331,7 @@ def _declares_here(
     root: Mapping[str, Any],
     known: dict[tuple[int, int], bool | None],
 ) -> bool:
-    """What one subschema says of one object or list."""
+    """Return whether one subschema declares one object or list and what is in it."""
 
     def fits(child: Any, part: Any) -> bool:
         return _declares(child, part, root, known)
@@ -365,7 +365,7 @@ def _declares_here(
 
 
 def _leads_somewhere(node: Any, parts: list[str], root: Mapping[str, Any], depth: int) -> bool:
-    """Whether a dotted path names a field of the schema."""
+    """Return whether a dotted path names a field of the schema."""
     if not parts:
         return True
     if not isinstance(node, Mapping) or depth > MAX_SCHEMA_DEPTH:

@@ -1,4 +1,4 @@
-"""What a tool is: a name, a schema, an effect, and what may be seen of it."""
+"""The contract of a tool: its name, schema, effect, redaction and limits."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,10 +11,10 @@ __all__ = ["Redaction", "ToolEffect", "ToolOrigin", "ToolSpec", "texts"]
 
 
 def texts(value: Sequence[str], name: str) -> tuple[str, ...]:
-    """``value`` as a tuple of texts; ``TypeError`` with what to write for anything else.
+    """Return ``value`` as a tuple of strings; raise ``TypeError`` that says what to write instead.
 
-    One text alone is a sequence of texts to Python: its letters.  A ``*`` among them would stand for
-    everything, so ``("a.*.b")``, where a comma is missing, must not pass.
+    In Python a ``str`` is itself a sequence of strings, its characters.  A ``*`` among them would allow
+    everything, so ``("a.*.b")``, where the comma is missing, is refused.
     """
     if isinstance(value, str):
         raise TypeError(f'{name} takes several texts and got one: write ("{value[:100]}",)')
@@ -25,12 +25,12 @@ def texts(value: Sequence[str], name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
-    """Which fields of a tool may leave the model's eyes (rule T4).
+    """The fields of a call that may be shown to others than the model (rule T4).
 
-    ``output`` lists the dotted paths of the output that traces, logs and rows may show; ``*``
-    stands for every element of a list or every key of an object, and ``("*",)`` alone shows all
-    of it.  ``private_arguments`` lists the dotted argument paths that they must not show.  Raises
-    ``TypeError`` for one text in place of a tuple.
+    ``output`` lists the dotted paths of the output that traces, logs and rows may show; ``*`` stands for
+    every element of a list or every key of an object, and ``("*",)`` alone shows all of it.
+    ``private_arguments`` lists the dotted argument paths that they must not show.  Raises ``TypeError`` for
+    a string in place of a tuple.
     """
 
     output: tuple[str, ...] = ()
@@ -44,10 +44,10 @@ class Redaction:
 
 @dataclass(frozen=True, slots=True)
 class ToolOrigin:
-    """Where a tool comes from that another server has.
+    """The origin of a tool of an MCP server.
 
-    ``server`` is the server's name in the configuration, ``name`` what that server calls the tool, and
-    ``digest`` that of the definition which an operator allowed.
+    ``server`` is the server's name in the configuration, ``name`` is that server's name for the tool, and
+    ``digest`` is the digest of the definition that an operator allowed.
     """
 
     server: str
@@ -60,21 +60,21 @@ class ToolSpec:
     """The whole contract of one tool.
 
     ``name`` is ``<provider>__<tool>`` (rule T5).  ``parameters`` is the JSON Schema that goes on
-    the wire.  ``validate`` turns a decoded JSON object into what ``call_tool`` takes, or raises
+    the wire.  ``validate`` turns a decoded JSON object into the arguments of ``call_tool``, or raises
     :class:`~proxy.tools.contract.provider.ArgumentsInvalid`.  ``timeout_s`` and ``max_result_bytes`` of
     ``None`` mean the configured default.  ``digest`` identifies name, description, schema and
     effect: a tool whose digest changed is another tool.
 
-    ``validate_output`` turns what the tool returned into what it promised, or raises anything.
-    ``cache_ttl_s`` are the seconds for which an equal call of the same caller gets the same result;
-    ``retries`` the further tries after a failure that may pass.  ``connection`` names the
-    credentials it works with.  ``safety`` is free metadata that policy patterns can match.
-    ``defaults`` is in JSON what each argument stands for that may be left out, where the tool cannot
-    tell the two apart: such calls are the same call.  ``loose_parameters`` is the schema as it was
-    before strict mode took its defaults away, where that is another.  ``url_arguments`` names the
-    arguments that are addresses (:data:`~proxy.tools.contract.url_argument.Url`).  ``origin`` says of a tool
-    of an MCP server which one that is.  ``together`` says that calls of one turn that stand side by side may
-    run at once though it has effects: only for agents, each of which causes its own in order.
+    ``validate_output`` converts a result to the declared output model, or raises any exception.
+    ``cache_ttl_s`` is the number of seconds for which an equal call of the same caller gets the same result;
+    ``retries`` is the number of retries after a transient failure.  ``connection`` names the credentials
+    that the tool uses.  ``safety`` is free metadata that policy patterns can match.
+    ``defaults`` has the JSON default of each optional argument for which the tool cannot tell the default
+    from an absent value: calls that differ only in this are the same call.  ``loose_parameters`` is the
+    schema before strict mode removed its defaults; ``None`` if the tool is not strict.  ``url_arguments``
+    names the arguments that are URLs (:data:`~proxy.tools.contract.url_argument.Url`).  ``origin`` is set for
+    a tool of an MCP server.  ``together`` lets adjacent calls of one turn run at the same time although the
+    tool has effects: only agents set it, because each agent orders its own effects.
     """
 
     name: str
@@ -110,11 +110,11 @@ class ToolSpec:
 
     @property
     def schema_with_defaults(self) -> Mapping[str, Any]:
-        """The schema that says what is left out stands for."""
+        """The schema that contains the defaults of optional arguments."""
         return self.parameters if self.loose_parameters is None else self.loose_parameters
 
     def definition(self, name: str | None = None) -> ToolDefinition:
-        """How a model sees this tool, under an alias where ``name`` is given."""
+        """Return the tool as a model sees it, under the alias ``name`` if one is given."""
         if name is None or name == self.name:
             return self._definition
         return ToolDefinition(name, self.description, self.parameters, self.strict)

@@ -1,7 +1,7 @@
-"""A tool's schema in the form that providers' strict mode takes, or the path of what it cannot take.
+"""Convert a tool's schema to the form that providers' strict mode accepts, or name the path of the fault.
 
-A provider refuses the whole request for one schema that its strict mode does not know, and then no
-tool works.  So only what is known to be taken is let through, by the list of "supported schemas" in
+If strict mode does not support one schema, the provider refuses the whole request, and then no tool works.
+So only what is known to be supported passes, by the list of "supported schemas" in
 https://platform.openai.com/docs/guides/structured-outputs.  ``minLength`` and ``maxLength`` are not in it.
 """
 
@@ -23,11 +23,11 @@ _MAX_LONG_ENUM_CHARACTERS = 15000
 _DROPPED = frozenset(
     {"$comment", "$schema", "default", "deprecated", "discriminator", "examples", "readOnly", "writeOnly"}
 )
-"""Notes to a reader that say nothing of what fits, and that strict mode does not take."""
+"""Keywords that do not restrict values and that strict mode does not accept."""
 
 _EVERYWHERE = frozenset({"$defs", "const", "definitions", "description", "enum", "title", "type"})
 _UNCHECKED_FORMATS = frozenset({"binary", "password", "path"})
-"""Formats that only say how to show a text or what to make of it: any text fits them."""
+"""Formats that only say how to show or use a text: any text is valid."""
 
 _NUMBER = frozenset({"exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"})
 _OF_TYPE: Mapping[str, frozenset[str]] = MappingProxyType(
@@ -57,20 +57,20 @@ _JSON_TYPES: Mapping[type, str] = MappingProxyType(
 
 
 def to_strict(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The same schema as providers' strict mode wants it.
+    """Return the schema in the form that providers' strict mode requires.
 
-    Every object is closed and requires all of its fields; ``default`` and other notes go, ``oneOf``
-    becomes ``anyOf``, a ``$ref`` with neighbours is written out.  Raises
-    :class:`~proxy.errors.ConfigError` with the path of whatever strict mode cannot say, an optional
-    field that cannot be ``null`` among it: the model then has no way to leave it out.
+    Every object is closed and requires all of its fields.  ``default`` and other notes are removed, ``oneOf``
+    becomes ``anyOf``, and a ``$ref`` with neighbours is expanded.  Raises
+    :class:`~proxy.errors.ConfigError` with the path of what strict mode cannot express.  That includes an
+    optional field that cannot be ``null``, because the model would have no way to leave it out.
     """
     strict = _Converter(schema, where).convert(schema, "parameters", 1)
-    # At the top it is taken, and an author's own schema has to stay as it is.
+    # Strict mode accepts it at the top level, and an author's own schema must not change.
     return {"$schema": schema["$schema"], **strict} if "$schema" in schema else strict
 
 
 class _Converter:
-    """One conversion.  ``level`` is that of the objects that a subschema stands in."""
+    """One conversion.  ``level`` is the number of objects that a subschema is nested in."""
 
     def __init__(self, root: Mapping[str, Any], where: str) -> None:
         self._root = root
@@ -80,7 +80,7 @@ class _Converter:
         self._parts = 0
 
     def convert(self, node: Any, path: str, level: int) -> dict[str, Any]:
-        """One subschema in strict form."""
+        """Return a subschema in strict form."""
         if not isinstance(node, Mapping):
             raise self._fault(path, "strict mode needs a schema here")
         self._parts += 1
@@ -101,7 +101,7 @@ class _Converter:
             del self._open[opened:]
 
     def _written(self, node: dict[str, Any], path: str, level: int) -> dict[str, Any]:
-        """One subschema that is no reference."""
+        """Return a subschema that is not a reference in strict form."""
         if "anyOf" in node or "oneOf" in node:
             self._check_keywords(node, _EVERYWHERE | {"anyOf", "oneOf"}, path)
         else:
@@ -119,10 +119,10 @@ class _Converter:
         return strict
 
     def _written_out(self, node: dict[str, Any], path: str) -> dict[str, Any]:
-        """A reference alone, or what it names with its neighbours laid over.
+        """Return a reference without neighbours as it is; otherwise its target with the neighbours merged in.
 
-        What is being written out already cannot be written into itself, so a description there stands
-        beside a union of one.
+        A target that is being expanded already cannot be expanded into itself.  There a description goes
+        beside an ``anyOf`` with one branch.
         """
         neighbours = {
             key: value for key, value in node.items() if key not in ("$ref", "$defs", "definitions")
@@ -140,7 +140,7 @@ class _Converter:
         return self._written_out(merged, path) if "$ref" in written else merged
 
     def _typed(self, node: dict[str, Any], path: str) -> dict[str, Any]:
-        """The subschema with its type, which strict mode wants; an ``enum`` says it by its values."""
+        """Return the subschema with the type that strict mode requires; ``enum`` values may imply it."""
         self._check_keywords(node, _KNOWN, path)
         kinds = _kinds(node)
         if not kinds:
@@ -193,7 +193,7 @@ class _Converter:
             ) from None
 
     def _children(self, node: Mapping[str, Any], path: str, level: int) -> dict[str, Any]:
-        """The subschema with what it holds in strict form."""
+        """Return the subschema with all of its children in strict form."""
         strict: dict[str, Any] = {}
         for key, value in node.items():
             if key in ("$defs", "definitions"):
@@ -216,7 +216,7 @@ class _Converter:
         return strict
 
     def _close(self, node: Mapping[str, Any], strict: dict[str, Any], path: str) -> None:
-        """Require every field of an object and allow no other."""
+        """Make an object require all of its fields and allow no others."""
         if node.get("additionalProperties", False) is not False:
             raise self._fault(f"{path}.additionalProperties", "strict mode takes no open object")
         fields = node.get("properties", {})
@@ -233,7 +233,7 @@ class _Converter:
         strict["additionalProperties"] = False
 
     def _takes_null(self, node: Any, depth: int) -> bool:
-        """Whether ``null`` fits a subschema."""
+        """Return whether a subschema accepts ``null``."""
         if not isinstance(node, Mapping) or depth > MAX_SCHEMA_DEPTH:
             return False
         if isinstance(node.get("$ref"), str):
@@ -248,13 +248,13 @@ class _Converter:
 
 
 def _kinds(node: Mapping[str, Any]) -> list[str]:
-    """The types that a subschema names."""
+    """Return the types that a subschema names."""
     kinds = node.get("type", ())
     return [kinds] if isinstance(kinds, str) else list(kinds)
 
 
 def _branches(node: Mapping[str, Any]) -> Iterator[Any]:
-    """The parts of a union."""
+    """Yield the branches of a union."""
     for key in ("anyOf", "oneOf"):
         yield from node.get(key, ())
 

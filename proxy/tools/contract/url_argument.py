@@ -1,8 +1,8 @@
-"""An argument that is a web address, in the one spelling that has one meaning.
+"""The type of an argument that is a web URL.  It accepts only the canonical spelling.
 
-A bound of policy judges an address as it is written; what is fetched is what the address means.  The
-two are the same only where there is one way to write it: no ``..``, no ``%2e``, no other spelling of
-the host or the port.  Any other way is refused, and the model is told the one that is taken.
+A policy bound checks the spelling of a URL, but the tool fetches what the URL means.  The two are the same
+only if there is one spelling: no ``..``, no ``%2e``, no other spelling of the host or the port.  The proxy
+refuses any other spelling and gives the model the canonical one.
 """
 
 import re
@@ -18,7 +18,7 @@ from yarl import URL
 __all__ = ["URL_FORM", "Url", "UrlForm", "canonical_url", "takes_url"]
 
 URL_FORM: Final = "url_form"
-"""The kind of the error that :class:`UrlForm` raises; its words hold the canonical form."""
+"""The type of the validation error for a :data:`Url`; the error's message contains the canonical form."""
 
 _MAX_SHOWN = 400
 _HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\]")
@@ -28,12 +28,12 @@ _MOST_ROUNDS = 4
 
 
 def canonical_url(text: str) -> str | None:
-    """The one spelling of an address, as it is sent: what ``text`` means, if it means one thing.
+    """Return the canonical spelling of a URL, as the proxy sends it; ``None`` if it is not unambiguous.
 
-    Scheme and host in lower case and ASCII, no port that goes without saying, a path of at least ``/``
-    without dot segments, escapes only where they are needed, no fragment.  ``None`` for what is no
-    absolute http or https address, and for what servers read in more than one way: user names,
-    backslashes, escaped slashes, dot segments that are hidden by escapes or parameters.
+    Scheme and host are lower-case ASCII.  There is no default port and no fragment.  The path is at least
+    ``/`` and has no dot segments; escapes are used only where they are needed.  Returns ``None`` for a text
+    that is not an absolute http or https URL.  So it does for what servers read in more than one way: user
+    names, backslashes, escaped slashes, dot segments that are hidden by escapes or parameters.
     """
     if _TEXT.fullmatch(text) is None:
         return None
@@ -47,7 +47,7 @@ def canonical_url(text: str) -> str | None:
 
 
 def _spelled(text: str) -> str | None:
-    """One round of :func:`canonical_url`: some escapes show only once others are gone."""
+    """Do one round of :func:`canonical_url`: removing some escapes can reveal others."""
     try:
         url = URL(text).with_fragment(None)
         host, port = url.raw_host, url.explicit_port
@@ -64,7 +64,7 @@ def _spelled(text: str) -> str | None:
 
 
 def _is_ambiguous(path: str) -> bool:
-    """Whether a server may take a path for another one than it is written as."""
+    """Return whether a server may read a path as a different one."""
     if _ENCODED_SEPARATOR.search(path):
         return True
     for _ in range(_MOST_ROUNDS):
@@ -80,7 +80,7 @@ def _is_ambiguous(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class UrlForm:
-    """Marks an argument as an address; :data:`Url` has it."""
+    """The marker of an argument that is a URL; :data:`Url` contains it."""
 
 
 def _check(text: str) -> str:
@@ -94,10 +94,10 @@ def _check(text: str) -> str:
 
 
 Url = Annotated[str, UrlForm(), AfterValidator(_check)]
-"""A web address as an argument of a tool.  Bounds of ``policy.arguments`` on it hold for what the tool
-fetches from it, redirects included."""
+"""A web URL as an argument of a tool.  Its bounds in ``policy.arguments`` also apply to what the tool fetches
+from it, redirects included."""
 
 
 def takes_url(metadata: Sequence[Any]) -> bool:
-    """Whether the metadata of a type marks an address."""
+    """Return whether the metadata of a type marks it as a URL."""
     return any(isinstance(one, UrlForm) for one in metadata)

@@ -1,8 +1,8 @@
-"""Strict validation of arguments, and words for what is wrong that repeat nothing of them.
+"""Validate arguments strictly, and describe each fault without repeating any of the arguments.
 
-Pydantic validates what came from a model or signature, ``jsonschema-rs`` what an author brought
-as a schema of their own.  Both produce messages that can quote the input; so the words here are
-made from the schema alone (rule T3).
+Pydantic validates tools declared by a model or a signature; ``jsonschema-rs`` validates tools whose author
+wrote a schema.  The messages of both can quote the input, so this module builds its messages from the schema
+alone (rule T3).
 """
 
 import json
@@ -65,18 +65,18 @@ _SPEAKING = frozenset(
         "uuid_type",
     }
 )
-"""Kinds of pydantic errors whose text is made from the schema alone."""
+"""The types of pydantic errors whose message depends on the schema alone."""
 
 _AUTHORS_WORDS = frozenset({"value_error", "assertion_error"})
-"""Kinds whose text a tool's author wrote; shown only where it holds nothing of the arguments."""
+"""The types whose message a tool's author wrote; it is shown only if it contains nothing of the arguments."""
 
 
 class ModelValidator:
-    """Validates a decoded object against a pydantic type: strict, no extra fields, aliases only.
+    """Validator of a decoded object against a pydantic type: strict, no extra fields, aliases only.
 
-    Returns the validated value (a model).  JSON mode is used because strictness there means what
-    JSON can say: a date comes as text, a tuple as a list.  ``private`` are the paths of private
-    arguments: of an address among them the canonical form is not said.
+    It returns the validated value (a model).  It uses pydantic's JSON mode, whose strict rules are those of
+    JSON: a date comes as text, a tuple as a list.  ``private`` are the paths of private arguments.  If one
+    of them is a URL, the message does not contain its canonical form.
     """
 
     def __init__(
@@ -91,9 +91,9 @@ class ModelValidator:
         self._dates = _date_rules(schema) if '"format": "date' in json.dumps(schema) else None
 
     def __call__(self, arguments: dict[str, Any]) -> Any:
-        """The validated value; raises :class:`~proxy.tools.contract.provider.ArgumentsInvalid`."""
-        # Names that the schema does not show would get past the mask of private arguments and past
-        # the bounds of policy, which go by the schema's names.
+        """Return the validated value; raise :class:`~proxy.tools.contract.provider.ArgumentsInvalid`."""
+        # A name that is not in the schema would bypass the mask of private arguments and the policy
+        # bounds, because both use the schema's names.
         if not arguments.keys() <= self._known:
             raise ArgumentsInvalid([_unknown_fields("", self._fields)])
         try:
@@ -107,7 +107,7 @@ class ModelValidator:
         else:
             if self._dates is not None:
                 self._check_dates(self._dates, arguments)
-            # Only now, since a type that does not fit is better said by its own name.
+            # Checked last, since pydantic's message for a wrong type is clearer.
             if declares(self._schema, arguments):
                 return value
             raise ArgumentsInvalid(["the arguments: an unknown field inside of one of them"])
@@ -115,10 +115,10 @@ class ModelValidator:
         raise ArgumentsInvalid(_short_list(problems))
 
     def _check_dates(self, dates: Mapping[str, Any], arguments: dict[str, Any]) -> None:
-        """Refuse numbers in the place of dates.
+        """Raise ``ArgumentsInvalid`` for a number in the place of a date.
 
-        To pydantic a text of digits is seconds since 1970, so that ``"2030"`` would be half an hour of
-        that year.  The schema says a date in ISO 8601.
+        Pydantic reads a text of digits as seconds since 1970, so ``"2030"`` would be a time half an hour into
+        1970.  The schema requires a date in ISO 8601.
         """
         fields = [_field(place, self._names) for place in _numbers_at(dates, arguments, dates, ())]
         if fields:
@@ -126,7 +126,7 @@ class ModelValidator:
             raise ArgumentsInvalid(_short_list([f"{field or 'the arguments'}: {words}" for field in fields]))
 
     def _problem(self, kind: str, loc: Sequence[int | str], message: str, arguments: Any) -> str:
-        """One field and its fault."""
+        """Describe one field and its fault."""
         where = _field(loc, self._names)
         if kind == "extra_forbidden":
             parent = _field(loc[:-1], self._names) or "the arguments"
@@ -146,19 +146,19 @@ class ModelValidator:
 
 
 class SchemaValidator:
-    """Validates a decoded object against a schema that its author brought; returns the object."""
+    """Validator of a decoded object against a schema that the tool's author wrote; it returns the object."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._schema = schema
         self._names = property_names(schema)
-        # Most processes load no tool that brings a schema; see metaschema.py.
+        # Imported here because most processes load no tool with its own schema; see metaschema.py.
         import jsonschema_rs
 
         self._unresolved = jsonschema_rs.ReferencingError
         self._validator = jsonschema_rs.validator_for(dict(schema), retriever=_refuse_to_fetch)
 
     def __call__(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments as they are; raises :class:`~proxy.tools.contract.provider.ArgumentsInvalid`."""
+        """Return the arguments unchanged; raise :class:`~proxy.tools.contract.provider.ArgumentsInvalid`."""
         problems = []
         try:
             for error in self._validator.iter_errors(arguments):
@@ -173,7 +173,7 @@ class SchemaValidator:
         return arguments
 
     def _problem(self, instance_path: Sequence[int | str], schema_path: Sequence[int | str]) -> str:
-        """One field and the keyword of the schema that it breaks."""
+        """Describe one field and the schema keyword that it breaks."""
         where = _field(instance_path, self._names) or "the arguments"
         keyword = str(schema_path[-1]) if schema_path else ""
         rule: Any = self._schema
@@ -193,13 +193,13 @@ class SchemaValidator:
 def validate_canonically(
     validate: Callable[[dict[str, Any]], Any], arguments: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """The validated value, and the arguments in the form that validation gave them.
+    """Return the validated value, and the arguments in canonical form: as validation normalized them.
 
-    Two calls whose canonical arguments are equal are the same call: where a validator upper-cases,
-    ``ber`` and ``BER`` are.  What was not given stays out, since a model can tell that from a default.
-    A model may also hide what it holds, or give two values one look.  So its arguments count as
-    canonical only if they validate to an equal value again; else they are taken as the model wrote them.
-    Raises what ``validate`` raises.
+    Two calls with equal canonical arguments are the same call; for example ``ber`` and ``BER``, if a
+    validator upper-cases.  Absent arguments stay absent, since pydantic can tell them from a default.  A
+    pydantic model may hide some of its data, or serialize two values in the same way.  So the serialized
+    arguments count as canonical only if they validate to an equal value again.  Otherwise the arguments stay
+    as the language model wrote them.  Raises what ``validate`` raises.
     """
     value = validate(arguments)
     if not isinstance(value, BaseModel):
@@ -209,8 +209,8 @@ def validate_canonically(
         canonical = value.model_dump(
             mode="json", by_alias=True, exclude_unset=True, round_trip=True, warnings="none"
         )
-        # What came of plain values, and is written as it came, would validate to the same again.  What
-        # a model keeps in private, a serializer may have used up.
+        # Plain values that serialize as the model wrote them would validate to the same again, so the second
+        # validation is skipped.  Not so with private attributes: a serializer may have consumed them.
         plain = all(type(one) in _PLAIN for one in held) and value.__pydantic_private__ is None
         plain = plain and tuple(value.__dict__.values()) == held
         if plain and _written_alike(canonical, arguments):
@@ -218,19 +218,19 @@ def validate_canonically(
         again = validate(canonical)
         if again == value:
             return again, canonical
-    # Serializers are code of the tool's author, and may raise anything, SystemExit too.
+    # Serializers are code of the tool's author and may raise anything, even SystemExit.
     except BaseException:  # noqa: BLE001
         pass
-    # Looking at a value may have used it up, as it does with an iterator.
+    # Reading a value may have consumed it, for example an iterator, so validate again.
     return validate(arguments), arguments
 
 
 def _written_alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two objects have one canonical text."""
+    """Return whether two objects have the same canonical text."""
     if one.keys() == other.keys():
         for name, value in one.items():
             kind = type(value)
-            # Of these an equal one has the same text; zero as a float has two.
+            # Equal strings and integers have the same text; equal floats may not, as 0.0 and -0.0.
             if (kind is not str and kind is not int) or type(other[name]) is not kind or other[name] != value:
                 break
         else:
@@ -239,9 +239,9 @@ def _written_alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def _date_rules(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema that says one thing only: where the given one has a date, there is no text of digits.
+    """Return a schema with one rule only: no text of digits where the given schema has a date.
 
-    What else an author's own validators take stays theirs.
+    All else is left to the author's own validators.
     """
     rules: dict[str, Any] = {name: schema[name] for name in ("$ref",) if name in schema}
     for name in ("properties", "$defs", "definitions"):
@@ -256,7 +256,7 @@ def _date_rules(schema: Mapping[str, Any]) -> dict[str, Any]:
     branches = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
     if len(branches) == 1:
         rules["allOf"] = [*rules.get("allOf", ()), _date_rules(branches[0])]
-    # Of several, one that takes any text takes digits, too.
+    # With several branches the rule applies only if no branch accepts other text.
     elif branches and all(_is_date(one) or one.get("type") in _TEXTLESS for one in branches):
         rules.update(_NO_NUMBER)
     return {**rules, **_NO_NUMBER} if _is_date(schema) else rules
@@ -265,9 +265,9 @@ def _date_rules(schema: Mapping[str, Any]) -> dict[str, Any]:
 def _numbers_at(
     rules: Mapping[str, Any], value: Any, root: Mapping[str, Any], place: tuple[int | str, ...]
 ) -> Iterator[tuple[int | str, ...]]:
-    """Where a value has a text of digits that the rules of :func:`_date_rules` forbid.
+    """Yield the paths at which a value has a text of digits that the rules of :func:`_date_rules` forbid.
 
-    ``root`` is what their references start at, ``place`` is where the value is.
+    ``root`` is the schema that references start from; ``place`` is the path of ``value``.
     """
     if "not" in rules and isinstance(value, str) and _NUMBER.fullmatch(value):
         yield place
@@ -290,14 +290,14 @@ def _is_date(schema: Mapping[str, Any]) -> bool:
 
 
 def _refuse_to_fetch(uri: str) -> NoReturn:
-    """No schema is ever loaded from elsewhere."""
+    """Raise ``ValueError``, because no schema is ever loaded from elsewhere."""
     raise ValueError("a schema may refer to nothing outside itself")
 
 
 def _place(path: Sequence[int | str], value: Any) -> Iterator[int | str]:
-    """The place in ``value`` that a path of the library's leads to.
+    """Yield the steps of a path of ``jsonschema-rs`` as keys and indices of ``value``.
 
-    There keys of digits are numbers, as if they stood in a list, and those are shown.
+    The library gives a key of digits as a number, which would be shown as a list index.
     """
     for part in path:
         step = part
@@ -313,10 +313,10 @@ def _place(path: Sequence[int | str], value: Any) -> Iterator[int | str]:
 
 
 def _field(loc: Sequence[int | str], names: frozenset[str]) -> str:
-    """A location as ``slices[0].date``.
+    """Return a location in the form ``slices[0].date``.
 
-    Parts that the schema does not declare are left out: keys of open objects come from the model,
-    and the names of union branches mean nothing to it.
+    Parts that the schema does not declare are left out: the model chose the keys of open objects, and the
+    names of union branches mean nothing to it.
     """
     text = ""
     for part in loc:
@@ -328,15 +328,15 @@ def _field(loc: Sequence[int | str], names: frozenset[str]) -> str:
 
 
 def _unknown_fields(parent: str, fields: Sequence[str]) -> str:
-    """What to say about a field that does not exist, without its name."""
+    """Return the message about a field that does not exist, without its name."""
     known = f"; it takes {', '.join(fields)}" if fields else "; it takes none"
     return f"{parent or 'the arguments'}: an unknown field{known[:400]}"
 
 
 def _quotes(message: str, arguments: Any) -> bool:
-    """Whether ``message`` holds any text or number of the arguments, in whatever case or spacing.
+    """Return whether ``message`` contains any text or number of the arguments.
 
-    A validator words its complaint about what an earlier one may have stripped or upper-cased.
+    Case and outer spaces are ignored, since an earlier validator may have changed them in the value.
     """
     message = message.casefold()
     given = (scalar.strip().casefold() for scalar in _scalars(arguments))
@@ -344,7 +344,7 @@ def _quotes(message: str, arguments: Any) -> bool:
 
 
 def _scalars(value: Any) -> Iterator[str]:
-    """Every key, text and number of a value as text; depth was bounded by the parser."""
+    """Yield every key, text and number of a value as text; the parser has bounded the depth."""
     if isinstance(value, dict):
         for key, child in value.items():
             yield key
@@ -360,7 +360,7 @@ def _scalars(value: Any) -> Iterator[str]:
 
 
 def _short_list(problems: Sequence[str]) -> list[str]:
-    """The first few problems, each once, and how many more there are."""
+    """Return the first few problems, without duplicates, and how many more there are."""
     distinct = list(dict.fromkeys(problems))
     more = len(distinct) - _MAX_PROBLEMS
     return distinct[:_MAX_PROBLEMS] + ([f"and {more} more"] if more > 0 else [])

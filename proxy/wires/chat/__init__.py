@@ -23,7 +23,7 @@ __all__ = ["ChatWire"]
 
 
 class ChatWire:
-    """The Chat wire."""
+    """The wire of OpenAI Chat Completions."""
 
     dialect = CHAT
     codec = ChatCodec()
@@ -80,10 +80,10 @@ class ChatWire:
 
 
 def _named(name: str) -> dict[str, Any]:
-    """The choice of one function."""
+    """Return the choice of one function."""
     return {"type": "function", "function": {"name": name}}
 
 
 def _allowed(mode: str, tools: list[Any]) -> dict[str, Any]:
-    """The choice of some functions."""
+    """Return the choice of some functions."""
     return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}

@@ -1,9 +1,9 @@
-"""Chat Completions: the request as it goes upstream, turn after turn.
+"""Chat Completions: edits the request body for the upstream, turn after turn.
 
-The client's values keep their bytes: the body is cut into the raw values of its members, and only
-the members that have to change are written anew.  Where there are but members to add, as tools in
-most first turns, it is not even cut.  Tools and messages only ever grow at their end, so that what
-one turn sent is a byte-equal prefix of what the next one sends, and a provider's prompt cache holds.
+The client's values keep their bytes: the body is cut into the raw values of its members, and only members
+that must change are written anew.  If members are only added, as tools in most first turns, the body is not
+even cut.  Tools and messages grow only at their end.  So each request of a run begins with the same bytes as
+the one before, and the provider's prompt cache works.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -42,7 +42,7 @@ class ChatBody(MessageListBody):
         self._offered: frozenset[str] = frozenset()
 
     def _definition(self, definition: ToolDefinition) -> bytes:
-        """One element of ``tools``, or of the older ``functions``."""
+        """Return one element of ``tools``, or of the older ``functions``."""
         form = "chat functions" if self._legacy else "chat tools"
         written = definition.written.get(form)
         if written is None:
@@ -54,7 +54,7 @@ class ChatBody(MessageListBody):
 
     def _masked_turn(self, raw: bytes, mask: Mask) -> bytes:
         if b'"tool_calls"' not in raw and b'"function_call"' not in raw:
-            return raw  # orjson wrote it, which escapes no letter of a name.
+            return raw  # orjson wrote the message, and it escapes no letter of a name.
         return masked_turn(raw, mask)
 
     def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
@@ -87,14 +87,14 @@ class ChatBody(MessageListBody):
         )
 
     def result_message(self, call: ToolCall, content: str, images: Sequence[ResultImage] = ()) -> bytes:
-        """One result.  Tool messages of this dialect hold text alone, so words describe the images."""
+        """Encode one result.  Tool messages of this dialect hold only text, so words describe the images."""
         content, _ = choose_images(content, images, lambda image: False)
         if call.legacy:
             return orjson.dumps({"role": "function", "name": call.name, "content": content})
         return orjson.dumps({"role": "tool", "tool_call_id": call.call_id, "content": content})
 
     def leave_out_images(self) -> None:
-        """Nothing to do: there are none."""
+        """Do nothing: results of this dialect have no images."""
 
     @property
     def images_refused(self) -> bool:
@@ -116,8 +116,8 @@ class ChatBody(MessageListBody):
         return False
 
     def recover(self, message: str, code: str | None) -> bool:
-        """Leave hidden turns out again where they make the conversation too long, or of the model's
-        messages what the upstream does not take back."""
+        """Remove hidden turns that make the conversation too long, or fields that the upstream refuses in
+        the model's messages."""
         if says_too_long(message, code):
             return drop_unneeded(self._restored)
         if not self._may_learn():
@@ -137,7 +137,7 @@ class ChatBody(MessageListBody):
         return join_object(parts)
 
     def _narrowed(self) -> dict[str, bytes]:
-        """The members of the body, less the tools that are withheld."""
+        """Return the members of the body without the tools that are withheld."""
         return without_tools(
             self._members,
             self._withheld,
@@ -171,7 +171,7 @@ def _written(definition: ToolDefinition, legacy: bool) -> bytes:
 
 
 def _tool_name(tool: Any) -> str | None:
-    """The name of a tool where it is declared, in either way, or chosen."""
+    """Return the name of a tool, from a declaration in either form or from a choice."""
     return declared_name(tool) or declared_name(tool, legacy=True)
 
 
@@ -180,7 +180,7 @@ def _is_assistant(message: Mapping[str, Any]) -> bool:
 
 
 def _answering(message: bytes, call_id: str) -> bytes:
-    """A client's result under the id the upstream knows; bytes as they came where it is the same."""
+    """Return a client's result under the upstream's call id; unchanged if the id is the same."""
     parts = members(message)
     wanted = orjson.dumps(call_id)
     if orjson.loads(parts["tool_call_id"]) == call_id:
@@ -189,7 +189,7 @@ def _answering(message: bytes, call_id: str) -> bytes:
 
 
 def masked_turn(raw: bytes, mask: Mask) -> bytes:
-    """A message with the private arguments of its calls masked; the same bytes where none are."""
+    """Return a message with the private arguments of its calls masked; the same bytes if it has none."""
     message = orjson.loads(raw)
     called = [call["function"] for call in message.get("tool_calls") or () if "function" in call]
     if isinstance(message.get("function_call"), dict):

@@ -1,4 +1,4 @@
-"""Chat Completions: what stands in one chunk of a stream."""
+"""Chat Completions: reads single chunks of a stream."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,14 +11,14 @@ _STANDARD = frozenset(
 
 
 def unknown_members(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """The members of a chunk that nothing here has to do with; there are seldom any."""
+    """Return the members of a chunk that the proxy does not know; usually there are none."""
     if _STANDARD.issuperset(payload):
         return {}
     return {key: value for key, value in payload.items() if key not in _STANDARD}
 
 
 def labels_of(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """The chunk's own service tier and fingerprint; clients keep the last they see."""
+    """Return the chunk's service tier and fingerprint; clients keep the last ones they see."""
     return {key: payload[key] for key in ("service_tier", "system_fingerprint") if key in payload}
 
 
@@ -35,7 +35,7 @@ def says_role(payload: Mapping[str, Any]) -> bool:
 
 
 def shown_indices(payload: Mapping[str, Any]) -> dict[str, int]:
-    """The index of every call that a chunk shows, by call id."""
+    """Return the index of every call in a chunk, by call id."""
     found = {}
     for choice in choices_of(payload):
         delta = choice.get("delta")

@@ -1,7 +1,7 @@
-"""Chat Completions: a stream that is made anew from the upstream's chunks.
+"""Chat Completions: composes a stream anew from the upstream's chunks.
 
-One id, one role, dense call indices, no server call, one finish reason, the usage of all turns and one end
-mark: what openai-python, openai-node and the Vercel AI SDK need.
+The stream has one id, one role, dense call indices, no server calls, one finish reason, the usage of all
+turns and one end mark.  openai-python, openai-node and the Vercel AI SDK need that.
 """
 
 from collections.abc import Mapping
@@ -22,16 +22,16 @@ from proxy.wires.turn.usage import add_usage
 __all__ = ["ChatComposer"]
 
 _PARAGRAPH: Final = "\n\n"
-"""What joins the texts of two turns."""
+"""The separator between the texts of two turns."""
 
 
 class ChatComposer:
-    """Makes the chunks of one client's stream, over all turns of its run.
+    """A composer of the chunks of one client's stream, over all turns of its run.
 
-    While the upstream's own chunks go out it is told of them by the methods ``note_…``, so that it can go on
-    from there.  ``used_ids`` are call ids that the request's history holds.  ``forces_call`` says that the
-    request forces the call of certain tools.  ``repairs`` says that the stream is composed for a defect of
-    the upstream's.  ``client_ids`` are the ids of the client's calls by those that the upstream gave them.
+    While the upstream's own chunks are forwarded, the methods ``note_…`` tell it about them, so that it can
+    continue from there.  ``used_ids`` are call ids in the request's history.  ``forces_call``: the request
+    forces the call of certain tools.  ``repairs``: the stream is composed because of a defect of the
+    upstream.  ``client_ids`` are the ids of the client's calls, by the upstream's ids.
     """
 
     def __init__(
@@ -66,18 +66,18 @@ class ChatComposer:
 
     @property
     def visible(self) -> str:
-        """The text that the client was given: it will send it back."""
+        """The text that the client got and will send back."""
         return "".join(self._shown)
 
     @property
     def has_reason(self) -> bool:
-        """Whether the last turn has said why it ended."""
+        """Whether the last turn has given its finish reason."""
         return self._finish_chunk is not None
 
-    # What goes out without it.
+    # Chunks that are forwarded.
 
     def note_head(self, payload: Mapping[str, Any]) -> None:
-        """Take id, creation time and model from the first chunk that has them, and note whether it says the
+        """Take id, creation time and model from the first chunk that has them, and note whether it has the
         role."""
         self._take_head(payload)
         self.role_sent = self.role_sent or says_role(payload)
@@ -88,7 +88,7 @@ class ChatComposer:
         return self.role_sent and bool(self._head["id"])
 
     def note_call(self, event: ToolCallStarted, payload: Mapping[str, Any]) -> None:
-        """A client's call went out as it came: later ones go on from its index."""
+        """Note that a client's call was forwarded, so that later calls continue from its index."""
         self.client_ids[event.call_id] = event.call_id
         self._forwarded.add(event.seq)
         shown = shown_indices(payload)
@@ -99,7 +99,7 @@ class ChatComposer:
             self._custom.add(event.seq)
 
     def note_text(self, text: str) -> None:
-        """Text went out."""
+        """Note that text was forwarded."""
         self._last_text = text
         self._shown.append(text)
 
@@ -112,18 +112,18 @@ class ChatComposer:
                     self._usage_chunk = frame.payload
 
     def add_usage(self, told: Mapping[str, Any]) -> None:
-        """Tell this with the usage of all turns, if the client asked for usage."""
+        """Add ``told`` to the usage of all turns, if the client asked for usage."""
         if self._wants_usage:
             self._usage = add_usage(self._usage, told)
 
     def pass_over(self, frame: Frame) -> None:
-        """A frame goes out in no way; its head and its usage count."""
+        """Count the head and the usage of a frame that is not sent."""
         if frame.payload is not None:
             self._take_head(frame.payload)
             self.note_usage(frame)
 
     def turn_ended(self, *, hidden: bool) -> None:
-        """A turn is over; after a ``hidden`` one another follows in the same stream."""
+        """End a turn; another one follows a ``hidden`` turn in the same stream."""
         if self._turn_usage and self._wants_usage:
             self._usage = add_usage(self._usage, self._turn_usage)
             self._turn_usage = {}
@@ -131,15 +131,15 @@ class ChatComposer:
             self._join = bool(self._last_text)
             self._finish_chunk = self._usage_chunk = None
 
-    # What is composed.
+    # Chunks that are composed.
 
     def compose(self, frame: Frame) -> bytes:
-        """A frame as part of the composed stream: less what is hidden, under our ids."""
+        """Write a frame as part of the composed stream: without hidden parts, under our ids."""
         payload = frame.payload
         calls = self._client_fragments(frame)
         if payload is None:
             if calls:
-                # A call whose name or arguments were certain only when the turn had ended.
+                # The name or the arguments of a call became certain only when the turn had ended.
                 return self.chunk(self._with_calls({}, calls))
             return frame.raw if not frame.is_end_mark and frame.raw[:1] == b":" else b""
         self._take_head(payload)
@@ -161,7 +161,7 @@ class ChatComposer:
         else:
             return b""
         if self._finish_chunk is payload:
-            # Said now, so not once more with the finish reason: clients add logprobs up.
+            # These logprobs go out now.  They must not go out again with the finish reason: clients add them.
             self._finish_chunk = {**payload, "choices": [{**choice, "logprobs": None}]}
         extra = {k: v for k, v in choice.items() if k not in ("delta", "message", "finish_reason", "index")}
         extra.pop("native_finish_reason", None)
@@ -175,7 +175,7 @@ class ChatComposer:
         rest: Mapping[str, Any] | None = None,
         choice: Mapping[str, Any] | None = None,
     ) -> bytes:
-        """One chunk of the composed stream; the first one says the role."""
+        """Write one chunk of the composed stream; the first one has the role."""
         if not self.role_sent:
             self.role_sent = True
             delta = {"role": "assistant", **delta}
@@ -184,14 +184,14 @@ class ChatComposer:
         return _event({**self._complete_head(), "choices": choices, **usage, **(rest or {})})
 
     def text(self, text: str) -> bytes:
-        """A paragraph of the proxy's own."""
+        """Write a paragraph of the proxy's own."""
         self._join = bool(self._last_text)
         out = self.chunk({"content": self._joined(text)})
         self._join = True
         return out
 
     def finish(self, reason: str | None) -> bytes:
-        """The chunk with the finish reason, ``None`` for the upstream's own, and the one with all usage."""
+        """Write the chunk with the finish reason, ``None`` for the upstream's own, and the usage chunk."""
         chunk = self._finish_chunk or {}
         choice = next(iter(choices_of(chunk)), {})
         said = choice.get("finish_reason")
@@ -207,7 +207,7 @@ class ChatComposer:
         return self.chunk({}, final, rest=rest, choice=extra) + self._usage_event()
 
     def _usage_event(self) -> bytes:
-        """All turns' usage, the last chunk of the stream, only for a client that asked."""
+        """Write all turns' usage as the last chunk of the stream, only for a client that asked for it."""
         if not self._wants_usage or not self._usage:
             return b""
         chunk = self._usage_chunk or {}
@@ -217,7 +217,7 @@ class ChatComposer:
             | {"usage": self._usage}
         )
 
-    # Of which parts.
+    # The parts of a chunk.
 
     def _take_head(self, payload: Mapping[str, Any]) -> None:
         if not self._head["id"] and isinstance(payload.get("id"), str):
@@ -242,7 +242,7 @@ class ChatComposer:
         return delta
 
     def _visible_delta(self, choice: Mapping[str, Any]) -> dict[str, Any]:
-        """The delta less role and calls, its text joined to the turns before."""
+        """Return the delta without role and calls, its text joined to the turns before."""
         delta = choice.get("delta")
         if not delta or type(delta) is not dict:
             delta = choice.get("message")
@@ -253,7 +253,7 @@ class ChatComposer:
         }
         self._join_content(visible)
         if annotations := visible.get("annotations"):
-            # Where no text of this turn has come yet, it will be a paragraph of its own.
+            # If this turn has no text yet, its text will be a paragraph of its own.
             before = len(self.visible) + len(_PARAGRAPH) if self._join else self._before
             visible["annotations"] = moved(annotations, before, self._annotated)
             self._annotated += len(annotations) if isinstance(annotations, list) else 0
@@ -272,7 +272,7 @@ class ChatComposer:
                 visible["content"] = [{"type": "text", "text": joined.removesuffix(text)}, *content]
 
     def _joined(self, text: str) -> str:
-        """Two turns' texts are two paragraphs, unless one of them already says so."""
+        """Make two turns' texts two paragraphs, unless whitespace separates them already."""
         if self._join:
             self._join, said = False, len(text)
             if not self._last_text[-1:].isspace() and not text[:1].isspace():
@@ -282,7 +282,7 @@ class ChatComposer:
         return text
 
     def _client_fragments(self, frame: Frame) -> list[dict[str, Any]]:
-        """The client's own calls of a frame, canonical: id, type and name once, indices dense."""
+        """Return the client's calls in a frame in canonical form: id, type and name once, dense indices."""
         fragments: dict[int, dict[str, Any]] = {}
         for event in frame.events:
             if type(event) is ToolCallStarted:
@@ -290,7 +290,7 @@ class ChatComposer:
                     fragments[event.seq] = self._open_call(event)
             elif type(event) is ToolCallDelta and event.seq in self._calls:
                 if frame.payload is None and event.seq in self._forwarded:
-                    continue  # Its bytes went out when they came.
+                    continue  # Its bytes were forwarded when they came.
                 known = fragments.get(event.seq)
                 if known is None:
                     fragments[event.seq] = self._continue_call(event)

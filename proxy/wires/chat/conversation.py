@@ -1,4 +1,4 @@
-"""Chat, as one side of a request that crosses from a dialect to another."""
+"""Chat as one side of a request that is translated between dialects."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,7 @@ __all__ = ["ChatCodec", "ChatForm", "read_conversation", "write_conversation"]
 class ChatCodec:
     """Chat's :class:`~proxy.wires.crossing.codec.ConversationCodec`.
 
-    ``form`` is how the upstream takes its requests.
+    ``form`` is the form in which the upstream accepts requests.
     """
 
     form: ChatForm = field(default_factory=ChatForm)
@@ -32,5 +32,5 @@ class ChatCodec:
         return write_conversation(conversation, self.form, strict=strict)
 
     def without_reasoning(self, conversation: Conversation) -> Conversation:
-        """Each turn of the model gets some: that is all that providers look for."""
+        """Give each turn of the model some reasoning; providers check only that there is some."""
         return replace(conversation, messages=with_blank_reasoning(conversation.messages))

@@ -1,9 +1,8 @@
-"""Chat Completions: what is wrong with the calls of a stream, for the clients that read it.
+"""Chat Completions: finds defects in the calls of a stream that break its clients.
 
-openai-python puts calls together by their place in a list and joins ids and names that come again;
-openai-node throws for a call without ``type`` and for a stream without a finish reason.  Observed with
-openai-python 3.54 and openai-node 6.49, and their sources: ``lib/streaming/_deltas.py`` and
-``lib/ChatCompletionStream.ts``.
+openai-python puts calls together by their place in a list and joins repeated ids and names.  openai-node
+throws for a call without ``type`` and for a stream without a finish reason.  Observed with openai-python 3.54
+and openai-node 6.49, and in their sources: ``lib/streaming/_deltas.py`` and ``lib/ChatCompletionStream.ts``.
 """
 
 from collections.abc import Mapping
@@ -14,15 +13,15 @@ from proxy.events import Frame
 __all__ = ["SIGN", "CallDefects"]
 
 SIGN: Final = b'"tool_calls"'
-"""In every event that may hold a call, and before the first of them nothing can be wrong."""
+"""Text in every event that may hold a call.  Before the first such event there can be no defect."""
 
 _KINDS = ("function", "custom")
 
 
 class CallDefects:
-    """Looks through the chunks of one stream until it finds a defect.
+    """A check of the chunks of one stream, up to its first defect.
 
-    With ``stop_is_right`` calls may end in the finish reason ``stop``: OpenAI itself says so where the
+    With ``stop_is_right`` calls may end with the finish reason ``stop``: OpenAI itself sends it if the
     request forces the call of one function.
     """
 
@@ -38,13 +37,13 @@ class CallDefects:
         return bool(self._ids)
 
     def shown_by(self, frame: Frame) -> bool:
-        """Whether a frame shows a defect: of a call, or of the end of a stream that has calls."""
+        """Return whether a frame shows a defect of a call, or of the end of a stream that has calls."""
         if frame.payload is None:
             return frame.is_end_mark and self.has_calls and not self._finished
         return self._in_chunk(frame.payload)
 
     def _in_chunk(self, payload: Mapping[str, Any]) -> bool:
-        """Whether a chunk shows a defect of the calls in its first choice."""
+        """Return whether a chunk shows a defect of the calls in its first choice."""
         choices = payload.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices else None
         if not isinstance(choice, dict):
@@ -58,7 +57,7 @@ class CallDefects:
         return reason == "stop" and bool(self._ids) and not self._stop_is_right
 
     def _is_sound(self, call: Any) -> bool:
-        """Whether one element of ``delta.tool_calls`` is as clients need it."""
+        """Return whether one element of ``delta.tool_calls`` is as clients need it."""
         index = call.get("index") if isinstance(call, dict) else None
         if type(index) is not int or not 0 <= index <= len(self._ids):
             return False

@@ -1,4 +1,4 @@
-"""Chat Completions: what an upstream of another dialect says, as a Chat server would have sent it.
+"""Chat Completions: encodes the turns of an upstream of another dialect as a Chat server would.
 
 Source for the chunk and the reply: OpenAI's API reference, "The chat completion chunk object" and "The chat
 completion object".
@@ -46,7 +46,7 @@ _TEXT_FIELDS: dict[type[TurnEvent], str] = {
 
 
 class ChatTurnEncoder:
-    """One turn.  ``wants_usage`` says that the client asked for usage in its stream."""
+    """An encoder of one turn.  ``wants_usage``: the client asked for usage in its stream."""
 
     def __init__(self, model: str, *, wants_usage: bool = False) -> None:
         self._wants_usage = wants_usage
@@ -77,7 +77,7 @@ class ChatTurnEncoder:
         frames = [encoded for event in events for encoded in self._encode(event, frame.undecided)]
         is_comment = frame.payload is None and frame.raw and not frame.is_end_mark
         if not frames and (frame.undecided or is_comment):
-            # A comment of the upstream's keeps the client's connection alive, too.
+            # A comment from the upstream also keeps the client's connection alive.
             frames.append(Frame(KEEP_ALIVE if is_comment else b"", undecided=frame.undecided))
         return frames
 
@@ -109,29 +109,29 @@ class ChatTurnEncoder:
                 self._head[key] = payload[key]
         if type(payload.get("created")) is int:
             self._head["created"] = payload["created"]
-        # Where the first chunk says no role, clients do without.
+        # If the first chunk has no role, clients do without one.
         self._opened = self._opened or bool(payload.get("choices"))
 
     def close(self) -> list[Frame]:
         """See :meth:`proxy.wires.client_port.TurnEncoder.close`."""
         frames = [Frame(END_MARK, is_end_mark=True)]
         if self._usage is not None and self._wants_usage:
-            # It was told to the run when it came; the writer looks for it in the chunk that says it.
+            # The run got it when it came; the writer looks for it in the chunk that has it.
             told = (UsageReported(self._usage),)
             used = {**self._head, "choices": [], "usage": dict(self._usage.native)}
             frames.insert(0, self._frame(used, told))
         if self._reason is not None:
-            # No sooner: of some calls the arguments are known when the turn is over.
+            # Not earlier: the arguments of some calls are known only when the turn is over.
             frames.insert(0, self._chunk({}, _finish_reason(self._reason, called=self._called), (), 0))
         if self._sources:
-            # All at once, as OpenAI sends them: openai-node keeps those of the last chunk alone, and
-            # openai-python's helper joins no lists whose elements have no index.
+            # All at once, as OpenAI sends them: openai-node keeps only those of the last chunk, and
+            # openai-python's helper does not join lists whose elements have no index.
             noted = [{"index": n, **annotated(one, self._said)} for n, one in enumerate(self._sources)]
             frames.insert(0, self._chunk({"annotations": noted}, None, (), 0))
         return frames
 
     def _encode(self, event: TurnEvent, undecided: int) -> list[Frame]:
-        """The chunks that say what one event says."""
+        """Encode one event as chunks."""
         frames: list[Frame] = []
         match event:
             case TurnStarted(model=model):
@@ -142,7 +142,7 @@ class ChatTurnEncoder:
             case ToolCallFinished(seq=seq, call=call):
                 if seq not in self._silent or not call.arguments:
                     return [Frame(b"", events=(event,), undecided=undecided)]
-                # Some servers tell the arguments at the end of a call alone.
+                # Some servers send the arguments only at the end of a call.
                 delta, _ = self._delta(ToolCallDelta(seq, call.arguments))
                 return [self._chunk(delta, None, (event,), undecided)]
             case UsageReported(usage=usage):
@@ -178,7 +178,7 @@ class ChatTurnEncoder:
         return frames
 
     def _delta(self, event: TurnEvent) -> tuple[dict[str, Any], TurnEvent]:
-        """The delta of one event, and the event in the words of this dialect."""
+        """Return the delta of one event, and the event in the form of this dialect."""
         match event:
             case ToolCallStarted(seq=seq, call_id=call_id, name=name, extra=extra):
                 self._called = True
@@ -200,7 +200,7 @@ class ChatTurnEncoder:
                 raise TypeError(f"no chunk says {type(event).__name__}")
 
     def _count(self, event: TurnEvent) -> None:
-        """Count text of the answer, in which citations have their places."""
+        """Count text of the answer, for the positions of citations."""
         if type(event) is TextDelta:
             self._said += len(event.text)
 
@@ -243,20 +243,20 @@ class ChatTurnEncoder:
 
 
 def _finish_reason(reason: str, *, called: bool) -> str:
-    """A neutral reason in the words of Chat; some upstreams say nothing of calls in it."""
+    """Return Chat's word for a neutral finish reason; some upstreams do not mention calls in it."""
     return "tool_calls" if called and reason == "stop" else reason
 
 
 def _kind(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """What Chat says of a call beside its name: whether its tool is a custom one.
+    """Return Chat's extra fields of a call: whether its tool is a custom one.
 
-    What else the upstream says of it belongs to its own dialect.
+    Other extra fields from the upstream belong to its own dialect.
     """
     return {"type": "custom"} if extra.get("type") == "custom" else {}
 
 
 def _in_chat_words(usage: Usage) -> Usage:
-    """The same tokens, with a usage object of this dialect beside them."""
+    """Return the same tokens, with a usage object of this dialect."""
     native: dict[str, Any] = {
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,
@@ -270,7 +270,7 @@ def _in_chat_words(usage: Usage) -> Usage:
 
 
 def turn_message(message: Message) -> bytes:
-    """An assistant message as a Chat client would send it back; reasoning is only its own model's to read."""
+    """Write an assistant message as a Chat client would send it back, without reasoning."""
     text = "".join(part.text for part in message.parts if isinstance(part, Text))
     refusal = "".join(part.text for part in message.parts if isinstance(part, Refusal))
     calls = [
@@ -287,7 +287,7 @@ def turn_message(message: Message) -> bytes:
 
 
 def _whole_message(events: Sequence[TurnEvent]) -> dict[str, Any]:
-    """The assistant message that the events of a whole turn tell of."""
+    """Return the assistant message that results from the events of a whole turn."""
     texts: dict[str, list[str]] = {}
     kinds: dict[int, Mapping[str, Any]] = {}
     calls = []

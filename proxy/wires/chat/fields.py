@@ -1,7 +1,6 @@
-"""What becomes of each field of a Chat request in another dialect, and how Chat says what others ask for.
+"""The rules by which Chat's request fields are read, and by which other dialects' fields are written in Chat.
 
-Source: OpenAI's API reference, "Create chat completion"; fields of other providers as their references
-name them.
+Source: OpenAI's API reference, "Create chat completion"; for fields of other providers their references.
 """
 
 from typing import Final
@@ -11,7 +10,7 @@ from proxy.wires.crossing.tables import FieldTable, inverse, omitted, refused, t
 __all__ = ["CHAT_FIELDS", "KEEPER"]
 
 KEEPER: Final = "openai"
-"""Whose ids the files of Chat and Responses have."""
+"""The provider to whom the file ids in Chat and Responses belong."""
 
 _CACHE = omitted("Only the provider that a cache mark was written for understands it.")
 _ECHO = unneeded("It comes from an earlier reply; the model does not see it.")

@@ -1,4 +1,4 @@
-"""What a Chat client asks for, as a conversation.
+"""Reads a Chat client's request as a conversation.
 
 Source: OpenAI's API reference, "Create chat completion".
 """
@@ -57,7 +57,7 @@ _ROLES: Final[Mapping[str, Role]] = {
 def read_conversation(payload: Mapping[str, Any]) -> Conversation:
     """Read a Chat request.
 
-    Raises :class:`RequestError`, which names the field, for one of the wrong type.
+    Raises :class:`RequestError`, which names the field, for a field of the wrong type.
     """
     asked = Fields(payload, CHAT_FIELDS)
     model = asked.text("model")
@@ -85,9 +85,9 @@ def read_conversation(payload: Mapping[str, Any]) -> Conversation:
 
 
 class _Messages:
-    """The messages of a request, read in order.
+    """A reader of a request's messages, in order.
 
-    A call of the old ``function_call`` has no id, nor has its result: both get one by the call's place.
+    A call of the old ``function_call`` has no id, nor has its result: both get one from the call's position.
     """
 
     def __init__(self, asked: Fields) -> None:
@@ -114,8 +114,8 @@ class _Messages:
         return self._found
 
     def _said(self, message: Fields, place: int) -> Iterator[Part]:
-        """What the model said: its reasoning, its text, its calls."""
-        # Some servers say it under both names.
+        """Read the model's reasoning, text and calls."""
+        # Some servers send the same reasoning under both names.
         thoughts = {message.text(name): name for name in ("reasoning", "reasoning_content")}
         for thought, name in thoughts.items():
             if thought:
@@ -139,21 +139,21 @@ class _Messages:
         return ToolResultPart(call_id, parts, name=name, native=message.rest(), at=message.path)
 
     def _end_results(self) -> None:
-        """Results that follow each other are one message."""
+        """Join results that follow each other in one message."""
         if self._results:
             self._found.append(Message("tool", tuple(self._results), at=self._results[0].at))
             self._results.clear()
 
 
 def _contents(message: Fields) -> Iterator[Content]:
-    """The content of a message."""
+    """Read the content of a message."""
     for said in message.contents("content"):
         if (found := said if isinstance(said, Text) else _content(said)) is not None:
             yield found
 
 
 def _content(part: Fields) -> Content | None:
-    """One part of a content; ``None`` for an empty text."""
+    """Read one part of a content; ``None`` for an empty text."""
     kind = part.text("type") or ""
     match kind:
         case "text":
@@ -172,7 +172,7 @@ def _content(part: Fields) -> Content | None:
 
 
 def _image(part: Fields) -> Image:
-    """An image; some clients write its address where others have an object."""
+    """Read an image; some clients write its address where others have an object."""
     url, detail = part.take("image_url"), ""
     if isinstance(url, dict):
         part.leave("image_url")
@@ -219,7 +219,7 @@ def _tools(asked: Fields) -> Iterator[Tool]:
 
 def _function(tool: Fields, function: Fields) -> FunctionTool:
     function.skip("type", "function")
-    # What Chat does not call strict is not: an upstream of another dialect may think otherwise.
+    # In Chat, strict is false by default.  Other dialects have another default, so say it.
     return FunctionTool(
         function.text("name") or "",
         function.text("description") or "",
@@ -240,11 +240,11 @@ def _custom(tool: Fields, custom: Fields) -> CustomTool:
 
 
 def _choice(asked: Fields, field: str) -> ToolChoice | None:
-    """A choice of tools; one in a form that is not known, or that says more, stays with Chat."""
+    """Read a choice of tools; a choice in an unknown form, or with more fields, stays native to Chat."""
     choice = asked.take(field)
     if choice in ("auto", "none", "required"):
         return ToolChoice(choice)
-    if choice == "any":  # Mistral's word.
+    if choice == "any":  # Mistral's name for it.
         return ToolChoice("required")
     if isinstance(choice, dict):
         if name := _chosen(choice) or _only_name(choice):
@@ -261,7 +261,7 @@ def _choice(asked: Fields, field: str) -> ToolChoice | None:
 
 
 def _chosen(tool: Any) -> str:
-    """The name of a tool in a choice; empty where it is written in another way, or with more."""
+    """Return the name of a tool in a choice; empty if the choice has another form, or more fields."""
     if not isinstance(tool, dict) or not tool.keys() <= {"type", "function", "custom"}:
         return ""
     return _only_name(tool.get(tool.get("type") or "function"))
@@ -325,7 +325,7 @@ def _service(asked: Fields) -> Service:
         user=asked.text("user"),
         safety_identifier=asked.text("safety_identifier"),
         metadata=asked.mapping("metadata"),
-        # Chat keeps nothing unless it is asked to.
+        # Chat stores nothing by default.
         store=asked.flag("store") or False,
         tier=asked.text("service_tier"),
         cache_key=asked.text("prompt_cache_key"),

@@ -1,4 +1,4 @@
-"""Choices after the first, of which a turn takes nothing: no server tool may be called in them unseen."""
+"""Watches the choices after the first, which a turn ignores, so that none calls a server tool unseen."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
@@ -10,11 +10,11 @@ from proxy.wires.turn.assembler import Fragment, ToolCallAssembler
 __all__ = ["LaterChoices"]
 
 _MOST = 128
-"""Choices that any API gives."""
+"""The highest number of choices that any API gives."""
 
 
 class LaterChoices:
-    """Watches all choices but the first for calls of server tools (rule W5).
+    """A check of all choices but the first for calls of server tools (rule W5).
 
     With server tools the proxy asks for one choice, but some upstreams return more.  The client gets the
     upstream's own bytes of them, which may contain calls of its own tools.
@@ -30,10 +30,10 @@ class LaterChoices:
         self._is_hidden = is_hidden
         self._choices: dict[str, ToolCallAssembler] = {}
         self.undecided = 0
-        """How many calls have begun whose name is not certain yet."""
+        """The number of calls that have begun and whose name is not certain yet."""
 
     def call_ours(self, choice: str, fragments: Sequence[Fragment]) -> bool:
-        """Take pieces of calls of a choice; whether one of them is a server tool's."""
+        """Take pieces of a choice's calls; return whether one of them is a server tool's."""
         calls = self._choices.get(choice)
         if calls is None:
             if len(self._choices) >= _MOST:
@@ -46,7 +46,7 @@ class LaterChoices:
         return any(isinstance(event, ToolCallStarted) and self._is_hidden(event.name) for event in events)
 
     def end_with_ours(self) -> bool:
-        """Whether a call whose name is certain only now that the turn has ended is a server tool's."""
+        """Return whether a call whose name became certain only at the end of the turn is a server tool's."""
         events = [event for calls in self._choices.values() if calls.undecided for event in calls.finish()]
         self.undecided = 0
         return any(isinstance(event, ToolCallStarted) and self._is_hidden(event.name) for event in events)

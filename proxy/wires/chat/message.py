@@ -1,4 +1,4 @@
-"""The assistant message of one turn, as the upstream sent it.
+"""Builds the assistant message of one turn, as the upstream sent it.
 
 Every field of every delta is merged, known or not: providers refuse a follow-up that lacks their
 ``reasoning_content``, ``reasoning_details`` or thought signature.
@@ -20,7 +20,7 @@ __all__ = [
     "reply_message",
 ]
 
-# Fields that name something rather than carry text: repeated, they are not joined.
+# Fields with names rather than text: if they are repeated, they are not joined.
 _LABELS = frozenset({"type", "id", "index", "format", "role", "name", "object", "signature"})
 _CALLS = frozenset({"role", "tool_calls", "function_call"})
 _MAX_TURN_BYTES = 64 * 1024 * 1024
@@ -28,7 +28,7 @@ _PIECE = 64
 
 
 class MessageBuilder:
-    """Deltas in, one message out."""
+    """A builder of one message from deltas."""
 
     __slots__ = ("_fields", "_size", "_texts")
 
@@ -39,14 +39,14 @@ class MessageBuilder:
 
     @property
     def text(self) -> str:
-        """The text of the answer, parts joined."""
+        """The text of the answer, with its parts joined."""
         content = self._fields.get("content")
         if isinstance(content, list):
             return "".join(map(part_text, content))
         return "".join(self._texts.get("content", ()))
 
     def add(self, delta: Mapping[str, Any]) -> None:
-        """Merge one delta, less its role and its calls, which are assembled elsewhere.
+        """Merge one delta, without its role and its calls, which are assembled elsewhere.
 
         Raises :class:`WireError` for a turn larger than any model makes.
         """
@@ -67,7 +67,7 @@ class MessageBuilder:
             raise WireError(f"the message of one turn is larger than {_MAX_TURN_BYTES} bytes")
 
     def _add_content(self, value: Any) -> None:
-        """Content as a list of parts; text that came before or comes after becomes a part."""
+        """Merge content as a list of parts; text before or after becomes a part."""
         if isinstance(value, str):
             value = [{"type": "text", "text": value}] if value else []
         if not isinstance(value, list):
@@ -83,14 +83,14 @@ class MessageBuilder:
                 parts.append(part)
 
     def build(self, calls: Sequence[ToolCall], extras: Sequence[Mapping[str, Any]]) -> bytes:
-        """The message as JSON.  ``extras`` are the unknown fields of each call."""
+        """Return the message as JSON.  ``extras`` are the unknown fields of each call."""
         texts = {key: "".join(pieces) for key, pieces in self._texts.items()}
         message: dict[str, Any] = {"role": "assistant", "content": None, **texts, **self._fields}
         return orjson.dumps(message | _call_fields(calls, extras))
 
 
 def _call_fields(calls: Sequence[ToolCall], extras: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The calls as the message's ``tool_calls``, or as its ``function_call`` where they came so."""
+    """Return the calls as ``tool_calls``, or as ``function_call`` if they came in that form."""
     if not calls:
         return {}
     if calls[0].legacy:
@@ -99,7 +99,7 @@ def _call_fields(calls: Sequence[ToolCall], extras: Sequence[Mapping[str, Any]])
 
 
 def call_object(call: ToolCall, extra: Mapping[str, Any]) -> dict[str, Any]:
-    """One entry of ``tool_calls``, its unknown fields kept."""
+    """Return one entry of ``tool_calls``, with its unknown fields."""
     rest = dict(extra)
     inner = rest.pop("function", None)
     if rest.pop("type", "function") == "custom":
@@ -120,7 +120,7 @@ def call_object(call: ToolCall, extra: Mapping[str, Any]) -> dict[str, Any]:
 def native_call(
     call_id: str | None, name: str, arguments: str, extra: Mapping[str, Any], *, legacy: bool
 ) -> str:
-    """One call as it came, put together from its fragments: a ``tool_calls`` entry or ``function_call``."""
+    """Join the fragments of one call as it came: a ``tool_calls`` entry or ``function_call``."""
     if legacy:
         return orjson.dumps({"name": name, "arguments": arguments}).decode()
     sent = call_object(ToolCall(call_id or "", name, arguments, 0), extra)
@@ -132,7 +132,7 @@ def native_call(
 def reply_message(
     message: Mapping[str, Any], calls: Sequence[ToolCall], extras: Sequence[Mapping[str, Any]]
 ) -> bytes:
-    """The message of a response that was not streamed, its calls repaired."""
+    """Return the message of a response that was not streamed, with its calls repaired."""
     repaired = {key: value for key, value in message.items() if key not in ("tool_calls", "function_call")}
     repaired.setdefault("role", "assistant")
     repaired.setdefault("content", None)
@@ -140,7 +140,7 @@ def reply_message(
 
 
 def part_text(part: Any) -> str:
-    """The text of one content part, empty for any other kind."""
+    """Return the text of one content part; empty for any other kind."""
     return part["text"] if _is_text(part) else ""
 
 
@@ -149,7 +149,7 @@ def _is_text(part: Any) -> bool:
 
 
 def _merge(known: Any, new: Any, key: str) -> Any:
-    """``new`` on top of ``known``: text is joined, lists grow, objects merge, the rest is replaced."""
+    """Merge ``new`` into ``known``: texts are joined, lists grow, objects merge, the rest is replaced."""
     if isinstance(known, str) and isinstance(new, str):
         return new if key in _LABELS else known + new
     if isinstance(known, dict) and isinstance(new, dict):
@@ -165,10 +165,10 @@ def _merge(known: Any, new: Any, key: str) -> Any:
 
 
 def _merge_item(items: list[Any], item: Any) -> None:
-    """Add a list element, or go on with the one of the same ``index`` and ``type``.
+    """Add a list element, or merge it into the element with the same ``index`` and ``type``.
 
-    OpenRouter streams every block under index 0: another ``id`` is another block, and an encrypted
-    one comes whole.
+    OpenRouter streams every block under index 0: another ``id`` means another block, and an encrypted block
+    comes complete.
     """
     if isinstance(item, dict) and isinstance(item.get("index"), int) and "data" not in item:
         for known in reversed(items):
@@ -184,7 +184,7 @@ def _merge_item(items: list[Any], item: Any) -> None:
 
 
 def _copy(value: Any) -> Any:
-    """A copy whose containers may be changed."""
+    """Return a copy whose containers may be changed."""
     if isinstance(value, dict):
         return {key: _copy(item) for key, item in value.items()}
     if isinstance(value, list):

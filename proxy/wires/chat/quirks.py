@@ -1,4 +1,4 @@
-"""Chat Completions: what a stream shows of its server's habits, for a person who wants to know them."""
+"""Chat Completions: lists the quirks of a server that its streams show, for people who examine it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ _REASONING = ("reasoning_content", "reasoning", "reasoning_details")
 
 
 def stream_quirks(payloads: Sequence[Mapping[str, Any]]) -> frozenset[str]:
-    """The names of the quirks in the chunks of one whole stream; none for a stream as OpenAI sends it."""
+    """Return the names of the quirks in the chunks of a whole stream; none if it is as OpenAI sends it."""
     return frozenset({*_of_heads(payloads), *_of_deltas(payloads), *_of_calls(payloads), *_of_end(payloads)})
 
 
@@ -43,7 +43,7 @@ def _of_deltas(payloads: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _of_calls(payloads: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What is wrong with calls; a fragment with a name, and an index that no earlier one had, opens one."""
+    """Find faults of calls.  A fragment opens a call if it has a name and an index that is new."""
     ids: list[Any] = []
     names: list[Any] = []
     for delta in _deltas(payloads):

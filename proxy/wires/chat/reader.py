@@ -1,7 +1,7 @@
-"""Chat Completions: what the upstream says, read.
+"""Chat Completions: reads the upstream's responses.
 
-Source for the chunk: OpenAI's API reference, "The chat completion chunk object". What providers make of it is
-seen in their recorded streams.
+Source for the chunk: OpenAI's API reference, "The chat completion chunk object".  The recorded streams of
+providers show how they differ.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -39,11 +39,11 @@ _KNOWN_CALL_FIELDS = frozenset({"index", "id", "type", "function", "custom"})
 _KNOWN_FUNCTION_FIELDS = frozenset({"name", "arguments"})
 _TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 _PADDING = ("obfuscation", "p")
-"""Members that say nothing, so that the length of an event says nothing of its text."""
+"""Members without meaning, which hide the length of the text from those who see the size of an event."""
 
 
 class ChatTurnReader(StreamReader[SSEEvent]):
-    """One response of a Chat upstream.  Odd JSON is looked at and let through, never a crash."""
+    """A reader of one response of a Chat upstream.  Odd JSON is let through and never raises."""
 
     def __init__(
         self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
@@ -93,7 +93,7 @@ class ChatTurnReader(StreamReader[SSEEvent]):
 
     def _read(self, event: SSEEvent, *, cut: bool = False) -> Frame:
         if self._ended:
-            # What comes after it is no part of the turn, and passes, but for what may be a call (rule W5).
+            # Bytes after the end mark belong to no turn.  Only what may be a call is dropped (rule W5).
             raw = b"" if may_hold_call(event.raw) and not event.is_comment else event.raw
             return Frame(raw, is_end_mark=True, undecided=self._undecided)
         if event.is_end_mark:
@@ -112,7 +112,7 @@ class ChatTurnReader(StreamReader[SSEEvent]):
         delta = choices[0].get("delta") if isinstance(choices, list) and len(choices) == 1 else None
         if not isinstance(delta, dict):
             return None
-        # A piece of a call may cause no event by itself and still count, each time that it comes.
+        # A piece of a call may cause no event by itself, but still counts each time that it comes.
         said = {
             name: value
             for name, value in delta.items()
@@ -123,7 +123,7 @@ class ChatTurnReader(StreamReader[SSEEvent]):
             return None
         usage = without_null_usage(frame.raw) if "usage" in payload else frame.raw
         if b'"usage"' in usage:
-            # Taken out of an event that is read, or left in one, otherwise than where it is not.
+            # Usage is removed from an event that is read, but not from one that passes unread.
             return None
         return tuple(said), [name for name in _PADDING if type(payload.get(name)) is str]
 
@@ -132,7 +132,7 @@ class ChatTurnReader(StreamReader[SSEEvent]):
         if error := payload.get("error"):
             events.append(TurnFailed(error if isinstance(error, dict) else {"message": str(error)}))
         if not self._started and payload.get("id") and isinstance(payload["id"], str):
-            # Azure opens with a chunk whose id is blank.
+            # Azure's first chunk has a blank id.
             self._started = True
             events.append(TurnStarted(payload["id"], str(payload.get("model") or "")))
         choices = payload.get("choices")
@@ -164,7 +164,7 @@ class ChatTurnReader(StreamReader[SSEEvent]):
         if not delta:
             return
         self._message.add(delta)
-        # A message has both at once: a model thinks before it speaks.
+        # A whole message has both at once: the model's reasoning comes before its text.
         for key in ("reasoning_content", "reasoning"):
             if (thought := delta.get(key)) and type(thought) is str:
                 events.append(ReasoningDelta(thought))
@@ -184,7 +184,7 @@ class ChatTurnReader(StreamReader[SSEEvent]):
 
 
 def _delta_of(choice: Mapping[str, Any], whole: bool) -> dict[str, Any] | None:
-    """What a choice says: on a stream its delta and in a reply its message, the other where that is blank."""
+    """Return a choice's delta on a stream or its message in a reply; the other one if that is blank."""
     delta = choice.get("message" if whole else "delta")
     if not delta or type(delta) is not dict:
         # Some gateways stream messages instead of deltas; some write both, and leave one of them blank.
@@ -195,7 +195,7 @@ def _delta_of(choice: Mapping[str, Any], whole: bool) -> dict[str, Any] | None:
 
 
 def _text(value: Any) -> str | None:
-    """A name or id; blank is absent, a number is its digits."""
+    """Return a name or id; a blank one is ``None``, a number becomes its digits."""
     if type(value) is str:
         return value if value.strip() else None
     return str(value) if type(value) is int else None
@@ -210,14 +210,14 @@ def _index(value: Any) -> int | None:
 
 
 def _arguments(value: Any) -> str:
-    """Arguments as text, also where they came as a JSON value."""
+    """Return arguments as text, even if they came as a JSON value."""
     if value is None:
         return ""
     return value if type(value) is str else orjson.dumps(value).decode()
 
 
 def _fragments(delta: Mapping[str, Any], whole: bool) -> list[Fragment]:
-    """The pieces of calls in a delta or, ``whole``, a message."""
+    """Return the pieces of calls in a delta or, if ``whole``, a message."""
     calls = delta.get("tool_calls")
     if type(calls) is dict:
         calls = [calls]
@@ -226,23 +226,23 @@ def _fragments(delta: Mapping[str, Any], whole: bool) -> list[Fragment]:
         for position, call in enumerate(calls):
             if type(call) is dict:
                 fragment = _fragment(call)
-                # In a whole message each element is a call of its own, whatever its index says.
+                # In a whole message each element is a separate call, whatever its index.
                 found.append(replace(fragment, index=position) if whole else fragment)
     if not calls and type(call := delta.get("function_call")) is dict:
-        # Some gateways say the same call in both forms.
+        # Some gateways send the same call in both forms.
         found.append(_legacy_fragment(call))
     return found
 
 
 def _fragment(call: Mapping[str, Any]) -> Fragment:
-    """One element of ``delta.tool_calls``, its blanks taken out."""
+    """Read one element of ``delta.tool_calls``; blank members count as missing."""
     function = call.get("function")
     extra: dict[str, Any] = {}
     if not _KNOWN_CALL_FIELDS.issuperset(call):
         extra = {key: value for key, value in call.items() if key not in _KNOWN_CALL_FIELDS}
     custom = call.get("custom")
     if type(custom) is dict and (type(function) is not dict or custom.get("name") or custom.get("input")):
-        # Some gateways write every member of a call, and leave blank what is none of its kind's.
+        # Some gateways write every member of a call, and leave those of the other kind blank.
         function = {"name": custom.get("name"), "arguments": custom.get("input")}
         extra["type"] = "custom"
     if type(function) is not dict:

@@ -1,6 +1,6 @@
-"""Chat Completions without streaming: the one object the client gets.
+"""Chat Completions without streaming: writes the client's one object.
 
-As on a stream, the upstream's bytes are handed on as they are unless a server tool was called.
+As on a stream, the upstream's bytes are forwarded unchanged unless a server tool was called.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _REASONING = ("reasoning_content", "reasoning")
 
 
 class ChatReplyWriter(ReplyWriter):
-    """One ``chat.completion`` over all turns of its run.  The options are those of :class:`ReplyWriter`."""
+    """A writer of one ``chat.completion`` over all turns.  The options are those of :class:`ReplyWriter`."""
 
     _AFTER_STATUS = ""  # The texts become paragraphs.
 
@@ -78,7 +78,7 @@ class ChatReplyWriter(ReplyWriter):
         final = reason or said or "stop"
         if final == "tool_calls" and "function_call" in message:
             final = "function_call"
-        choice.pop("delta", None)  # Some gateways write one, which may have our calls, beside the message.
+        choice.pop("delta", None)  # Some gateways write one beside the message; it may have our calls.
         choice |= {"index": 0, "message": message, "finish_reason": final}
         payload["choices"] = [choice]
         payload["object"] = "chat.completion"
@@ -92,7 +92,7 @@ class ChatReplyWriter(ReplyWriter):
         return orjson.dumps(payload)
 
     def _composed_message(self) -> dict[str, Any]:
-        """The last turn's message, with the texts of all turns and only the client's calls."""
+        """Return the last turn's message, with the texts of all turns and only the client's calls."""
         message = {
             key: value
             for key, value in _message(self._last.payload or {}).items()
@@ -123,7 +123,7 @@ def _calls(frame: Frame) -> list[ToolCall]:
 
 
 def _extras(frame: Frame) -> dict[str, Mapping[str, Any]]:
-    """The unknown fields of each call of a reply, by call id."""
+    """Return the unknown fields of each call of a reply, by call id."""
     return {event.call_id: event.extra for event in frame.events if isinstance(event, ToolCallStarted)}
 
 
@@ -135,7 +135,7 @@ def _message(payload: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _paragraphs(texts: list[str]) -> str:
-    """Texts of several turns, joined as on a stream."""
+    """Join the texts of several turns as on a stream."""
     joined = texts[0]
     for text in texts[1:]:
         joined += text if joined[-1:].isspace() or text[:1].isspace() else "\n\n" + text

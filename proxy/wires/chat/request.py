@@ -1,4 +1,4 @@
-"""Chat Completions: what the client asked for.
+"""Chat Completions: reads the client's request.
 
 Source: OpenAI's API reference, "Create chat completion".
 """
@@ -42,11 +42,11 @@ _BESIDE_TEXT = ("refusal", "audio", "tool_call_id")
 
 @value_class
 class ChatRequest:
-    """The parts of a request that decide what happens to it.
+    """The parts of a request that the proxy needs.
 
-    ``members`` are the names of the body's members.  ``history`` are the places of the messages that
-    answer, call or bring a result: in a first request there are none.  ``people`` is whom the body
-    names, as :func:`people_named` gives it.
+    ``members`` are the names of the body's members.  ``history`` are the positions of the messages with
+    answers, calls or results: a first request has none.  ``people`` are the people whom the body names, as
+    :func:`people_named` returns them.
     """
 
     members: Collection[str]
@@ -78,7 +78,7 @@ class ChatRequest:
         object.__setattr__(self, "_beginnings", PrefixDigests(self.messages, _visible, _speaker, _said))
 
     def check_history(self, reserved: Callable[[str], bool]) -> None:
-        """Every tool message answers one open call of the assistant message before it, once."""
+        """Check that every tool message answers one open call of the assistant message before it, once."""
         open_calls: dict[str, str] = {}
         unanswered: dict[str, int] = {}
         legacy: object = None
@@ -91,7 +91,7 @@ class ChatRequest:
                 function = message.get("function_call")
                 legacy = function.get("name") if isinstance(function, dict) else None
                 if calls:
-                    # Some models give two calls of one message the same id; each has its result.
+                    # Some models give two calls of one message the same id; each has a result of its own.
                     unanswered = Counter(call_id for call_id, _ in calls)
             elif role == "tool":
                 _check_result(position, message, open_calls, unanswered, reserved)
@@ -112,14 +112,14 @@ class ChatRequest:
         ]
 
     def _answering(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """The messages of the model, each with its place."""
+        """Yield the messages of the model, each with its position."""
         for position in self.history:
             message = self.messages[position]
             if message.get("role") == "assistant":
                 yield position, message
 
     def used_ids(self) -> frozenset[str]:
-        """Call ids that stand in the history; a new call must not bear one of them."""
+        """Return the call ids in the history; a new call must have another id."""
         if not self.history:
             return frozenset()
         found = [_calls_of(self.messages[position]) for position in self.history]
@@ -170,7 +170,7 @@ class ChatRequest:
         )
 
     def _answered_once(self, start: int, shown: Collection[str]) -> bool:
-        """Whether the results from a place on are of these calls and of no other, one of each at most."""
+        """Return whether the results from a position on belong to these calls alone, at most one to each."""
         following = itertools.islice(self.messages, start, None)
         results = itertools.takewhile(lambda message: message.get("role") == "tool", following)
         answered = [str(message.get("tool_call_id")) for message in results]
@@ -178,7 +178,7 @@ class ChatRequest:
 
 
 def _is_call(call: Mapping[str, Any], made: Mapping[str, Any] | None) -> bool:
-    """Whether a call that a client sends back is the one that a model made, whatever its id."""
+    """Return whether a call that a client sends back is the one that a model made, apart from its id."""
     if made is None:
         return False
     custom, model_custom = call.get("custom"), made.get("custom")
@@ -232,7 +232,7 @@ def _answers_ours(param: str) -> RequestError:
 
 
 def _calls_of(message: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
-    """(id, name) of the calls of an assistant message."""
+    """Return (id, name) of the calls of an assistant message."""
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
         return ()
@@ -246,10 +246,10 @@ def _calls_of(message: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
 
 
 def _answer_text(message: Mapping[str, Any]) -> str | None:
-    """The text of an answer, as a string or as one text part; ``None`` for anything else.
+    """Return the text of an answer, given as a string or as one text part; ``None`` for anything else.
 
-    An answer of ours says nothing beside its text: what says more was changed.  A name is only a label:
-    libraries that let several models talk put one on each of their answers.
+    An answer of the proxy has only text, so one with more was changed.  A name is only a label: libraries
+    that let several models talk put one on each of their answers.
     """
     content = _plain(message.get("content"))
     if any(message.get(key) for key in _BESIDE_TEXT):
@@ -258,8 +258,10 @@ def _answer_text(message: Mapping[str, Any]) -> str | None:
 
 
 def _plain(content: Any) -> Any:
-    """Content of one text part as its text; anything else as it is.  Blanks around a text do not count:
-    libraries trim."""
+    """Return content of one text part as its text, and anything else unchanged.
+
+    Whitespace around a text is removed, because libraries trim it.
+    """
     if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
         only = content[0]
         if only.get("type") == "text":
@@ -280,10 +282,10 @@ def _said(message: Mapping[str, Any]) -> str | None:
 
 
 def _visible(message: Mapping[str, Any]) -> list[Any]:
-    """What makes a message the same message, whichever client library sends it back.
+    """Return what identifies a message, whichever client library sends it back.
 
-    Libraries add and drop null fields and echo fields of the reply; role, content, calls and what
-    a result answers stay.
+    Libraries add and drop null fields and echo fields of the reply.  Role, content, calls and the id of an
+    answered call stay.
     """
     content = _plain(message.get("content"))
     calls = []
@@ -294,14 +296,14 @@ def _visible(message: Mapping[str, Any]) -> list[Any]:
             arguments = canonical_arguments(function.get("arguments"))
             calls.append([call.get("id"), function.get("name"), arguments])
         else:
-            # The input of a custom tool is text, in which every letter counts.
+            # The input of a custom tool is text, in which every character counts.
             calls.append(call)
     legacy = message.get("function_call")
     if isinstance(legacy, dict):
         legacy = [legacy.get("name"), canonical_arguments(legacy.get("arguments"))]
     role = message.get("role")
     return [
-        # OpenAI's later name for the same: libraries write one for the other, by the model.
+        # OpenAI's later name for the same role; libraries write one or the other, depending on the model.
         "system" if role == "developer" else role,
         content or None,
         calls,
@@ -314,10 +316,10 @@ def _visible(message: Mapping[str, Any]) -> list[Any]:
 
 
 def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:
-    """Read the parts of a request that matter here; everything else is the upstream's to judge.
+    """Read the parts of a request that the proxy needs; the upstream checks the rest.
 
-    Raises :class:`RequestError` for a model or messages that are missing or of the wrong type, for
-    tools that are no list and for one that is declared twice.
+    Raises :class:`RequestError` for a model or messages that are missing or of the wrong type, for tools that
+    are no list and for a tool that is declared twice.
     """
     model = payload.get("model")
     if not isinstance(model, str) or not model:
@@ -358,7 +360,7 @@ def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:
 
 
 def _count(asked: Any) -> int:
-    """How many choices ``n`` asks for, as the laxest upstream reads it: 2.0 and "2" are two as well."""
+    """Return how many choices ``n`` asks for, as the laxest upstream reads it: 2.0 and "2" mean two."""
     if isinstance(asked, str) and len(asked) < 12:
         try:
             asked = float(asked)
@@ -369,7 +371,7 @@ def _count(asked: Any) -> int:
 
 
 def _declared(tools: Sequence[Any], legacy: bool) -> tuple[str, ...]:
-    """Names of the declared tools; one that stands twice is refused."""
+    """Return the names of the declared tools; raise :class:`RequestError` for a repeated one."""
     names: dict[str, None] = {}
     for position, tool in enumerate(tools):
         name = declared_name(tool, legacy)
@@ -383,7 +385,7 @@ def _declared(tools: Sequence[Any], legacy: bool) -> tuple[str, ...]:
 
 
 def declared_name(tool: Any, legacy: bool = False) -> str | None:
-    """The name of one element of ``tools`` (or of ``functions``), if it has one."""
+    """Return the name of one element of ``tools`` (or of ``functions``), if it has one."""
     if not isinstance(tool, dict):
         return None
     inner = tool if legacy else tool.get("function") or tool.get("custom")

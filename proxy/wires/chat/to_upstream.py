@@ -1,4 +1,4 @@
-"""A conversation as the body of a Chat request.
+"""Writes a conversation as the body of a Chat request.
 
 Source: OpenAI's API reference, "Create chat completion".
 """
@@ -40,19 +40,19 @@ __all__ = ["ChatForm", "write_conversation"]
 _MOST_ID: Final = 40
 _MORE_SAMPLING: Final = ("sampling.top_k", "sampling.min_p")
 _BETWEEN: Final = {"assistant": "", "system": "\n\n", "developer": "\n\n", "user": "\n\n", "tool": "\n"}
-"""What stands between texts that become one, by who said them: a model's texts are pieces of one."""
+"""The separator between texts that are joined, by role: a model's texts are pieces of one text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatForm:
-    """How an upstream takes its Chat requests.
+    """The form in which an upstream accepts Chat requests.
 
-    ``limit_field`` names the field for the most tokens.  ``reasoning_field`` names the field of the model's
-    messages in which its reasoning goes back with calls of tools, empty where it does not; with
-    ``all_reasoning`` it goes back without calls, too.
-    ``text_lists``: several texts of a message stay several, also of other roles than ``user``.
+    ``limit_field`` is the name of the field for the token limit.  ``reasoning_field`` is the field of the
+    model's messages in which its reasoning goes back with tool calls; empty if it does not go back.  With
+    ``all_reasoning`` it also goes back without calls.
+    ``text_lists``: several texts of a message stay separate, also in roles other than ``user``.
     ``result_images``: images of results follow them in a message of the user's.
-    ``more_sampling``: ``top_k`` and ``min_p`` are taken.
+    ``more_sampling``: the upstream accepts ``top_k`` and ``min_p``.
     """
 
     limit_field: str = "max_completion_tokens"
@@ -68,8 +68,8 @@ def write_conversation(
 ) -> Written:
     """Write the body of a Chat request.
 
-    Raises :class:`RequestError` with status 400, which names the field of the client's request, for what
-    Chat cannot say and the body cannot go without; with ``strict`` for all that it goes without.
+    Raises :class:`RequestError` with status 400, which names the field of the client's request, if Chat
+    cannot express a field that must not be left out; with ``strict``, for every field left out.
     """
     ledger = Ledger(CHAT_FIELDS, conversation.names, strict=strict)
     ledger.check(conversation, _MORE_SAMPLING if form.more_sampling else ())
@@ -88,7 +88,7 @@ def write_conversation(
 
 
 class _Messages:
-    """Writes messages, one after the other."""
+    """A writer of messages, one after the other."""
 
     def __init__(self, form: ChatForm, ledger: Ledger) -> None:
         self._form = form
@@ -104,7 +104,7 @@ class _Messages:
             if message.role == "assistant":
                 self._spoken(message, said, in_loop=in_loop)
                 if message.parts and said.items() <= {"role": "assistant", "content": ""}.items():
-                    continue  # All that the model said was left out.
+                    continue  # Everything in the model's message was left out.
             else:
                 said["content"] = self._content(message.role, message.parts)
             self._ledger.natives(message.native, said)
@@ -112,7 +112,7 @@ class _Messages:
         return written
 
     def _spoken(self, message: Message, said: dict[str, Any], *, in_loop: bool) -> None:
-        """What the model said: text, refusals, calls, and its reasoning where that goes back."""
+        """Write the model's text, refusals and calls, and its reasoning if that goes back."""
         content: list[Part] = []
         refusals, calls, thoughts = [], [], []
         for part in message.parts:
@@ -135,9 +135,9 @@ class _Messages:
             said["tool_calls"] = calls
 
     def _thought(self, part: Reasoning, *, in_loop: bool) -> list[str]:
-        """Reasoning goes back with the calls that it led to, until the user has said something else.
+        """Write reasoning with the calls that it led to, until the user's next message.
 
-        WIRE: DeepSeek and Moonshot refuse calls without it, and no provider is known that asks for any other.
+        WIRE: DeepSeek and Moonshot refuse calls without it; no known provider asks for any other reasoning.
         """
         if not is_plain(part):
             self._ledger.omit(
@@ -163,7 +163,7 @@ class _Messages:
         return call
 
     def _content(self, role: str, parts: Sequence[Part]) -> Any:
-        """A text, or a list of parts where there is more than text to say."""
+        """Write a text, or a list of parts if there is more than text."""
         written = [made for part in parts for made in self._part(part)]
         plain = [
             part["text"] for part in written if isinstance(part, dict) and part.keys() == {"type", "text"}
@@ -173,7 +173,7 @@ class _Messages:
         return _BETWEEN[role].join(plain)
 
     def _part(self, part: Part) -> Iterator[Any]:
-        """A part as Chat has it; nothing for one that is left out."""
+        """Write a part in Chat's form; nothing if it is left out."""
         made: dict[str, Any]
         match part:
             case Text() | Refusal():
@@ -226,7 +226,7 @@ class _Messages:
         return {"type": "file", "file": file}
 
     def _results(self, message: Message) -> Iterator[dict[str, Any]]:
-        """A message for each result, and one of the user's for their images where those go that way."""
+        """Write a message for each result, and one of the user's for images if the form says so."""
         images: list[Any] = []
         for part in message.parts:
             if not isinstance(part, ToolResultPart):
@@ -309,7 +309,7 @@ def _choice(choice: ToolChoice, custom: set[str], ledger: Ledger) -> Any:
 
 
 def _settings(conversation: Conversation, form: ChatForm) -> dict[str, Any]:
-    """What is asked for beside the messages, without what is not."""
+    """Return the settings that the client asked for."""
     sampling, output, service = conversation.sampling, conversation.output, conversation.service
     options = {
         "include_usage": conversation.stream_usage or None,

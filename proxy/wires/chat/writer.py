@@ -1,7 +1,7 @@
-"""Chat Completions: the stream the client sees.
+"""Chat Completions: writes the client's stream.
 
-The writer begins by handing on the upstream's bytes.  It goes on like that to the end of a run in
-which no server tool is called.  From the first server call on it composes (:mod:`proxy.wires.chat.composer`).
+The writer begins by forwarding the upstream's bytes, and does so to the end of a run without server calls.
+From the first server call on it composes (:mod:`proxy.wires.chat.composer`).
 """
 
 from collections.abc import Callable, Mapping
@@ -47,11 +47,11 @@ __all__ = ["ChatStreamWriter"]
 
 
 class ChatStreamWriter(FastWriter, RepairingWriter):
-    """One client's stream, over all turns of its run.
+    """A writer of one client's stream, over all turns of its run.
 
-    ``last_text_only`` keeps the text of a turn back until the turn's end: of several turns only the
-    last may give JSON output.  Usage that only the proxy asked for is taken out.  ``used_ids`` and
-    ``forces_call`` are those of the :class:`ChatComposer`.
+    ``last_text_only`` holds the text of a turn back until the turn's end, because only the last turn may give
+    JSON output.  Usage that only the proxy asked for is removed.  ``used_ids`` and ``forces_call`` are those
+    of the :class:`ChatComposer`.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
             if self._is_hidden(event.name):
                 return self._begin_composing(frame)
         if frame.events and pauses(frame.events):
-            # The client gets the answer that the turn is gone on to.
+            # The turn continues, and the client gets the whole answer.
             return self._begin_composing(frame)
         if self._inspects and (self._defects is not None or SIGN in frame.raw) and self._is_defective(frame):
             return self._begin_composing(frame)
@@ -129,23 +129,23 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
         return self._release() if self._phase is PASSING else b""
 
     def _sign(self, frame: Frame, started: list[ToolCallStarted]) -> Sign:
-        """What a frame that is held says of what is to become of it."""
+        """Return the sign by which a held frame decides what happens next."""
         if not all(map(self._is_shown, started)):
             return OPEN
         return UNCERTAIN if frame.undecided else CERTAIN
 
     def _is_defective(self, frame: Frame) -> bool:
-        """Whether a frame is the first of its stream that may not leave as it came."""
+        """Return whether a frame is the first of its stream that must not go out unchanged."""
         if self._defects is None:
             self._defects = CallDefects(stop_is_right=self._forces_call)
         return self._defects.shown_by(frame)
 
     def _is_shown(self, call: ToolCallStarted) -> bool:
-        """Whether the upstream's own bytes show a client call under the id that we hold it by.
+        """Return whether the upstream's own bytes show a client call under the id that the proxy uses for it.
 
-        A blank or repeated id was repaired.  Those bytes may then reach the client only if the turn
-        calls no server tool, or the client would answer a call that nobody knows.  A legacy call has
-        no id, and is the only one of its turn.
+        A blank or repeated id was repaired.  Then those bytes may reach the client only if the turn calls no
+        server tool; otherwise the client would answer a call with an unknown id.  A legacy call has no id,
+        and is the only call of its turn.
         """
         shown = any(call.call_id.encode() in frame.raw for frame in self._held)
         return shown or call.extra.get("type") == "function_call"
@@ -162,7 +162,7 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
     # A frame on its way out.
 
     def _forward(self, frame: Frame) -> bytes:
-        """Hand on a frame as it is, remembering what a composed stream would have to go on with."""
+        """Forward a frame unchanged, and remember what a composed stream would need to continue."""
         if frame.is_end_mark:
             self._done_seen = True
             return frame.raw
@@ -180,7 +180,7 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
         return self._without_usage(frame.raw, payload) if self._filter_usage else frame.raw
 
     def _without_usage(self, raw: bytes, payload: dict[str, Any]) -> bytes:
-        """Take out what only our own ``include_usage`` put in (rule W2)."""
+        """Remove what only our own ``include_usage`` caused (rule W2)."""
         if "usage" not in payload or not raw:
             return raw
         if payload["usage"] is None:
@@ -197,20 +197,20 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
         return self._composer.compose(frame)
 
     def _note_end(self, frame: Frame) -> None:
-        """Remember how a stream that is repaired ended: that is told only when its end is composed."""
+        """Remember how a repaired stream ended: the client learns it only when the end is composed."""
         self._end_seen = self._end_seen or frame.is_end_mark
         for event in frame.events:
             if type(event) is TurnFailed:
                 self._failure = event.error
 
-    # What the run tells.
+    # What the run reports.
 
     def turn_ended(self, end: TurnEnd) -> bytes:
         frames, hidden = self._held.take(), end == "hidden"
         if self._phase is not COMPOSING:
             out = b"".join(map(self._forward, frames))
         elif hidden and self._last_text_only:
-            # The text of a hidden turn would stand before the JSON the client waits for.
+            # The text of a hidden turn would come before the JSON that the client expects.
             out = b""
             for frame in frames:
                 self._composer.pass_over(frame)
@@ -258,6 +258,6 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
         return self._composer.finish(reason) + END_MARK
 
     def fail(self, message: str, *, type: str, code: str | None) -> bytes:
-        """Error event and end mark; what was held back may name a server call, and is dropped."""
+        """Write the error event and the end mark; drop held frames, which may name a server call."""
         self._held.take()
         return error_event(message, type=type, code=code) + (b"" if self._done_seen else END_MARK)

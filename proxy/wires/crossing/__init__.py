@@ -1,1 +1,1 @@
-"""Requests as conversations and conversations as requests: the parts that all dialects share."""
+"""The parts that all dialects share to translate requests into conversations and back."""

@@ -1,4 +1,4 @@
-"""What a dialect needs so that its clients and upstreams can be those of any other one."""
+"""The interface by which a dialect's requests are translated from and to other dialects."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -11,7 +11,7 @@ __all__ = ["ConversationCodec"]
 
 
 class ConversationCodec(Protocol):
-    """Reads the requests of a dialect's clients, and writes those that its upstreams take."""
+    """A codec that reads the requests of a dialect's clients and writes requests for its upstreams."""
 
     @property
     def fields(self) -> FieldTable:
@@ -20,22 +20,24 @@ class ConversationCodec(Protocol):
 
     @property
     def returns_reasoning(self) -> bool:
-        """Whether its clients send the text of a model's reasoning back."""
+        """Whether its clients send back the text of a model's reasoning."""
         ...
 
     def read(self, payload: Mapping[str, Any]) -> Conversation:
-        """Read a request.  Raises :class:`RequestError` naming a field of the wrong type."""
+        """Read a request.  Raises :class:`RequestError`, which names a field of the wrong type."""
         ...
 
     def write(self, conversation: Conversation, *, strict: bool = False) -> Written:
         """Write a request body.
 
-        Raises :class:`RequestError` with status 400, naming the field of the client's request, for what
-        this dialect cannot say and the body cannot go without; with ``strict`` for all that it goes without.
+        Raises :class:`RequestError` with status 400, which names the field of the client's request, if this
+        dialect cannot express a field that must not be left out; with ``strict``, for every field left out.
         """
         ...
 
     def without_reasoning(self, conversation: Conversation) -> Conversation:
-        """A conversation for an upstream of this dialect that has refused it, since it lacks the reasoning of
-        some turn; the same where nothing can be done about that."""
+        """Return the conversation for an upstream that refused it because reasoning is missing in a turn.
+
+        Returns the same conversation if the dialect cannot help.
+        """
         ...

@@ -1,4 +1,4 @@
-"""A request read field by field, so that none is overlooked."""
+"""Reads a request field by field, so that none is overlooked."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
@@ -15,9 +15,9 @@ _T = TypeVar("_T")
 class Fields:
     """An object of a request, read field by field.
 
-    What is not asked for by the time of :meth:`rest` is something that has no neutral form.  ``null`` is
-    what a field has that is not there.  Each method raises :class:`RequestError`, which names the field,
-    for a value of another type.
+    :meth:`rest` returns the fields that were not taken, which have no neutral form.  A field that is ``null``
+    counts as missing.  Each method raises :class:`RequestError`, which names the field, for a value of
+    another type.
     """
 
     __slots__ = ("_inner", "_keys", "_left", "_table", "_value", "names", "path")
@@ -32,14 +32,14 @@ class Fields:
         self._inner: list[Fields] = []
         self.path = path
         self.names: dict[str, str] = {}
-        """Aspect → the field of this object that it was taken from."""
+        """Aspect → the field of this object that it was read from."""
 
     def at(self, name: str) -> str:
-        """Where a field of this object stands in the request."""
+        """Return the path of a field of this object in the request."""
         return f"{self.path}.{name}" if self.path else name
 
     def take(self, name: str) -> Any:
-        """A field of any type; ``None`` where there is none."""
+        """Take a field of any type; ``None`` if it is missing."""
         if name not in self._left:
             return None
         self._left.discard(name)
@@ -48,16 +48,16 @@ class Fields:
         return self._value[name]
 
     def skip(self, name: str, *values: object) -> None:
-        """Count a field as asked for where it has one of these values, which say no more than none."""
+        """Count a field as taken if it has one of these values, which mean the same as no value."""
         if self._value.get(name) in values:
             self._left.discard(name)
 
     def peek(self, name: str) -> Any:
-        """A field that is not counted as asked for."""
+        """Return a field without taking it."""
         return self._value.get(name)
 
     def leave(self, name: str) -> None:
-        """Count a field as not asked for after all."""
+        """Count a field as not taken after all."""
         self._left.add(name)
 
     def _typed(self, name: str, kind: type[_T], words: str) -> _T | None:
@@ -67,7 +67,7 @@ class Fields:
         return value
 
     def fault(self, name: str, words: str) -> RequestError:
-        """The error that says what is wrong with a field."""
+        """Return the error for a wrong field."""
         return RequestError(400, f"{self.at(name)} {words}.", param=self.at(name))
 
     def text(self, name: str) -> str | None:
@@ -86,15 +86,15 @@ class Fields:
         return value  # type: ignore[no-any-return]
 
     def mapping(self, name: str) -> dict[str, Any] | None:
-        """An object that is taken as it is."""
+        """Take an object as it is."""
         return self._typed(name, dict, "an object")
 
     def listed(self, name: str) -> list[Any]:
-        """A list; empty where there is none."""
+        """Take a list; empty if it is missing."""
         return self._typed(name, list, "a list") or []
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """One text, or a list of texts."""
+        """Take one text, or a list of texts."""
         value = self.take(name)
         found = [value] if isinstance(value, str) else [] if value is None else value
         if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
@@ -102,9 +102,9 @@ class Fields:
         return tuple(found)
 
     def contents(self, name: str, *, each: str = "parts", needed: bool = False) -> "Iterator[Text | Fields]":
-        """What somebody says: a text, unless it is empty, or the parts of a list, which are still to be read.
+        """Take a message's content: a text, unless it is empty, or the unread parts of a list.
 
-        ``each`` is what the dialect calls parts.  Without the field nothing is said, unless it is ``needed``.
+        ``each`` is the dialect's word for parts.  A missing field is an error only if it is ``needed``.
         """
         content = self.take(name)
         if isinstance(content, str):
@@ -117,7 +117,7 @@ class Fields:
             raise self.fault(name, f"must be a string or a list of {each}")
 
     def inner(self, name: str) -> "Fields | None":
-        """An object that is read field by field too; :meth:`rest` of this one asks for its rest."""
+        """Take an object that is also read field by field; :meth:`rest` then includes its rest."""
         value = self.mapping(name)
         if value is None:
             return None
@@ -126,14 +126,14 @@ class Fields:
         return found
 
     def elements(self, name: str) -> "Iterator[Fields]":
-        """The objects of a list, each of which is read by itself."""
+        """Take the objects of a list, each of which is read by itself."""
         for place, value in enumerate(self.listed(name)):
             if type(value) is not dict:
                 raise self.fault(f"{name}[{place}]", "must be an object")
             yield Fields(value, self._table, f"{self.at(name)}[{place}]")
 
     def rest(self) -> tuple[Native, ...]:
-        """What was not asked for, here and in the objects inside."""
+        """Return the fields that were not taken, of this object and of its inner objects."""
         own = [self._native(name) for name in self._value if name in self._left]
         self._left = set()
         for inner in self._inner:
@@ -142,13 +142,13 @@ class Fields:
         return tuple(own)
 
     def _native(self, name: str) -> Native:
-        """A field that was not asked for; the table may have a rule of its own for its type."""
+        """Return a field that was not taken; the table may have a rule for its type."""
         value, path = self._value[name], self.at(name)
         kind = value.get("type") if isinstance(value, dict) else None
         typed = f"{general_path(path)}[type={kind}]" in self._table.read
         return self._table.native(value, path, (*self._keys, name), kind if typed and kind else "")
 
     def whole_native(self, kind: str) -> Native:
-        """The object itself as something that has no neutral form."""
+        """Return the whole object as something without a neutral form."""
         self._left = set()
         return self._table.native(self._value, self.path, kind=kind)

@@ -1,4 +1,4 @@
-"""What a request body goes without, so that nothing is lost without a word."""
+"""Records the fields that a translated request body lacks, so that none is lost unreported."""
 
 import hashlib
 import re
@@ -21,7 +21,7 @@ _DIGEST: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A field that the body goes without; ``field`` is its path in the client's request, without numbers."""
+    """A field that the body lacks; ``field`` is its path in the client's request, without indices."""
 
     field: str
     reason: str
@@ -31,8 +31,8 @@ class LeftOut:
 class Written:
     """A request body.
 
-    ``left_out`` is what it goes without, each field once.  ``renamed`` are the names of tools that the
-    upstream does not take: how they stand in the body → how the client wrote them.
+    ``left_out`` are the fields that it lacks, each once.  ``renamed`` are the tool names that the upstream
+    does not accept: the name in the body → the client's name.
     """
 
     body: bytes
@@ -41,10 +41,10 @@ class Written:
 
 
 class Ledger:
-    """What a body that is being written goes without.
+    """A record of the fields that a body lacks, kept while the body is written.
 
-    With ``strict`` nothing may be left out.  Every method raises :class:`RequestError` with status 400,
-    which names the field of the client's request, for what cannot be left out.
+    With ``strict`` nothing may be left out.  Every method raises :class:`RequestError` with status 400, which
+    names the field of the client's request, for a field that must not be left out.
     """
 
     def __init__(self, table: FieldTable, names: Mapping[str, str], *, strict: bool = False) -> None:
@@ -55,18 +55,18 @@ class Ledger:
         self._renamed: dict[str, str] = {}
 
     def refuse(self, path: str, reason: str) -> RequestError:
-        """The error for a field without which the request would be another."""
+        """Return the error for a field without which the request would mean something else."""
         said = f"{path}: an upstream that speaks {self._table.dialect} cannot be asked for this. {reason}"
         return RequestError(400, said, param=path, code="not_translatable")
 
     def omit(self, path: str, reason: str) -> None:
-        """Go without a field, and say so."""
+        """Leave a field out, and record that."""
         if self._strict:
             raise self.refuse(path, reason)
         self._left_out.setdefault(general_path(path), reason)
 
     def check(self, conversation: Conversation, said: Collection[str] = ()) -> None:
-        """See to every aspect that the dialect has no form for, but for those that were ``said`` still."""
+        """Leave out or refuse each aspect that the dialect has no form for, except those in ``said``."""
         for aspect, rule in self._table.written.items():
             if rule.handling in ("translated", "unneeded") or aspect in said:
                 continue
@@ -80,9 +80,9 @@ class Ledger:
                 self.omit(path, rule.reason)
 
     def _is_written(self, path: str, conversation: Conversation) -> bool:
-        """Whether the same field of the client's also asks for something that this dialect has a form for.
+        """Return whether the same client field also asks for an aspect that this dialect has a form for.
 
-        Such a field is not left out: Ollama's ``think`` sets the effort, and shows thoughts as well.
+        Such a field is not left out: Ollama's ``think`` sets the effort, and also shows thoughts.
         """
         return any(
             rule.handling == "translated"
@@ -92,11 +92,11 @@ class Ledger:
         )
 
     def name_of(self, aspect: str) -> str:
-        """The client's name for an aspect of the request."""
+        """Return the client's name for an aspect of the request."""
         return self._names.get(aspect, aspect)
 
     def natives(self, found: Iterable[Native], holder: dict[str, Any]) -> None:
-        """Put back into an object what this dialect alone can say, and go without what others can."""
+        """Put native fields of this dialect back into an object, and leave out or refuse those of others."""
         for native in found:
             if native.dialect != self._table.dialect:
                 self._lose(native)
@@ -109,7 +109,7 @@ class Ledger:
             target[native.keys[-1]] = orjson.Fragment(native.value)
 
     def whole(self, found: Sequence[Native]) -> orjson.Fragment | None:
-        """A part, item or tool that one dialect alone knows; ``None`` where this one goes without it."""
+        """Return a part, item or tool that only one dialect has; ``None`` if this dialect lacks it."""
         for native in found:
             if native.dialect == self._table.dialect:
                 return orjson.Fragment(native.value)
@@ -123,7 +123,7 @@ class Ledger:
             self.omit(native.path, native.reason)
 
     def tool_name(self, name: str, most: int = 64) -> str:
-        """A tool's name as the dialect takes it: letters, digits, ``_``, ``-``, and no more than ``most``."""
+        """Return a tool's name that the dialect accepts: letters, digits, ``_``, ``-``, at most ``most``."""
         if len(name) <= most and _NAME.fullmatch(name):
             return name
         plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)[: most - _DIGEST - 1]
@@ -132,13 +132,13 @@ class Ledger:
         return written
 
     def close(self, body: dict[str, Any]) -> Written:
-        """The body, with what it goes without."""
+        """Return the body with the record of what it lacks."""
         left_out = tuple(LeftOut(path, reason) for path, reason in self._left_out.items())
         return Written(orjson.dumps(body), left_out, self._renamed)
 
 
 def without_none(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The members of an object that are asked for."""
+    """Return the members of an object that are not ``None``."""
     return {name: value for name, value in asked.items() if value is not None}
 
 
@@ -147,7 +147,7 @@ def _digest(text: str) -> str:
 
 
 def fitting_id(call_id: str, most: int, allowed: re.Pattern[str] | None = None) -> str:
-    """A call's id as a dialect takes it: always the same one for the same id, so that a result finds it."""
+    """Return a call id that the dialect accepts.  Equal ids give equal ids, so that results match calls."""
     if 0 < len(call_id) <= most and (allowed is None or allowed.fullmatch(call_id)):
         return call_id
     return f"call_{_digest(call_id)[: most - 5]}"

@@ -1,4 +1,4 @@
-"""Images and files of a conversation as addresses, and results as words."""
+"""Writes images and files of a conversation as URLs or as words, and results as text."""
 
 import re
 from dataclasses import replace
@@ -24,12 +24,12 @@ __all__ = ["data_url", "file_words", "image_words", "inline_of", "result_words",
 
 _DATA_URL = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.IGNORECASE)
 _FAILURE = re.compile(r"\W{0,4}(error|fail|exception|\"?ok\"?: ?false|traceback)", re.IGNORECASE)
-"""How a result begins that says itself that the call failed."""
+"""Matches the beginning of a result that itself says that the call failed."""
 _ONLY_TEXT: Final = "The upstream takes results as text alone."
 
 
 def inline_of(url: str) -> Inline | None:
-    """What stands in a ``data:`` URL in base64; ``None`` for any other address."""
+    """Return the base64 data of a ``data:`` URL; ``None`` for any other address."""
     match = _DATA_URL.match(url)
     if match is None or not match[2].lower().endswith(";base64"):
         return None
@@ -38,12 +38,12 @@ def inline_of(url: str) -> Inline | None:
 
 
 def data_url(inline: Inline) -> str:
-    """A ``data:`` URL of bytes in base64."""
+    """Return a ``data:`` URL for base64 data."""
     return f"data:{inline.media_type};base64,{inline.data}"
 
 
 def image_words(image: Image) -> str:
-    """The line that stands in an image's place where only text can be passed on."""
+    """Return the line that replaces an image if only text can be passed on."""
     source = image.source
     match source:
         case Inline():
@@ -56,7 +56,7 @@ def image_words(image: Image) -> str:
 
 
 def file_words(file: File) -> str:
-    """A file of text as text; for any other the line that stands in its place."""
+    """Return a text file as text, and for any other file the line that replaces it."""
     if isinstance(file.source, Inline) and file.source.is_text:
         return "\n".join(filter(None, (file.name, file.context, file.source.data)))
     facts = " ".join(filter(None, (f'"{file.name}"' if file.name else "", file.context)))
@@ -64,7 +64,7 @@ def file_words(file: File) -> str:
 
 
 def said_result(result: ToolResultPart) -> tuple[Content, ...]:
-    """The parts of a result for a dialect that has no other way to say that a call failed."""
+    """Return the parts of a result for a dialect without another way to mark a failed call."""
     if not result.is_error:
         return result.parts
     first = result.parts[0] if result.parts else None
@@ -76,9 +76,9 @@ def said_result(result: ToolResultPart) -> tuple[Content, ...]:
 
 
 def result_words(result: ToolResultPart, ledger: Ledger, *, images: bool = True) -> str:
-    """A result as one text, with words for what is no text; that it failed is said in front.
+    """Return a result as one text, with words for other media; a failed call is marked at the beginning.
 
-    Without ``images`` nothing is said of images, which go another way.
+    Without ``images`` the text does not mention images, because the caller sends them in another way.
     """
     said = []
     for part in said_result(result):

@@ -1,9 +1,9 @@
-"""Turns of an upstream in its own words, beside the form in which its client will return.
+"""Keeps turns in their upstream's own form, beside the form in which the client will send them back.
 
-A turn that is held for a client is kept in the client's dialect, by which it is found.  What only the
-upstream's dialect can say of it, such as the signature of a thought or who may call a tool, is kept beside
-that, with the dialect's name.  Where the next request goes to that dialect, the upstream gets it back;
-any other one gets the client's form, translated.
+A turn that is held for a client is stored in the client's dialect, so that it can be found.  Some parts exist
+only in the upstream's dialect, such as the signature of a thought or the permitted callers of a tool.  They
+are stored beside the turn, with the dialect's name.  If the next request goes to that dialect, the upstream
+gets them back; any other upstream gets the client's form, translated.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ __all__ = ["HasNativeTurns", "NativeTurns"]
 
 @runtime_checkable
 class HasNativeTurns(Protocol):
-    """A dialect whose turns say what no other dialect can."""
+    """A dialect whose turns have parts that no other dialect can express."""
 
     @property
     def dialect(self) -> Dialect: ...
@@ -30,21 +30,23 @@ class HasNativeTurns(Protocol):
     def read_turn(self, message: bytes) -> Message: ...
 
     def masked_turn(self, message: bytes, mask: Callable[[str, str], str]) -> bytes:
-        """A turn as :meth:`~proxy.wires.upstream_port.TurnReader.message` gives it, with the private
-        arguments of its calls masked (rule R3)."""
+        """Return the turn with the private arguments of its calls masked (rule R3).
+
+        :meth:`~proxy.wires.upstream_port.TurnReader.message` returned ``message``.
+        """
         ...
 
 
 class NativeTurns:
-    """The turns with calls of one request's upstream, told apart by the ids of these calls."""
+    """The turns with calls of one request's upstream, identified by the ids of these calls."""
 
     def __init__(self, upstream: object) -> None:
-        """``upstream`` is the upstream's dialect; of one that does not tell more nothing is kept."""
+        """``upstream`` is the upstream's dialect; if it has no native turns, nothing is kept."""
         self._upstream = upstream if isinstance(upstream, HasNativeTurns) else None
         self._restored: dict[tuple[str, ...], bytes] = {}
 
     def beside(self, payload: bytes, turns: Sequence[bytes], mask: Callable[[str, str], str]) -> bytes:
-        """The JSON object that is kept of a turn, with the upstream's own ``turns`` added."""
+        """Add the upstream's own ``turns`` to the JSON object that is stored for a turn."""
         if self._upstream is None:
             return payload
         kept = [
@@ -55,12 +57,15 @@ class NativeTurns:
         if not kept:
             return payload
         said = orjson.dumps({NATIVE: {"dialect": self._upstream.dialect.name, "turns": kept}})
-        # What an editor keeps is an object that is never empty.
+        # The object that an editor stores is never empty.
         return payload[:-1] + b"," + said[1:]
 
     def tells_more(self, message: bytes, *, reasoning: bool) -> bool:
-        """Whether a turn with calls says what a client of another dialect cannot send back: what its provider
-        has signed or encrypted, what only its dialect has; with ``reasoning`` the text of that, too."""
+        """Return whether a turn with calls has content that a client of another dialect cannot send back.
+
+        That is what its provider signed or encrypted and what only its dialect has; with ``reasoning`` also
+        the text of reasoning.
+        """
         if self._upstream is None:
             return False
         turn = self._upstream.read_turn(message)
@@ -70,7 +75,7 @@ class NativeTurns:
         return more and bool(_calls(turn))
 
     def take(self, payload: bytes) -> None:
-        """Take what stands beside a turn that is put back, if it is of this upstream's dialect."""
+        """Take the native form of a turn that is put back, if it is of this upstream's dialect."""
         said = orjson.loads(payload).get(NATIVE)
         if self._upstream is None or said is None or said["dialect"] != self._upstream.dialect.name:
             return
@@ -79,19 +84,19 @@ class NativeTurns:
             self._restored[_calls(self._upstream.read_turn(raw))] = raw
 
     def forget(self) -> bool:
-        """Have all turns translated from now on; whether that changes anything."""
+        """Translate all turns from now on; return whether that changes anything."""
         known = bool(self._restored)
         self._restored.clear()
         return known
 
     def put_into(self, conversation: Conversation) -> Conversation:
-        """A conversation in which the turns that were put back are the upstream's own."""
+        """Replace the turns of a conversation that were put back by the upstream's own form."""
         if not self._restored or self._upstream is None:
             return conversation
         return replace(conversation, messages=tuple(self._told(conversation.messages)))
 
     def _told(self, messages: Sequence[Message]) -> Iterator[Message]:
-        """Some dialects say each part of a turn in a message of its own."""
+        """Yield the messages with native turns; some dialects spread a turn over several messages."""
         for role, said in groupby(messages, key=lambda message: message.role):
             turn = list(said)
             calls = tuple(call for message in turn for call in _calls(message))
@@ -103,17 +108,17 @@ class NativeTurns:
 
 
 def _calls(message: Message) -> tuple[str, ...]:
-    """The ids of a turn's calls."""
+    """Return the ids of a turn's calls."""
     return tuple(part.call_id for part in message.parts if isinstance(part, ToolCallPart))
 
 
 def _tells_more(part: Part, *, reasoning: bool) -> bool:
     if isinstance(part, ToolCallPart):
-        # Such as the signature of the thought that led to it.
+        # For example the signature of the thought that led to the call.
         return _is_only_here(part.native)
     return isinstance(part, Reasoning) and (reasoning or not is_plain(part))
 
 
 def _is_only_here(natives: Sequence[Native]) -> bool:
-    """Whether other dialects cannot say something of this, and would say something else without it."""
+    """Return whether other dialects cannot express some of this and lose meaning without it."""
     return any(native.loss != "unneeded" for native in natives)

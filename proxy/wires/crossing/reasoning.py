@@ -1,4 +1,4 @@
-"""Reasoning that goes back to the model with the calls that it led to.
+"""Finds and fills in reasoning that must go back to the model with the calls that it led to.
 
 Some providers refuse a turn with calls whose reasoning is missing:
 
@@ -6,7 +6,7 @@ Some providers refuse a turn with calls whose reasoning is missing:
 * Moonshot: ``thinking is enabled but reasoning_content is missing in assistant tool call message at index 2``
 * Anthropic: ``Expected `thinking` or `redacted_thinking`, but found `tool_use` ``
 
-A client may have lost it, or may never have been able to hold it.
+The client may have lost it, or its dialect may have no place for it.
 """
 
 import re
@@ -26,21 +26,21 @@ _MISSING: Final = re.compile(
 )
 
 BLANK: Final = Reasoning(" ")
-"""Reasoning that says nothing.  Moonshot takes an empty text for none."""
+"""Reasoning without content.  Moonshot treats an empty text as missing."""
 
 
 def asks_for_reasoning(message: str) -> bool:
-    """Whether an upstream refuses a request since the reasoning of a turn is missing in it."""
+    """Return whether an upstream refuses a request because the reasoning of a turn is missing."""
     return _MISSING.search(message) is not None
 
 
 def is_plain(part: Reasoning) -> bool:
-    """Whether reasoning is text that any model may read: none that a provider has signed or encrypted."""
+    """Return whether reasoning is text that any model may read, not signed or encrypted by a provider."""
     return bool(part.text or part.summary) and not (part.signature or part.encrypted or part.redacted)
 
 
 def in_loops(messages: Sequence[Message]) -> Sequence[bool]:
-    """Of each message whether it stands between two of the user's among which a tool was called."""
+    """Return for each message whether a tool was called in its span from one user message to the next."""
     found: list[bool] = []
     begun = 0
     calls = False
@@ -53,7 +53,7 @@ def in_loops(messages: Sequence[Message]) -> Sequence[bool]:
 
 
 def with_blank_reasoning(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The messages, each of the model's with some reasoning."""
+    """Return the messages; each of the model's without reasoning gets a blank one."""
     return tuple(
         message
         if message.role != "assistant" or any(isinstance(part, Reasoning) for part in message.parts)

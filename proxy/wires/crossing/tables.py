@@ -1,4 +1,4 @@
-"""What becomes of the fields of a dialect's requests in another one, as data."""
+"""The rules, as data, for how the fields of a dialect's requests are translated to another dialect."""
 
 import re
 from collections.abc import Mapping
@@ -25,15 +25,15 @@ __all__ = [
 
 _INDEX = re.compile(r"\[\d+\]")
 _DATE = re.compile(r"_20\d{6}(?=\]$)")
-"""How Anthropic ends the types of its own tools; a newer one is the same tool."""
+"""The date that ends the types of Anthropic's own tools; a newer one is the same tool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What becomes of a field.
+    """What happens to a field.
 
-    ``translated`` fields become the aspects ``to`` (see :data:`proxy.conversation.ASPECTS`), or, in the
-    other direction, the field ``to`` of the body.  For every other one ``reason`` says why not.
+    ``translated`` fields become the aspects ``to`` (see :data:`proxy.conversation.ASPECTS`) or, in the other
+    direction, the field ``to`` of the body.  For every other field ``reason`` says why it is not translated.
     """
 
     handling: Literal["translated"] | Loss
@@ -42,27 +42,27 @@ class Rule:
 
 
 def translated(*to: str) -> Rule:
-    """A field that crosses."""
+    """Return the rule for a field that is translated."""
     return Rule("translated", to)
 
 
 def unneeded(reason: str) -> Rule:
-    """A field without which the answer is the same."""
+    """Return the rule for a field without which the answer is the same."""
     return Rule("unneeded", reason=reason)
 
 
 def omitted(reason: str) -> Rule:
-    """A field that is left out, which is reported."""
+    """Return the rule for a field that is left out, which is reported."""
     return Rule("omitted", reason=reason)
 
 
 def refused(reason: str) -> Rule:
-    """A field that the request is refused for."""
+    """Return the rule for a field for which the request is refused."""
     return Rule("refused", reason=reason)
 
 
 def inverse(read: Mapping[str, Rule]) -> dict[str, Rule]:
-    """For each aspect that these fields become, the first of them."""
+    """Return the rule for writing each aspect: as the first field that is read as this aspect."""
     found: dict[str, Rule] = {}
     for name, rule in read.items():
         for aspect in rule.to:
@@ -76,11 +76,11 @@ UNKNOWN_VALUE: Final = refused("This proxy does not know the value, so it cannot
 
 @dataclass(frozen=True, slots=True)
 class FieldTable:
-    """What a dialect does about every field.
+    """How a dialect handles every field.
 
-    ``read`` says of each field of its requests, by its path (``messages[].name``), what it becomes; a
-    part, item or tool of some type stands there as ``input[type=web_search_call]``.  ``written`` says of
-    each aspect of a conversation how its bodies say it.
+    ``read`` is the rule for each field of its requests, by path (``messages[].name``); a part, item or tool
+    of a certain type has the path ``input[type=web_search_call]``.  ``written`` is the rule by which its
+    bodies express each aspect of a conversation.
     """
 
     dialect: str
@@ -88,7 +88,7 @@ class FieldTable:
     written: Mapping[str, Rule]
 
     def native(self, value: Any, path: str, keys: tuple[str, ...] = (), kind: str = "") -> Native:
-        """Something that no other dialect has a form for; ``kind`` is its type where it has one."""
+        """Return something that no other dialect has a form for; ``kind`` is its type, if it has one."""
         place = general_path(path)
         if kind:
             place = f"{place.removesuffix('[]')}[type={kind}]"
@@ -100,7 +100,7 @@ class FieldTable:
 
 
 def general_path(path: str) -> str:
-    """A path without the numbers in it: ``messages[].name``."""
+    """Return a path without the indices in it: ``messages[].name``."""
     return _INDEX.sub("[]", path)
 
 
@@ -108,7 +108,7 @@ _WORDS: Final[Mapping[str, str]] = {"unneeded": "not needed", "omitted": "left o
 
 
 def rows_of(table: FieldTable) -> str:
-    """A Markdown table of what becomes of each field of a dialect's requests in another dialect."""
+    """Return a Markdown table of how each field of a dialect's requests is translated."""
     rows = ["| field | becomes |", "|---|---|"]
     for name in sorted(table.read):
         rule = table.read[name]
@@ -118,7 +118,7 @@ def rows_of(table: FieldTable) -> str:
 
 
 def unsaid_rows_of(table: FieldTable) -> str:
-    """A Markdown table of what clients of other dialects can ask for and this one has no form for."""
+    """Return a Markdown table of what other dialects' clients can ask for and this one cannot express."""
     rows = ["| asked for | which is |", "|---|---|"]
     for name, rule in sorted(table.written.items()):
         if not rule.to:

@@ -1,1 +1,1 @@
-"""The dialects that are served, each as data."""
+"""The dialects that the proxy serves, each as data."""

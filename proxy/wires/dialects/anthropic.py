@@ -44,7 +44,7 @@ _BY_CODE: Final = {
     "request_too_large": "request_too_large",
     "upstream_timeout": "timeout_error",
 }
-"""Words of the proxy's own, and the type that says the same here."""
+"""The proxy's own error codes, and the error type of Messages with the same meaning."""
 
 _BY_STATUS: Final = {
     400: "invalid_request_error",
@@ -60,11 +60,11 @@ _BY_STATUS: Final = {
 }
 
 UNFINISHED: Final = "The upstream's response ended before it was finished."
-"""Said of a stream that merely ends: several clients would take it for a whole answer."""
+"""The error for a stream that ends without its end: several clients would take it for a complete answer."""
 
 
 def _error(message: str, type: str, code: str | None) -> dict[str, Any]:
-    """An error of ours has a type of ours, one of an upstream's its own as the code."""
+    """Make an error; ``code`` may be the proxy's own, or the type of an upstream's error."""
     kind = next((word for word in (code, _BY_CODE.get(code or ""), type) if word in _TYPES), "api_error")
     return {"type": "error", "error": {"type": kind, "message": message}}
 
@@ -78,7 +78,7 @@ def error_body(
     request_id: str = "",
     doc_url: str = "",
 ) -> dict[str, Any]:
-    """The envelope of an error.  It has no place for ``param``, which every message names."""
+    """Build the envelope of an error.  It has no field for ``param``, which every message names."""
     body = _error(message, type, code)
     if doc_url:
         body["error"]["doc_url"] = doc_url
@@ -86,7 +86,7 @@ def error_body(
 
 
 def error_event(message: str, *, type: str, code: str | None) -> bytes:
-    """An error inside a stream, after which nothing follows.
+    """Encode an error inside a stream, after which nothing follows.
 
     WIRE: three of the clients raise on the name of the event alone.
     """
@@ -94,9 +94,9 @@ def error_event(message: str, *, type: str, code: str | None) -> bytes:
 
 
 def read_error(body: bytes) -> tuple[str, str | None]:
-    """Message and code of an error body; the code is its type where it has none.
+    """Return message and code of an error body; without a code, the type is the code.
 
-    Also of a body in OpenAI's envelope: llama-server answers so on this path, too.
+    It also reads OpenAI's envelope, because llama-server uses that on this path too.
     """
     message, code = openai.read_error(body)
     if not message or code is not None:
@@ -107,22 +107,22 @@ def read_error(body: bytes) -> tuple[str, str | None]:
 
 
 def ping_event(**more: Any) -> bytes:
-    """An event that says nothing; clients pass over whatever else is in it."""
+    """Encode a ping, which has no meaning; clients ignore its other members, ``more``."""
     return encode_event(orjson.dumps({"type": "ping", **more}), b"ping")
 
 
 PING: Final = b":".ljust(2046) + b"\n" + ping_event()
-"""Padded so that proxies that buffer pass it on."""
+"""A ping, padded so that proxies that buffer forward it."""
 
 STOP: Final = encode_event(b'{"type":"message_stop"}', b"message_stop")
-"""What ends a stream; there is no other mark."""
+"""The event that ends a stream; there is no other end mark."""
 
-# In a text the quotes would be escaped, so these are members, though not always the outermost ones.
+# Inside a text the quotes would be escaped, so these are members, though not always at the top level.
 _LAST: Final = re.compile(rb'"type"\s*:\s*"(?:message_delta|message_stop|error)"|"error"\s*:')
 
 
 def event_type(event: SSEEvent, payload: Any) -> str:
-    """What kind of event it is: its data says so, or else its name; an error need say neither."""
+    """Return the type of an event, from its data or else its name.  An error may have neither."""
     kind = payload.get("type") if isinstance(payload, dict) else None
     if not isinstance(kind, str):
         kind = event.event.decode("utf-8", "replace")
@@ -130,10 +130,10 @@ def event_type(event: SSEEvent, payload: Any) -> str:
 
 
 class MessageBoundary(EventBoundary):
-    """The same for streams of messages, which end with ``message_stop`` or with an error.
+    """A boundary for streams of messages, which end with ``message_stop`` or with an error.
 
-    One that merely ends gets what it lacks: the last event where it had said why it stops, else an error.
-    Every piece is looked at, so that it is never :attr:`between`.
+    A stream that just stops gets the missing end: ``message_stop`` if the model has said why it stops, else
+    an error.  Every piece must be parsed for that, so it is never :attr:`between`.
     """
 
     __slots__ = ("_says_why",)
@@ -184,12 +184,12 @@ FRAMING: Final = Framing(
 
 
 def _model(name: str, owner: str) -> dict[str, Any]:
-    """A model of somebody else's, of which no more is known than its name."""
+    """Make the entry of a model of another provider, of which only the name is known."""
     return {"type": "model", "id": name, "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
 
 
 def _models(listed: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """All models on one page.  Source: Anthropic's API reference, "List Models"."""
+    """Make a list with all models on one page.  Source: Anthropic's API reference, "List Models"."""
     ends = (listed[0]["id"], listed[-1]["id"]) if listed else (None, None)
     return {"data": list(listed), "has_more": False, "first_id": ends[0], "last_id": ends[1]}
 
@@ -223,7 +223,7 @@ ENDPOINTS: Final = (
     Endpoint(
         ANTHROPIC, "POST", "/messages/count_tokens", "count", body="routed", model="named", usage="none"
     ),
-    # Each request of a batch is charged when it is worked on, and nothing here sees that.
+    # Anthropic charges each request of a batch when it processes it, which the proxy does not see.
     Endpoint(ANTHROPIC, "POST", "/messages/{rest}"),
     Endpoint(ANTHROPIC, "GET", "/messages/{rest}"),
     Endpoint(ANTHROPIC, "DELETE", "/messages/{rest}"),

@@ -1,6 +1,6 @@
 """The Model Context Protocol over streamable HTTP, as data: one path for clients that run a model themselves.
 
-It is served only where the operator asks for it, so its endpoints are none of the table of all dialects.
+The proxy serves it only if the operator turns it on, so the table of all dialects lacks its endpoints.
 
 Source: the specification's streamable HTTP transport, revisions 2025-03-26 to 2026-07-28.
 """
@@ -31,7 +31,7 @@ def error_body(
     request_id: str = "",
     doc_url: str = "",
 ) -> dict[str, Any]:
-    """A JSON-RPC error that answers no request of the body's, since none was read: its ``id`` is null."""
+    """Build a JSON-RPC error.  Its ``id`` is null: it answers no request, since none was read."""
     number = INTERNAL_ERROR if type == "server_error" else INVALID_REQUEST
     said = {"code": code, "param": param, "request_id": request_id, "doc_url": doc_url}
     return {
@@ -57,7 +57,7 @@ MCP: Final = Dialect(
     framing=openai.FRAMING,
     errors=Errors(error_body, _error_event, openai.read_error),
     credentials=(Credential("Authorization", "Bearer"),),
-    # It has no models, and nothing that is counted in tokens.
+    # It has no models and counts no tokens.
     usage=UsageFields("", "", ""),
     quirks=openai.QUIRKS,
     models=OPENAI_LISTS,

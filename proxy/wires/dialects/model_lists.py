@@ -1,4 +1,4 @@
-"""Which models there are, in the form of each dialect."""
+"""Lists of models in the form of each dialect."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -8,16 +8,16 @@ from proxy.wires.dialect import ModelLists
 __all__ = ["OLLAMA_LISTS", "OPENAI_LISTS"]
 
 _VERSION: Final = "0.12.6"
-"""The version of Ollama's API that clients are told of where no upstream tells one of its own."""
+"""The version of Ollama's API that clients get if no upstream reports its own."""
 
 _NO_TIME: Final = "1970-01-01T00:00:00Z"
 _NO_DIGEST: Final = "0" * 64
 _LENGTHS: Final = ("context_length", "max_model_len", "max_input_tokens", "context_window")
-"""Where providers say in OpenAI's form of a list how much a model reads."""
+"""The members in which providers give a model's context length in OpenAI's list form."""
 
 
 def _listed(payload: Any, member: str, *names: str) -> dict[str, dict[str, Any]]:
-    """The models of a list by their names, each once."""
+    """Return the models of a list by name, each once."""
     listed = payload.get(member) if isinstance(payload, dict) else None
     found: dict[str, dict[str, Any]] = {}
     for model in listed if isinstance(listed, list) else ():
@@ -44,7 +44,7 @@ def _details(owner: str) -> dict[str, Any]:
 
 
 def _ollama_entry(name: str, owner: str) -> dict[str, Any]:
-    """WIRE: clients in Python check the types of all of these."""
+    """Make an entry.  WIRE: clients in Python check the types of all these members."""
     return {
         "name": name,
         "model": name,
@@ -56,9 +56,9 @@ def _ollama_entry(name: str, owner: str) -> dict[str, Any]:
 
 
 def _shown_model(owner: str, entry: Mapping[str, Any], tools: bool) -> dict[str, Any]:
-    """What ``/api/show`` says of a model of another dialect's upstream; ``entry`` is how that lists it.
+    """Describe a model of another dialect's upstream as ``/api/show`` does; ``entry`` is from its list.
 
-    Clients decide by the capabilities what they offer it.
+    Clients decide by the capabilities what they offer the model.
     """
     length = next((said for name in _LENGTHS if type(said := entry.get(name)) is int and said > 0), None)
     info: dict[str, Any] = {"general.architecture": owner, "general.basename": ""}

@@ -25,9 +25,9 @@ __all__ = [
 ]
 
 UNFINISHED: Final = "The upstream's response ended before it was finished."
-"""Said of a stream that merely ends: several clients would take it for a whole answer."""
+"""The error for a stream that ends without its end: several clients would take it for a complete answer."""
 
-# In a text the quotes would be escaped, so these are members, though not always the outermost ones.
+# Inside a text the quotes would be escaped, so these are members, though not always at the top level.
 _LAST: Final = re.compile(rb'"done"[ \t]*:[ \t]*true|"error"[ \t]*:')
 
 
@@ -40,12 +40,12 @@ _LINE_BREAKS: Final = (
 
 
 def line(payload: Any) -> bytes:
-    """One line of a stream, whole, to leave in one write."""
+    """Encode one line of a stream, to be sent in one write."""
     return escape_line_breaks(orjson.dumps(payload, option=orjson.OPT_APPEND_NEWLINE))
 
 
 def escape_line_breaks(data: bytes) -> bytes:
-    """JSON in UTF-8 without the characters, other than a line feed, at which a client ends a line."""
+    """Escape the characters, other than a line feed, at which a client ends a line; ``data`` is JSON."""
     if not data.isascii():
         for raw, escaped in _LINE_BREAKS:
             data = data.replace(raw, escaped)
@@ -61,20 +61,20 @@ def error_body(
     request_id: str = "",
     doc_url: str = "",
 ) -> dict[str, str]:
-    """An error is one text, and has no place for anything else.
+    """Build an error, which is one text in this dialect and has no other field.
 
-    WIRE: clients show it as it is; an object in its place is ``[object Object]`` to one of them.
+    WIRE: clients show it as it is; one of them shows an object as ``[object Object]``.
     """
     return {"error": message}
 
 
 def error_line(message: str, *, type: str, code: str | None) -> bytes:
-    """An error inside of a stream, its last line: no line with ``done`` may follow."""
+    """Encode an error inside a stream.  It is the last line: no line with ``done`` may follow."""
     return line({"error": message})
 
 
 class ChatBoundary(LineBoundary):
-    """For streams whose last line says ``done`` or an error."""
+    """A boundary for streams whose last line has ``done`` or an error."""
 
     __slots__ = ()
 
@@ -84,7 +84,7 @@ class ChatBoundary(LineBoundary):
         try:
             payload = orjson.loads(line)
         except orjson.JSONDecodeError:
-            # Of a line that is looked at in part it cannot be told whose member it is.
+            # A line that came only in part does not tell at which level the member is.
             return b'"error"' not in line and line.lstrip()[:1] == b"{" and line.rstrip()[-1:] == b"}"
         return isinstance(payload, dict) and (payload.get("done") is True or bool(payload.get("error")))
 
@@ -144,6 +144,6 @@ ENDPOINTS: Final = (
         body="routed", model="named", usage="none", action="show",
     ),
     Endpoint(OLLAMA, "GET", "/api/version", "models", action="version"),
-    # Whatever else there is pulls, makes, copies or deletes models, or signs the server in somewhere.
+    # All other paths pull, make, copy or delete models, or sign the server in somewhere.
     Endpoint(OLLAMA, "", "/api/{rest}", "manage"),
 )  # fmt: skip

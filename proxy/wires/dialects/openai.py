@@ -1,4 +1,4 @@
-"""What OpenAI's dialects share, and the paths of its API that no dialect with server tools has."""
+"""The data that OpenAI's dialects share, and the paths of its API in no dialect with server tools."""
 
 import re
 from typing import Any, Final
@@ -49,7 +49,7 @@ def error_body(
     request_id: str = "",
     doc_url: str = "",
 ) -> dict[str, dict[str, str | None]]:
-    """OpenAI's error envelope: all four keys present, ``param`` and ``code`` nullable.
+    """Build OpenAI's error envelope.  It always has all four keys; ``param`` and ``code`` may be null.
 
     WIRE: openai-python keeps the whole object as ``body`` of its exception, so ``doc_url`` stands in it.
     """
@@ -58,7 +58,7 @@ def error_body(
 
 
 def error_event(message: str, *, type: str, code: str | None) -> bytes:
-    """An error inside a stream: a data line whose object has the one key ``error``.
+    """Encode an error inside a stream: a data line whose object has the one key ``error``.
 
     Source: openai-python and openai-node raise on that key.
     """
@@ -66,9 +66,9 @@ def error_event(message: str, *, type: str, code: str | None) -> bytes:
 
 
 def read_error(body: bytes) -> tuple[str, str | None]:
-    """Message and code of an error body; empty where it is not JSON (HTML is never shown).
+    """Return message and code of an error body; empty if it is not JSON (HTML is never shown).
 
-    Of the message only the beginning: it may quote the client at any length, and is searched.
+    The message is cut, because it may quote the client at any length and other code searches it.
     """
     try:
         payload = orjson.loads(body)
@@ -85,9 +85,9 @@ def read_error(body: bytes) -> tuple[str, str | None]:
 
 
 def _words(message: Any) -> str:
-    """A message, or the places and words of the list that pydantic makes (FastAPI, Mistral).
+    """Return a message as text; for the list that pydantic makes (FastAPI, Mistral), places and messages.
 
-    That list repeats what was sent beside each place, which is left out.
+    That list also repeats the input at each place; this is left out.
     """
     if isinstance(message, dict):
         message = message.get("detail")
@@ -107,7 +107,7 @@ _NO_TOOLS = re.compile(
     re.IGNORECASE,
 )
 _MISSING = re.compile(r"\bno tool (output|call)s? (was |were )?found\b", re.IGNORECASE)
-"""About a call or an output that the input lacks, which says nothing about the model."""
+"""Matches a complaint about a call or an output that the input lacks, which is not about the model."""
 
 
 def _refuses_tools(message: str) -> bool:
@@ -116,7 +116,7 @@ def _refuses_tools(message: str) -> bool:
 
 QUIRKS: Final = Quirks(
     refuses_tools=_refuses_tools,
-    # A model that an upstream does not know is another thing.
+    # A model that the upstream does not know is a different error.
     unknown_response=re.compile(rb"previous_response|\bresponse\b[^.]{0,200}\bnot[ _]found", re.IGNORECASE),
 )
 
@@ -137,10 +137,10 @@ CREDENTIALS: Final = (
     Credential("api-key", ""),
     Credential("x-api-key", ""),
 )
-"""OpenAI's SDKs send the first, Azure's the second, Anthropic's the third."""
+"""The headers of OpenAI's, Azure's and Anthropic's SDKs, in this order."""
 
 QUERY: Final = frozenset({"api-version", "beta"})
-"""What Azure's and Anthropic's clients send with inference requests."""
+"""Query parameters that Azure's and Anthropic's clients send with inference requests."""
 
 FAMILIES: Final = frozenset(
     {
@@ -172,7 +172,7 @@ OPENAI: Final = Dialect(
     families=FAMILIES,
     takes_files=TAKES_FILES,
 )
-"""Everything below ``/v1`` that belongs to no dialect with server tools."""
+"""The dialect of all paths below ``/v1`` that belong to no dialect with server tools."""
 
 MODELS: Final = Endpoint(OPENAI, "GET", "/models", "models")
 CONVERSATIONS: Final = Endpoint(OPENAI, "POST", "/conversations", creates="conversation")
@@ -197,9 +197,9 @@ ENDPOINTS: Final = (
     MODELS,
     Endpoint(OPENAI, "GET", "/models/{rest}", "models"),
     CONVERSATIONS,
-    # What was cancelled was counted when it was answered.
+    # The cancelled answer was counted when it was given.
     Endpoint(OPENAI, "POST", "/{rest}/cancel", usage="none"),
-    # Other providers have these below the same prefix.
+    # Other providers serve these below the same prefix.
     Endpoint(OPENAI, "POST", "/rerank", model="named"),
     Endpoint(OPENAI, "POST", "/score", model="named"),
 )  # fmt: skip

@@ -22,10 +22,9 @@ __all__ = ["DELETE", "ENDPOINTS", "RESPONSES", "error_event"]
 
 
 def error_event(message: str, *, type: str, code: str | None, sequence_number: int | None = None) -> bytes:
-    """An error event, its fields nested under ``error`` as OpenAI's wire really has them.
+    """Encode an error event, with its fields nested under ``error``, as OpenAI really sends them.
 
-    The flat form of the specification is merely yielded by openai-python, the nested one is raised by
-    all SDKs.
+    All SDKs raise on the nested form; openai-python merely yields the flat form of the specification.
     """
     payload: dict[str, object] = {"type": "error"}
     if sequence_number is not None:
@@ -46,10 +45,10 @@ RESPONSES: Final = Dialect(
     quirks=QUIRKS,
     models=OPENAI_LISTS,
     query=QUERY,
-    # llama-server numbers no event, and leaves out more in all that come after.
+    # llama-server numbers no event, and its later events lack more fields.
     repair=RepairSigns(sound=b'"sequence_number"'),
     answer_ids="resp_",
-    # Source: OpenAI's API reference; its streams end here, without an end mark.
+    # Source: OpenAI's API reference.  Its streams end with this event, without an end mark.
     last_event=re.compile(
         rb"^event: *response\.(?:completed|incomplete|failed)\r?\ndata:[^\r\n]*\r?\n\r?\n\Z", re.MULTILINE
     ),

@@ -1,4 +1,4 @@
-"""The endpoints that are served, of all dialects, and what is looked up across them."""
+"""The endpoints of all dialects that the proxy serves, and lookups across them."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -13,7 +13,7 @@ SERVED: Final = EndpointTable(
     (*chat.ENDPOINTS, *responses.ENDPOINTS, *anthropic.ENDPOINTS, *ollama.ENDPOINTS, *openai.ENDPOINTS),
     openai.OPENAI,
 )
-"""The more particular before the more general; what is none of it passes through as OpenAI's."""
+"""Specific paths stand before general ones.  A path that matches none passes through as OpenAI's."""
 
 BY_WIRE: Final[Mapping[str, Dialect]] = MappingProxyType(
     {known.dialect.wire: known.dialect for known in SERVED.endpoints if known.kind == "generate"}

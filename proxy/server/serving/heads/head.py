@@ -1,4 +1,4 @@
-"""What a request's head says, and what follows from it alone."""
+"""Hold a request's head, and cache what follows from the head alone."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -15,7 +15,7 @@ __all__ = ["GONE", "Head"]
 GONE: Final = RawRequestMessage(
     "GET", "/", HttpVersion11, CIMultiDictProxy(CIMultiDict[str]()), (), False, None, False, False, URL("/")
 )
-"""In place of a message that was let go of."""
+"""Replaces a message after it was released."""
 
 Found = TypeVar("Found")
 
@@ -41,16 +41,16 @@ class Head(dict[Any, Any]):
 
         def __getitem__(self, rule: Callable[["Head"], Found]) -> Found: ...
 
-    # A dictionary asks this for what it lacks: what is there is found without a call.
+    # A dictionary calls this only for missing keys, so a cached value is found without a call.
     def __missing__(self, rule: Callable[["Head"], Found]) -> Found:
         found = self[rule] = rule(self)
         return found
 
     def sole(self, name: str) -> str | None:
-        """The value of a header that has one meaning; ``None`` where it is not there.
+        """Return the value of a header that may occur once; ``None`` if it is missing.
 
-        Raises :class:`~proxy.errors.RequestError` (400) where it stands twice: readers take the first, the
-        last or both.
+        Raises :class:`~proxy.errors.RequestError` (400) if it occurs twice, because readers may use the first
+        value, the last or both.
         """
         if name not in self.headers:
             return None
@@ -60,7 +60,8 @@ class Head(dict[Any, Any]):
         return values[0]
 
     def listed(self, name: str) -> Sequence[str]:
-        """What a header lists, in lower case; several lines of it are one list (RFC 9110, 5.3)."""
+        """Return the elements of a list header, in lower case; several lines form one list (RFC 9110,
+        5.3)."""
         if name not in self.headers:
             return ()
         return [part.strip().lower() for part in ",".join(self.headers.getall(name)).split(",")]

@@ -1,13 +1,12 @@
-"""Heads that came before, with what the parser made of them.
+"""Recognize heads that came before, and reuse what the parser made of them.
 
-A client sends the same head with each request, and nothing of it changes but the digits of its
-``Content-Length``.  aiohttp's parser reads such a head once.  Nothing here parses: a head is known where
-each of its bytes but those digits came before and the parser took them for one good message, and its
-digits say no more than where the body ends.  :class:`KnownHeads` are a process's; with them each connection
-has its :class:`KnownRequests`.
+A client sends the same head with each request; only the digits of its ``Content-Length`` change. aiohttp's
+parser reads such a head once.  This module does not parse.  A head is known if all its bytes except those
+digits came before, and the parser read them as one valid message.  The digits only tell where the body ends.
+A process has one :class:`KnownHeads`, and each connection has its :class:`KnownRequests`.
 
-A head holds its client's key.  So one that comes no more is forgotten within two minutes, and one that
-never comes again, as where each has an id of its own, is not kept at all.
+A head contains its client's key.  So a head that is no longer sent is forgotten within two minutes.  A head
+that never comes again, for example because each one has an id of its own, is not kept at all.
 """
 
 import asyncio
@@ -37,30 +36,29 @@ __all__ = [
 ]
 
 Key = tuple[bytes, bytes]
-"""A head's bytes before and behind the digits of its length, without the blank line."""
+"""A head's bytes before and after the digits of its length, without the blank line."""
 
 HeadCut = tuple[Key, int, int]
-"""A head's key, where its body begins, and how long in bytes the head says that it is."""
+"""A head's key, the offset of its body, and the length of the body in bytes as the head states it."""
 
 MAX_HEAD_BYTES: Final = 4096
 MOST_HEADS: Final = 128
-"""In each of the two generations."""
+"""The most heads in each of the two generations."""
 MOST_SEEN: Final = 1024
 AGE_S: Final = 60.0
 
 READ_BUFFER_BYTES: Final = 64 * 1024
-"""Of a body that comes faster than it is read; one that is filled past it pauses the parser."""
+"""The buffer for a body that arrives faster than it is read; a fuller buffer pauses the parser."""
 
 CHANCES: Final = 8
-"""Heads in a row that a connection may send and none of them known, before it is taken for one of those
-whose heads all differ, and nobody looks any more."""
+"""The number of unknown heads in a row after which a connection stops to look for known ones."""
 
 _UNSURE: Final = -1
 
 _HEAD_BYTES: Final = 4096
 _LINE_BYTES: Final = 300
 _MARK_BYTES: Final = 100
-"""What a head, each line of it, and the mark of one that was seen take beside their text."""
+"""The memory that a head, each of its lines, and the mark of a seen head take, beside their text."""
 _MOST_LINES: Final = 130
 
 _END: Final = b"\r\n\r\n"
@@ -68,11 +66,12 @@ _LENGTH: Final = b"\r\nContent-Length: "
 _LOW_LENGTH: Final = b"\r\ncontent-length: "
 _MOST_DIGITS: Final = 8
 _NEVER_KNOWN: Final = (hdrs.TRANSFER_ENCODING, hdrs.EXPECT, hdrs.UPGRADE)
-"""Headers that make more of a message than a head and a body of so many bytes."""
+"""Headers of messages that are more than a head and a body of a fixed length."""
 
 
 def head_cut(data: bytes) -> HeadCut | None:
-    """Where the head that ``data`` begins with ends, if it has a length as programs write it."""
+    """Cut ``data`` after the head that it begins with; ``None`` unless the head has a usual
+    ``Content-Length``."""
     end = data.find(_END, 0, MAX_HEAD_BYTES)
     if end < 0:
         return None
@@ -88,7 +87,7 @@ def head_cut(data: bytes) -> HeadCut | None:
 
 
 def ends_once(head: bytes) -> bool:
-    """Whether every reader sees the end of a head where its bytes end, and nowhere before."""
+    """Return whether every reader finds the end of a head at its last byte, and not before."""
     ends = head.count(b"\r\n")
     return head.find(_END) == len(head) - len(_END) and head.count(b"\r") == ends == head.count(b"\n")
 
@@ -102,12 +101,12 @@ class KnownMessage(NamedTuple):
 
 
 class WholeBody(StreamReader):
-    """A body that is here.  It has what is asked of bodies at the edge, and no more of a stream's parts."""
+    """A body that has arrived completely, with only those methods of a stream that the server uses."""
 
     __slots__ = ("_failure", "_whole")
 
     def __init__(self, whole: bytes) -> None:
-        # Without the base's own, which makes a stream that has yet to come.
+        # Does not call the base's initializer, which sets up a stream that is still to come.
         self._whole = whole
         self._failure: BaseException | None = None
 
@@ -127,7 +126,7 @@ class WholeBody(StreamReader):
         return not self._whole
 
     def read_nowait(self, n: int = -1) -> bytes:
-        """All of it: nobody asks for a part."""
+        """Return the whole body; no caller asks for a part."""
         if self._failure is not None:
             raise self._failure
         whole, self._whole = self._whole, b""
@@ -140,9 +139,9 @@ class WholeBody(StreamReader):
 class KnownHeads:
     """The heads that a process knows, for all of its connections.
 
-    A head is kept when it comes for the second time.  They are looked up by a hash with a key of the
-    process's own, and compared only where the hash is the same: how long that takes says nothing of the heads
-    that others sent.
+    A head is kept when it arrives for the second time.  Lookup uses a hash with a secret of this process, and
+    compares bytes only if hashes are equal.  So its duration reveals nothing about the heads of other
+    clients.
     """
 
     def __init__(self) -> None:
@@ -156,16 +155,17 @@ class KnownHeads:
         return len(self._young) + len(self._old)
 
     def find(self, key: Key) -> Head | None:
-        """What is known of a head."""
+        """Return a known head, or ``None``."""
         head = self._young.get(key)
         if head is None and (head := self._old.pop(key, None)) is not None:
             self._keep(key, head)
         return head
 
     def note(self, cut: HeadCut, message: RawRequestMessage) -> bool:
-        """A head has come from which the parser, and no byte besides, made this message.
+        """Note a head, and the message that the parser made of exactly these bytes.
 
-        Returns whether it is known from now on, or was: the parser reads a known one before a long body.
+        Returns whether the head is known now, or was before: the parser also reads a known head before a long
+        body.
         """
         key = cut[0]
         mark = hash(key)
@@ -181,7 +181,7 @@ class KnownHeads:
         return True
 
     def forget(self) -> None:
-        """Know nothing any more."""
+        """Forget all heads."""
         self._young, self._old = {}, {}
         self._seen.clear()
         if self._timer is not None:
@@ -205,7 +205,7 @@ class KnownHeads:
             self._timer = asyncio.get_running_loop().call_later(AGE_S, self._age)
 
     def _age(self) -> None:
-        """Forget those that nobody sent since this was last called."""
+        """Forget the heads that no client sent since the last call."""
         self._timer = None
         self._young, self._old = {}, self._young
         if self._old:
@@ -213,11 +213,11 @@ class KnownHeads:
 
 
 class KnownRequests:
-    """The requests of one connection that the parser need not see.
+    """Recognizes the requests of one connection that the parser need not see.
 
-    It counts the bytes that come, and so knows where a head begins; where it is not sure of that, it leaves
-    all that is still to come to the parser.  A read that :meth:`take` made no request of is the parser's, and
-    :meth:`learn` is told what came of it.
+    It counts the bytes that arrive, so it knows where a head begins.  If it becomes unsure, it leaves all
+    further bytes to the parser.  If :meth:`take` returns no request for a read, the parser gets this read,
+    and :meth:`learn` gets the parser's result.
     """
 
     __slots__ = ("_chances", "_cut", "_heads", "_left", "filling")
@@ -225,21 +225,21 @@ class KnownRequests:
     def __init__(self, heads: KnownHeads) -> None:
         self._heads = heads
         self._chances = CHANCES
-        # What :meth:`take` found out about the read that :meth:`learn` will be told of.
+        # What :meth:`take` found out about the read that :meth:`learn` gets next.
         self._cut: HeadCut | None = None
-        # How many bytes of a body are still to come; 0 between messages, and _UNSURE where that cannot be
-        # said: then nothing is kept from the parser any more.
+        # How many bytes of a body are still to come; 0 between messages. _UNSURE if that is unknown: from
+        # then on, the parser gets all bytes.
         self._left = 0
         self.filling: StreamReader | None = None
-        """A body of a known head that is still coming, which the parser does not see."""
+        """The body of a known head that is still arriving; the parser does not see it."""
 
     def take(
         self, data: bytes, connection: AiohttpConnection, *, idle: bool
     ) -> tuple[KnownMessage, StreamReader] | None:
-        """The request that one read begins, if its head is known and nothing else came with it.
+        """Return the request at the start of a read, if its head is known and nothing else came with it.
 
-        The parser can be passed by only where ``connection`` is ``idle``: it waits for a request, so all
-        before it were answered, and their bodies came to their ends.
+        The parser can be bypassed only if ``connection`` is ``idle``: it waits for a request, so all earlier
+        requests were answered and their bodies have ended.
         """
         if self._left:
             return None
@@ -248,7 +248,7 @@ class KnownRequests:
             return None
         key, start, length = cut
         left = length - (len(data) - start)
-        # A stream that is filled past its buffer pauses the parser, which has no part in it.
+        # A stream with a full buffer would pause the parser, which does not handle this body.
         if left < 0 or (left > 0 and length > READ_BUFFER_BYTES):
             return None
         head = self._heads.find(key)
@@ -266,7 +266,7 @@ class KnownRequests:
         return KnownMessage(head, length), body
 
     def fill(self, body: StreamReader, data: bytes) -> bytes:
-        """Put what came into the body of a known head; returns what is behind that."""
+        """Add bytes to the body of a known head; return the bytes that follow the body."""
         behind = data[self._left :]
         piece = data[: self._left]
         self._left -= len(piece)
@@ -277,7 +277,7 @@ class KnownRequests:
         return behind
 
     def learn(self, data: bytes, made: Sequence[tuple[Any, StreamReader]]) -> None:
-        """Know the head of one read from now on, if it is a plain one that came before.
+        """Remember the head of a read, if it is a plain one that came before.
 
         ``made`` are the messages that the parser made of this read, with their bodies.
         """
@@ -288,7 +288,8 @@ class KnownRequests:
             self._left = self._left_after(data, cut, made)
 
     def _left_after(self, data: bytes, cut: HeadCut | None, made: Sequence[tuple[Any, StreamReader]]) -> int:
-        """What is still to come of the body of one message, with which a read began; or ``_UNSURE``."""
+        """Return how many bytes of a body are missing, if one message began with this read; else
+        ``_UNSURE``."""
         if len(made) != 1:
             return _UNSURE
         message, body = made[0]
@@ -296,7 +297,7 @@ class KnownRequests:
             return _UNSURE
         said = message.headers.getall(hdrs.CONTENT_LENGTH, [])
         if cut is None:
-            # For 2**64 - 1 bytes the parser gives no body, and takes all that comes for it.
+            # For a length of 2**64 - 1, the parser makes no body and reads all that follows as the body.
             return 0 if body is EMPTY_PAYLOAD and said in ([], ["0"]) and ends_once(data) else _UNSURE
         _, start, length = cut
         here = len(data) - start
@@ -308,14 +309,14 @@ class KnownRequests:
 
 
 def _is_plain(message: RawRequestMessage) -> bool:
-    """Whether a message is a head and a body of so many bytes, and the next one may follow it."""
+    """Return whether a message is a head and a body of a fixed length, and another message may follow."""
     ends = message.should_close or message.upgrade or message.chunked
     more = any(name in message.headers for name in _NEVER_KNOWN)
     return message.version == HttpVersion11 and not ends and not more
 
 
 def _lengthless(message: RawRequestMessage) -> RawRequestMessage:
-    """A message less what it says of one body's length, and its headers in bytes, which nobody asks for."""
+    """Return a message without its ``Content-Length``, and without raw headers, which are not used."""
     headers = CIMultiDict(message.headers)
     del headers[hdrs.CONTENT_LENGTH]
     return message._replace(headers=CIMultiDictProxy(headers), raw_headers=())

@@ -1,7 +1,7 @@
-"""A bound on incomplete request heads: on their number and their bytes.
+"""Limit the number and the size of incomplete request heads.
 
-While a head arrives, the client is not authenticated, so everybody who reaches the port can begin as many
-heads as they like.  The bound on all of them is ``most * MAX_HEAD_BYTES``.
+A client is not authenticated while its head arrives, so anyone who reaches the port can begin many heads.
+All heads together hold at most ``most * MAX_HEAD_BYTES`` bytes.
 """
 
 import asyncio
@@ -12,14 +12,14 @@ from typing import Final
 __all__ = ["MAX_HEAD_BYTES", "OncePerMinute", "PendingHead", "PendingHeads"]
 
 MAX_HEAD_BYTES: Final = 64 * 1024
-"""Of a whole head, its request line included."""
+"""The most bytes of a head, including its request line."""
 
 
 class PendingHeads:
     """Counts the pending heads of one process."""
 
     def __init__(self, most: int = 1024, most_per_address: int = 512) -> None:
-        """``most`` in the process, ``most_per_address`` from one address of a client."""
+        """Allow ``most`` pending heads in the process, and ``most_per_address`` from one address."""
         self._most = most
         self._most_per_address = most_per_address
         self._count = 0
@@ -27,13 +27,13 @@ class PendingHeads:
 
     @property
     def count(self) -> int:
-        """How many there are now."""
+        """The number of pending heads."""
         return self._count
 
     def begin(self, address: str) -> bool:
-        """Count one more from ``address``; false, and nothing is counted, where there are too many.
+        """Count one more head from ``address``; return ``False``, without counting, if there are too many.
 
-        An empty ``address`` is a proxy's that the operator trusts: many clients come from it.
+        An empty ``address`` stands for a proxy that the operator trusts: many clients come from it.
         """
         of_address = self._by_address.get(address, 0)
         if self._count >= self._most or (address and of_address >= self._most_per_address):
@@ -43,7 +43,7 @@ class PendingHeads:
         return True
 
     def end(self, address: str) -> None:
-        """One from ``address`` is whole, or given up."""
+        """Stop counting a head from ``address`` that is complete or was given up."""
         self._count -= 1
         left = self._by_address.pop(address) - 1
         if left:
@@ -51,29 +51,30 @@ class PendingHeads:
 
 
 class PendingHead:
-    """The head of one connection, from its first byte until it is whole; ``size`` is what came of it.
+    """The head of one connection, from its first byte until it is complete.
 
-    ``timer`` ends the wait for the rest, ``None`` while the connection answers an earlier request.
+    ``size`` is the number of bytes so far.  ``timer`` ends the wait for the rest; it is ``None`` while the
+    connection answers an earlier request.
     """
 
     __slots__ = ("_address", "_heads", "size", "timer")
 
     def __init__(self, heads: PendingHeads, address: str) -> None:
-        """One that ``heads`` has counted for ``address``."""
+        """Create a head that ``heads`` has counted for ``address``."""
         self._heads = heads
         self._address = address
         self.size = 0
         self.timer: asyncio.TimerHandle | None = None
 
     def end(self) -> None:
-        """It is whole, or nobody waits for it any more."""
+        """Stop waiting for the head, and stop counting it."""
         self._heads.end(self._address)
         if self.timer is not None:
             self.timer.cancel()
 
 
 class OncePerMinute:
-    """Lets a line into the log once a minute, and counts what it stands for."""
+    """Allows one log line per minute, and counts the events that it stands for."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -81,7 +82,7 @@ class OncePerMinute:
         self._count = 0
 
     def counted(self) -> int:
-        """How many times this was asked since a line was written, this time too; 0: write none now."""
+        """Count an event; return the number of events since the last line, or 0 if no line is due."""
         self._count += 1
         now = self._clock()
         if now - self._said_at < 60:

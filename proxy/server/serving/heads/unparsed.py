@@ -1,4 +1,4 @@
-"""What the parser could not make a request of, and how it is answered where there is none."""
+"""Answer what the parser could not read as a request."""
 
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -29,7 +29,7 @@ MAX_HEADERS = 128
 
 
 def fault_of(message: Any) -> BaseException | None:
-    """Why what the parser gave is not served; ``None`` for what every reader takes for this request."""
+    """Return why a message is not served, or ``None`` if every reader reads it as the same request."""
     if not isinstance(message, RawRequestMessage):
         fault: BaseException = message.exc
         return fault
@@ -41,13 +41,13 @@ def fault_of(message: Any) -> BaseException | None:
 
 
 class _TooLarge(NamedTuple):
-    """In place of a message whose head is too large."""
+    """Replaces a message whose head is too large."""
 
     exc: BaseException
 
 
 def less_large(made: Sequence[tuple[Any, StreamReader]]) -> list[tuple[Any, StreamReader]]:
-    """What the parser made of one read, with a fault in the place of each message whose head is too large."""
+    """Replace each message whose head is too large by a fault."""
     return [(_TooLarge(LineTooLong(b"", MAX_HEAD_BYTES)) if _is_large(m) else m, body) for m, body in made]
 
 
@@ -59,7 +59,7 @@ def _is_large(message: Any) -> bool:
 
 
 def too_many_connections() -> web.Response:
-    """The answer if the process has no file descriptor left for a connection."""
+    """Return the answer if the process has no file descriptor left for a connection."""
     return error_response(
         503,
         "The server has as many connections as its system allows. Try again in a moment. Its operator "
@@ -71,7 +71,7 @@ def too_many_connections() -> web.Response:
 
 
 def too_many_heads() -> web.Response:
-    """The answer while too many heads are pending."""
+    """Return the answer while too many heads are pending."""
     return error_response(
         503,
         "Too many clients have started a request and not sent its whole head. Try again in a moment.",
@@ -82,7 +82,7 @@ def too_many_heads() -> web.Response:
 
 
 def refusal(*, too_long: bool) -> web.Response:
-    """The answer to a request that cannot be parsed.  It contains none of the client's bytes."""
+    """Return the answer to a request that cannot be parsed.  It contains none of the client's bytes."""
     if too_long:
         return error_response(
             431,
@@ -98,12 +98,12 @@ def refusal(*, too_long: bool) -> web.Response:
 
 
 def own_headers(request_id: str) -> dict[str, str]:
-    """The headers of every answer that the proxy makes here."""
+    """Return the headers of every answer that the proxy makes here."""
     return {"x-request-id": request_id, "Server": "toolrelay"}
 
 
 def as_bytes(response: web.Response) -> bytes:
-    """A response of ours where there is no request that it could be written through."""
+    """Encode a response for a connection without a request to write it through."""
     body = bytes(response.body) if isinstance(response.body, bytes | bytearray) else b""
     fields = {**response.headers, "Content-Length": str(len(body)), "Connection": "close"}
     lines = [f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}"]

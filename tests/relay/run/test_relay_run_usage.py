@@ -1,0 +1,82 @@
+"""The use of a run as its caller's meter counts it."""
+
+from typing import Literal
+
+from proxy.events import TurnEvent, TurnFinished, Usage, UsageReported
+from proxy.relay.base import RunSettings
+from proxy.relay.routing.prices import Price
+from proxy.relay.run.run import Run
+from proxy.relay.run.usage import RunUsage
+
+BODY = b'{"messages":"forty bytes of a request"}.'
+
+
+class Counter:
+    """A :class:`~proxy.records.Meter` that keeps what it is told."""
+
+    counts_cost = False
+
+    def __init__(self, *, counts_usage: bool) -> None:
+        self.counts_usage = counts_usage
+        self.spent: list[tuple[int, int]] = []
+
+    async def hit(self, kind: Literal["tool_calls"], caller: str) -> float | None:
+        """Tool calls are not limited."""
+        return None
+
+    def spend(self, tokens: int, cost: int) -> None:
+        """Note what is counted."""
+        self.spent.append((tokens, cost))
+
+
+def a_run(*events: TurnEvent) -> Run:
+    """A run whose first turn had these events; a token costs 1 billionth."""
+    run = Run(RunSettings(), is_hidden=lambda name: True, clock=lambda: 0.0, price=Price(10**6, 10**6, 10**6))
+    run.start()
+    run.observe(events)
+    return run
+
+
+def test_each_use_is_told_once() -> None:
+    """A second report without new use is none, and later ones tell only what was added."""
+    meter = Counter(counts_usage=False)
+    usage = RunUsage(meter)
+    run = a_run(UsageReported(Usage(5, 2, 7)), TurnFinished("stop"))
+    for _ in range(2):
+        usage.tell(run, lambda: BODY, 3, answered=True)
+    assert meter.spent == [(7, 7)]
+    run.tools_ran()
+    run.observe([UsageReported(Usage(1, 1, 2))])
+    usage.tell(run, lambda: BODY, 3, answered=True)
+    assert meter.spent == [(7, 7), (2, 2)]
+
+
+def test_use_that_nobody_reported_is_estimated_under_a_limit() -> None:
+    """A token for each four bytes of the request and for each event, once the upstream has answered."""
+    meter = Counter(counts_usage=True)
+    usage = RunUsage(meter)
+    run = a_run()
+    assert usage.is_limited
+    usage.tell(run, lambda: BODY, 3, answered=False)
+    assert meter.spent == []
+    usage.tell(run, lambda: BODY, 3, answered=True)
+    assert meter.spent == [(len(BODY) // 4 + 3, len(BODY) // 4 + 3)]
+
+
+def test_nothing_is_estimated_without_a_limit() -> None:
+    """Metrics and the record get what was reported, and nothing else."""
+    meter = Counter(counts_usage=False)
+    usage = RunUsage(meter)
+    run = a_run()
+    assert not usage.is_limited
+    usage.tell(run, lambda: BODY, 3, answered=True)
+    assert (meter.spent, run.spent_tokens) == ([], 0)
+
+
+def test_a_run_without_a_meter_still_counts_its_use() -> None:
+    """Its budgets depend on it."""
+    usage = RunUsage(None)
+    run = a_run(UsageReported(Usage(5, 2, 7)))
+    usage.tell(run, lambda: BODY, 3, answered=True)
+    assert not usage.is_limited
+    assert run.total_tokens == 7
