@@ -66,8 +66,9 @@ class HostRule:
     """The names by which a client may call the server.
 
     A page that rebinds its name in DNS reaches the server with its own origin, but its ``Host`` is then the
-    attacker's name. Nobody can rebind an address or ``localhost``. With ``loopback_only`` other addresses are
-    refused, too. ``names`` are further names in lower case; ``*.example.com`` stands for all names below.
+    attacker's name. Nobody can rebind an address or ``localhost``. With ``loopback_only`` all addresses but
+    loopback are refused. ``names`` are further names in lower case; ``*.example.com`` stands for all names
+    below.
     """
 
     loopback_only: bool
