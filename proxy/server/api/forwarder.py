@@ -32,7 +32,7 @@ __all__ = ["Forwarder", "headers_of_runs"]
 
 
 class Forwarder:
-    """Forwards requests unchanged and pumps the answers back."""
+    """The component that forwards requests unchanged and pumps the answers back."""
 
     def __init__(
         self,

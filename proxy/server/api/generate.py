@@ -47,7 +47,7 @@ _OUR_ID = b"_toolrelay"
 
 
 class Generate:
-    """Answers the endpoints of dialects whose wires support server tools."""
+    """The handler of the endpoints of dialects whose wires support server tools."""
 
     def __init__(
         self,

@@ -32,8 +32,8 @@ class Surface(Protocol):
 
 
 class OwnPaths:
-    """Answers the paths that are below no prefix of a dialect. Without a ``snapshot`` it serves no metrics,
-    without ``ui`` no pages."""
+    """The handler of paths that are below no prefix of a dialect. Without a ``snapshot`` it serves no
+    metrics, without ``ui`` no pages."""
 
     def __init__(
         self,

@@ -39,7 +39,7 @@ _MAX_BYTES: Final = 8 << 20
 """The most bytes of a response that are searched for its id, which is in the first event or in the object."""
 
 _ENDING: Final = re.compile(rb"response\.(?:completed|incomplete|failed)")
-"""Marks the event after which a client need not wait for the stream's end."""
+"""The types of the events after which a client need not wait for the stream's end."""
 
 _MOST_READ_AT_END: Final = 50_000
 """The most values of an object that is read on the event loop, when the response ends without notice."""
@@ -213,7 +213,7 @@ AnyClientStream = HttpClientStream | WebSocketStream
 
 
 class ClientStreams:
-    """Makes the responses to clients. ``listen`` gets the answers to requests whose bodies the proxy
+    """The factory of responses to clients. ``listen`` gets the answers to requests whose bodies the proxy
     reads."""
 
     def __init__(

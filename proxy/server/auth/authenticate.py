@@ -122,7 +122,7 @@ def _unknown() -> RequestError:
 
 
 class Authenticator(Protocol):
-    """Decides which requests are let in."""
+    """The component that decides which requests are let in."""
 
     def admit(self, request: EdgeRequest, target: Target) -> Caller | Awaitable[Caller]:
         """Return the caller of an API request, directly if that needs no wait.
@@ -187,7 +187,7 @@ class _Admins:
 
 
 class OpenAuthenticator(_Admins):
-    """Lets in everybody who reaches the port, and counts them by address."""
+    """The authenticator that lets in everybody who reaches the port, and counts them by address."""
 
     def admit(self, request: EdgeRequest, target: Target) -> Caller:
         """Return a caller for any request."""
@@ -209,7 +209,7 @@ declare_lru("anonymous_callers", _anybody, 1500)
 
 
 class KeyAuthenticator(_Admins):
-    """Lets in clients with a client key, or with a token of one."""
+    """The authenticator that lets in clients with a client key, or with a token of one."""
 
     def __init__(self, ring: KeyRing, tokens: Minting) -> None:
         super().__init__(ring)
@@ -258,7 +258,8 @@ class KeyAuthenticator(_Admins):
 
 
 class StartTokenAuthenticator(KeyAuthenticator):
-    """Admits clients with the token that this start printed and, once there are keys, clients with a key.
+    """The authenticator that lets in clients with the token that this start printed and, once there are keys,
+    clients with a key.
 
     The token gives the rights that everybody has in the mode ``open``. Its requests are counted by address.
     """
@@ -296,8 +297,8 @@ class StartTokenAuthenticator(KeyAuthenticator):
 
 
 class ForwardAuthenticator(_Admins):
-    """Lets in clients with an ``Authorization`` of the provider, which goes upstream in place of the
-    operator's.
+    """The authenticator that lets in clients with an ``Authorization`` of the provider, which goes upstream
+    in place of the operator's.
 
     Callers are told apart by a keyed hash of the credential. The hash is the same for every worker, after a
     restart, and for every spelling of the header. Anybody can invent credentials, so these callers are also

@@ -40,7 +40,7 @@ _CHECK_EVERY_S = 1.0
 _AGAIN_WITHIN_S = 0.1
 """The most seconds that a request waits for a record that did not answer the previous one."""
 _MOST_CHECKS = 3
-"""A check that began before a notified change has to be repeated, this many times at most."""
+"""The most checks for one request: a check that began before a notified change is repeated."""
 
 _BLIND_S = 10.0
 """For how many seconds the store's keys stay valid after they were last confirmed."""

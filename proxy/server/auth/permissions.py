@@ -31,7 +31,7 @@ decision."""
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """What a caller may use.
+    """The permissions of a caller.
 
     ``policies`` are the caller's policies by the names of the upstreams, and ``selections`` are the tools
     that are offered there. ``direct`` are the tools that are offered if no upstream takes part. ``trace`` is

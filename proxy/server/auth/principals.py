@@ -10,14 +10,14 @@ __all__ = ["Principal", "Principals"]
 
 
 class Principal(NamedTuple):
-    """Who asks, by the name in the record, and whether that is one person."""
+    """The one who asks, by the name in the record, and whether that is one person."""
 
     name: str
     is_person: bool
 
 
 class Principals:
-    """Tells the people of shared keys apart, by the setting ``auth.end_user``."""
+    """The principals of requests: tells the people of shared keys apart, by the setting ``auth.end_user``."""
 
     def __init__(self, end_user: str) -> None:
         self._place, _, self._name = end_user.partition(":")

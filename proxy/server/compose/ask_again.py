@@ -20,7 +20,7 @@ __all__ = ["AskMaker"]
 
 
 class AskMaker:
-    """Builds stored requests again, with the present rights and limits of their callers."""
+    """The builder of asks from stored requests, with the present rights and limits of their callers."""
 
     def __init__(
         self,

@@ -65,7 +65,7 @@ class Edge:
 
 
 class WebUi:
-    """Builds the pages of the web UI."""
+    """The builder of the web UI's pages."""
 
     def __init__(
         self,

@@ -135,7 +135,7 @@ class Admission:
 
 
 class RateLimiter:
-    """Admits requests within the limits of their callers.
+    """The rate limiter, which admits requests within the limits of their callers.
 
     ``general`` applies if a caller has no limits of its own. ``on_error`` says whether requests are admitted
     while the counters cannot be reached.

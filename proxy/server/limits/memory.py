@@ -90,7 +90,8 @@ class _Spent:
 
 
 class MemoryCounters:
-    """:class:`~proxy.server.limits.rules.Counters` in this process. ``clock`` returns monotonic seconds."""
+    """The :class:`~proxy.server.limits.rules.Counters` in this process. ``clock`` returns monotonic
+    seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

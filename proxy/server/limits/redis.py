@@ -54,7 +54,7 @@ class _Command(NamedTuple):
 
 
 class RedisCounters:
-    """:class:`~proxy.server.limits.rules.Counters` in the Redis at ``url``.
+    """The :class:`~proxy.server.limits.rules.Counters` in the Redis at ``url``.
 
     ``prefix`` begins every key; ``clock`` (seconds) replaces the server's time. ``unanswered`` counts the
     requests that were not counted, ``lost`` the uses that could not be counted.

@@ -40,7 +40,7 @@ most a hundredth of the window late. So memory is bounded for any amount of use.
 _PERIODS: Final = ((31104000, "year"), (2592000, "month"), (86400, "day"), (3600, "hour"), (60, "minute"))
 _MAX_AMOUNT: Final = 10**15
 _MAX_WINDOW_S: Final = 10 * 366 * 86400
-"""Windows are counted in microseconds; a float, the only number of a script in Redis, holds this many
+"""The longest window, in seconds. Redis scripts have only floats, which hold this many microseconds
 exactly."""
 
 _MAX_TEXT: Final = 200
@@ -137,11 +137,11 @@ class Verdict(NamedTuple):
 
 
 class LimitsUnavailable(ToolRelayError):
-    """The counters cannot be reached, so the use of a caller is unknown."""
+    """Raised if the counters cannot be reached, so that the use of a caller is unknown."""
 
 
 class Counters(Protocol):
-    """Counts the use of all callers."""
+    """The counters of all callers' use."""
 
     async def take(
         self, caller: str, hits: Sequence[Limit], spending: Sequence[Limit], streams: int | None, lease: str

@@ -88,7 +88,7 @@ class _Asked:
 
 
 class McpHandler:
-    """Answers requests at the path where tools are served."""
+    """The handler of the path where tools are served."""
 
     def __init__(
         self,

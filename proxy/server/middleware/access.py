@@ -56,8 +56,8 @@ def _own_id_and_path(head: Head) -> tuple[str, str]:
 
 
 class AccessMiddleware:
-    """Gives every request an id and each failure the form of its dialect; writes one access line per
-    request."""
+    """The outermost layer: gives every request an id and each failure the form of its dialect; writes one
+    access line per request."""
 
     def __init__(
         self,

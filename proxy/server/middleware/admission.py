@@ -11,7 +11,7 @@ __all__ = ["AdmissionControl"]
 
 
 class AdmissionControl:
-    """Counts the open requests of the API, and holds the limits of their callers.
+    """The counter of the open API requests, with the limits of their callers.
 
     Each :meth:`enter` needs a :meth:`leave`, however the request ends.
     """

@@ -37,7 +37,7 @@ it."""
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
 _LONGEST_KNOWN: Final = 64
 _MOST_KNOWN: Final = 64
-"""Clients write the server's name in few ways, so each is checked once and cached."""
+"""The most names that are cached: clients write the server's name in few ways."""
 
 _FORWARDED: Final = (
     hdrs.X_FORWARDED_FOR,
@@ -109,7 +109,7 @@ class HostRule:
 
 
 class PageGuard:
-    """Answers preflight requests, and refuses requests that only a foreign page would send.
+    """The guard that answers preflight requests and refuses requests that only a foreign page would send.
 
     ``hosts`` is ``None`` if a client may call the server by any name. ``keyed`` says that callers send keys,
     which no page has.

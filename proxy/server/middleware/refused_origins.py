@@ -20,7 +20,7 @@ _LONGEST: Final = 200
 
 
 class RefusedOrigins:
-    """Logs each refused origin at most once a minute, with the setting that would allow it.
+    """The log of refused origins: at most one line a minute for each, with the setting that would allow it.
 
     Origins beyond the first sixteen share one line a minute, until one of the sixteen is silent for a minute.
     """

@@ -49,7 +49,7 @@ _HEADERS: Final = {
 
 
 class ErrorPages:
-    """Answers below ``/docs/errors``: a page for browsers, the same as plain text for all others."""
+    """The pages below ``/docs/errors``: HTML for browsers, the same as plain text for all others."""
 
     def serves(self, path: str) -> bool:
         """Return whether a path is below these pages."""
