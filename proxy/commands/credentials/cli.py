@@ -1,4 +1,4 @@
-"""``toolrelay credentials``: its options."""
+"""The options of ``toolrelay credentials``."""
 
 from typing import Annotated
 

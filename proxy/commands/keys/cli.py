@@ -1,4 +1,4 @@
-"""``toolrelay keys``: its options."""
+"""The options of ``toolrelay keys``."""
 
 import json
 import re
@@ -118,9 +118,9 @@ def _split(given: list[str]) -> list[str]:
 
 
 def read_limits(given: list[str]) -> dict[str, Any]:
-    """Limits as ``KIND=LIMIT`` with commas, a kind once or several times, or as one JSON object.
+    """Parse limits, written as ``KIND=LIMIT`` separated by commas (a kind may repeat) or as one JSON object.
 
-    Raises ConfigError naming ``--limits``.
+    Raises ConfigError for ``--limits``.
     """
     if len(given) == 1 and given[0].lstrip().startswith("{"):
         try:
@@ -141,7 +141,7 @@ def read_limits(given: list[str]) -> dict[str, Any]:
 
 
 def _moment(text: str) -> float | str:
-    """A time to come: an age counts from now on, all else is read with the other grants."""
+    """Parse an expiry: a duration counts from now; a time is returned as text, which ``KeyGrants`` parses."""
     age = _AGE.fullmatch(text.strip())
     if age is None:
         try:

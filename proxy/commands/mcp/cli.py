@@ -1,4 +1,4 @@
-"""``toolrelay mcp``: its options."""
+"""The options of ``toolrelay mcp``."""
 
 from pathlib import Path
 from typing import Annotated

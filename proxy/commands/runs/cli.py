@@ -1,4 +1,4 @@
-"""``toolrelay runs`` and ``toolrelay usage``: their options."""
+"""The options of ``toolrelay runs`` and ``toolrelay usage``."""
 
 from pathlib import Path
 from typing import Annotated, get_args
