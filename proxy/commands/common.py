@@ -173,8 +173,7 @@ def _is_own(end: BaseException, task: asyncio.Task[Any]) -> bool:
 
 
 def _is_real(end: BaseException) -> bool:
-    """Return whether this may be a real Ctrl-C. If the loop handles SIGINT, as in a server, Ctrl-C raises
-    nothing."""
+    """Return whether this may be a real Ctrl-C, which raises nothing if the loop itself handles SIGINT."""
     return (
         isinstance(end, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     )
@@ -209,8 +208,7 @@ def confirmed(question: str) -> bool:
 
 
 def console() -> "Console":
-    """Create the console for tables on standard output. Without a terminal it is so wide that nothing is
-    cut."""
+    """Create the console for tables; without a terminal it is so wide that nothing is cut."""
     from rich.console import Console
 
     terminal = sys.stdout.isatty()

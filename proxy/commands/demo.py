@@ -234,8 +234,7 @@ def _overrides(config: Config, fixtures: Path, folder: Path, mcp_socket: Path | 
 
 
 def _ui_line(app: App, address: str) -> list[str]:
-    """Return the line with the link to the web UI, which comes first: one click asks the first question
-    there."""
+    """Return the line with the link to the web UI; it comes first, as a click there asks a question."""
     if app.sessions is None:
         return []
     return [f"web UI: {link(address, app.sessions.code(_LINK_S))}", ""]

@@ -23,8 +23,7 @@ async def record(config: Config, out: Path) -> None:
 
 
 def recording(folder: Path, secrets: Iterable[str]) -> Overrides:
-    """Return the overrides that save both sides of each exchange below ``folder``, without the
-    ``secrets``."""
+    """Return overrides that save both sides of each exchange below ``folder``, without the ``secrets``."""
     known, clients = list(secrets), ClientSides()
 
     def recorded(upstream: Upstream) -> Upstream:

@@ -122,8 +122,7 @@ def _is_ours(filename: str) -> bool:
 
 
 def _shown(content: str) -> str:
-    """Format a result as ASCII JSON, safe for pipes and terminals; for other text, escape control
-    characters."""
+    """Format a result as ASCII JSON, safe for pipes and terminals; escape other text."""
     try:
         return json.dumps(json.loads(content))
     except ValueError:

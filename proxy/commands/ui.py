@@ -67,8 +67,7 @@ def link(address: str, code: str) -> str:
 
 
 def ui_lines(app: App, config: Config, address: str) -> list[str]:
-    """Return the lines about the web UI at a server's start: a link on a terminal, otherwise how to get
-    one."""
+    """Return the lines about the web UI at a server's start: a link on a terminal, else how to get one."""
     if app.sessions is None:
         return []
     if sys.stdout.isatty() and is_loopback(config.server.host):

@@ -28,8 +28,7 @@ async def open_vault(config: Config) -> AsyncIterator[TokenVault | None]:
 
 @asynccontextmanager
 async def make_vault(config: Config) -> AsyncIterator[TokenVault]:
-    """Open the vault of the record, creating the record if necessary. Raises ConfigError if it is not
-    encrypted."""
+    """Open the vault of the record, which is created if necessary; raises ConfigError if unencrypted."""
     store = open_record(config)
     await store.start()
     try:

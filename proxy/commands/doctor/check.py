@@ -116,8 +116,7 @@ async def check_composed(config: Config, *, probing: bool, known: Sequence[Confi
 
 
 async def _missing_logins(config: Config) -> list[str]:
-    """Return a line for each connection that still needs a login. An unreadable record is reported
-    elsewhere."""
+    """Return a line for each connection that needs a login. An unreadable record is reported elsewhere."""
     try:
         return await login_lines(config)
     except (ConfigError, StoreError):
@@ -157,8 +156,7 @@ async def _composed(config: Config, faults: Faults, given: Overrides) -> Service
 
 
 def _less_unreadable(config: Config, known: Sequence[ConfigError]) -> Config:
-    """Remove upstreams with a fault other than in their key, because their defaults could name another
-    server."""
+    """Remove upstreams with a fault other than in their key: a default could name another server."""
     kept = {
         name: upstream
         for name, upstream in config.upstreams.items()
@@ -303,8 +301,7 @@ def _served_lines(config: Config) -> list[str]:
 
 
 def upstream_lines(config: Config, services: CheckedServices) -> list[str]:
-    """Return, for each upstream that restricts the allowed tools, the tools that its models are not
-    offered."""
+    """Return, for each upstream that restricts the tools, the allowed ones that it is not offered."""
     lines = []
     for name, upstream in config.upstreams.items():
         if upstream.tools is True or not config.tools.enabled:
@@ -353,8 +350,7 @@ def untrusted_lines(config: Config, services: CheckedServices) -> list[str]:
 
 
 def withheld_lines(config: Config, services: CheckedServices) -> list[str]:
-    """Return, for each tool that is not offered, the line that would allow it, or the rule that forbids
-    it."""
+    """Return, for each tool that is not offered, the line that would allow it, or the rule against it."""
     if not config.tools.enabled:
         return ["tools.enabled = false: the proxy offers no tools and passes every request through"]
     lines: list[str] = []

@@ -14,14 +14,13 @@ from proxy.wires.responses import quirks as responses
 __all__ = ["CHECKS", "Check", "Finding", "Outcome", "Replies", "judge"]
 
 Outcome = Literal["yes", "no", "quirk", "unknown"]
-"""``yes``: correct. ``no``: not supported. ``quirk``: supported, but not as specified. ``unknown``: could not
-be determined."""
+"""``yes``: correct. ``no``: not supported. ``quirk``: works, but not as specified. ``unknown``: not
+tested."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found. ``words`` describe it in one line; ``setting`` is a key of the upstream and its
-    value."""
+    """What a check found: ``words`` in one line; ``setting`` is a key of the upstream and its value."""
 
     outcome: Outcome
     words: str = ""

@@ -30,8 +30,7 @@ def places_of(config: Config) -> dict[str, str]:
 
 
 async def find_unreachable(places: dict[str, str]) -> list[str]:
-    """Return a line for each server of :func:`places_of` that accepts no connection. Nothing is sent to
-    it."""
+    """Return a line for each server of :func:`places_of` that accepts no connection. Sends nothing."""
     lines = await asyncio.gather(*(_reach(setting, url) for setting, url in places.items()))
     return [line for line in lines if line]
 

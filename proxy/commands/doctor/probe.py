@@ -34,8 +34,7 @@ _TOOL = {
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """The result of a probe. ``None`` means that it could not be tested; ``problem`` is one line, empty if
-    none."""
+    """The result of a probe. ``None`` means not tested; ``problem`` is one line, empty if there is none."""
 
     reachable: bool
     models: tuple[str, ...] | None = None

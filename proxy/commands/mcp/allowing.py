@@ -133,8 +133,7 @@ async def _keep(config: Config, file: Path | None, before: Sequence[Pin], pins: 
 
 
 def _say_faults(looks: Sequence[ServerLook]) -> bool:
-    """Print servers that cannot be reached and tools that cannot be used; return whether all servers are
-    ready."""
+    """Print unreachable servers and tools that cannot be used; return whether all servers are ready."""
     well = True
     for look in looks:
         if not look.is_ready:

@@ -108,8 +108,7 @@ async def _authorizing(config: Config, servers: Mapping[str, Server]) -> AsyncIt
 
 
 async def wait_for_server(config: Config, socket: Path, server: str) -> None:
-    """Wait until a server is connected or has failed once, because some start more slowly than a call
-    waits."""
+    """Wait until a server is connected or has failed once; some start more slowly than a call waits."""
     host = HostClient(socket)
     host.start()
     try:

@@ -55,8 +55,7 @@ def warnings_of(looks: Sequence[ServerLook], offered: Mapping[str, int]) -> list
 
 
 def many_lines(catalog: Catalog, policy: Policy) -> list[str]:
-    """Return a line if more tools are offered than OpenAI accepts, with the servers that have most of
-    them."""
+    """Return a line if more tools are offered than OpenAI accepts, with the servers that have the most."""
     offered = too_many_offered(catalog, policy)
     if not offered:
         return []

@@ -214,8 +214,7 @@ class Supervisor:
         return str(self._hosts[plan.mcp].path)
 
     async def _release_hosts(self) -> None:
-        """End the processes for MCP servers that no worker uses any more. At a stop, :meth:`run` ends all of
-        them."""
+        """End the processes for MCP servers that no worker uses; at a stop, :meth:`run` ends them all."""
         if self._signals.stop.is_set():
             return
         used = {self.plan.mcp, *(worker.mcp for worker in self._all)}

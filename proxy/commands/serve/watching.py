@@ -49,8 +49,7 @@ def watched_files(files: Iterable[Path], folders: Iterable[Path]) -> set[Path]:
 
 
 def stamps(files: Iterable[Path]) -> Stamps:
-    """Return each file's modification time (ns) and size, which reveal a change; both 0 for a missing
-    file."""
+    """Return each file's modification time (ns) and size, which reveal a change; both 0 if missing."""
     seen = {}
     for file in files:
         try:
@@ -65,8 +64,7 @@ def stamps(files: Iterable[Path]) -> Stamps:
 async def watch(
     files: Callable[[], Iterable[Path]], before: Stamps, changed: Callable[[list[Path]], None]
 ) -> None:
-    """Call ``changed`` with the files that differ from ``before``, after they stayed the same for one
-    interval.
+    """Call ``changed`` with files that differ from ``before``, once they stayed the same for an interval.
 
     ``files`` returns the files to watch at each interval. A file that is new in it counts as unchanged.
     """
