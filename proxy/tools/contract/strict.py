@@ -70,7 +70,7 @@ def to_strict(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 class _Converter:
-    """One conversion.  ``level`` is the number of objects that a subschema is nested in."""
+    """One conversion.  ``level`` is the nesting level of objects; it is 1 at the top."""
 
     def __init__(self, root: Mapping[str, Any], where: str) -> None:
         self._root = root

@@ -40,7 +40,7 @@ class Attempt:
     url: str = field(repr=False)
 
     def code_of(self, redirected: str) -> str:
-        """Return the authorization code in the URL, or the query alone, to which the browser was redirected.
+        """Return the authorization code of a redirect; ``redirected`` is its whole URL or only the query.
 
         Raises :class:`NotOurs` if the URL does not belong to this attempt.  Raises
         :class:`~proxy.tools.oauth.port.OAuthFault` if the server refused, or if another server answered

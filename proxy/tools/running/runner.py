@@ -67,7 +67,7 @@ class Runner:
             machine's clock: a clock that stands still (the demo's) would put a call days before its run.
         shelf: keeps results that are too large, for ``core__read_result``; ``None`` keeps none.
         max_read_only, max_read_only_per_caller: how many read-only tools run at the same time.
-        max_parallel: how many calls of one run do.
+        max_parallel: how many of these one run may have at the same time.
         on_crash: called with what a tool raised, unless it is a ``ToolFailure``.
         on_closed: called with every call that has ended.
         effects: where effects are claimed, so that no other process repeats them; ``None`` for nowhere.
