@@ -186,12 +186,12 @@ class HostClient:
                 await self._connected.wait()
         channel = self._channel
         if channel is None:
-            raise _away(server)
+            raise _not_connected(server)
         number = next(self._numbers)
         waiting = self._open[number] = _Open(asyncio.get_running_loop().create_future(), on_progress)
         try:
             if not channel.send(kind, body, id=number, **header):
-                raise _away(server)
+                raise _not_connected(server)
             return await waiting.done
         except asyncio.CancelledError:
             channel.send("cancel", id=number)
@@ -211,7 +211,7 @@ class HostClient:
                     self._channel = None
                     self._connected.clear()
                     channel.close()
-                    self._lose()
+                    self._fail_open()
             await asyncio.sleep(_RETRY_S[min(tries, len(_RETRY_S) - 1)])
             tries += 1
 
@@ -248,7 +248,7 @@ class HostClient:
         told = {"value": found.value, "reason": found.reason, "needs_login": found.needs_login}
         channel.send("authorization", orjson.dumps(told), id=number)
 
-    def _lose(self) -> None:
+    def _fail_open(self) -> None:
         """Fail all open requests: the host process has ended, so their outcomes are unknown."""
         for waiting in self._open.values():
             if not waiting.done.done():
@@ -277,7 +277,7 @@ class HostClient:
             watcher()
 
 
-def _away(server: str) -> ToolFailure:
+def _not_connected(server: str) -> ToolFailure:
     return ToolFailure(f"the server {server} is not connected", transient=True)
 
 

@@ -100,12 +100,12 @@ class HostProcess:
         channel = await Channel.over(ours)
         try:
             channel.send("settings", self._settings, path=str(self.path))
-            await self._heed(channel)
+            await self._read_messages(channel)
         finally:
             channel.close()
             await asyncio.shield(self._end())
 
-    async def _heed(self, channel: Channel) -> None:
+    async def _read_messages(self, channel: Channel) -> None:
         """Read the process groups that it starts and the states of servers, until it ends."""
         with contextlib.suppress(ChannelBroken):
             while (message := await channel.receive()) is not None:
@@ -128,11 +128,11 @@ class HostProcess:
 
     async def _end(self) -> None:
         """Make sure that the process and everything it started have ended."""
-        ended = await _gone(self._pid, _END_S)
+        ended = await _ends_within(self._pid, _END_S)
         if not ended:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
-            await _gone(self._pid, _END_S)
+            await _ends_within(self._pid, _END_S)
         for group in self._groups:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, signal.SIGKILL)
@@ -161,7 +161,7 @@ def _has_ended(pid: int) -> bool:
         return True
 
 
-async def _gone(pid: int, within_s: float) -> bool:
+async def _ends_within(pid: int, within_s: float) -> bool:
     """Return whether a child ends within so many seconds."""
     loop = asyncio.get_running_loop()
     until = loop.time() + within_s

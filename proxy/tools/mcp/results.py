@@ -110,7 +110,7 @@ class _Content:
         self._data = value
         # Servers wrap a value that is not an object: {"result": …} or {"content": …} with one field.
         wrapped = next(iter(value.values())) if isinstance(value, dict) and len(value) == 1 else value
-        if any(_says(line, value) or _says(line, wrapped) for line in self._lines):
+        if any(_equals(line, value) or _equals(line, wrapped) for line in self._lines):
             return
         try:
             self._lines.append(visible_text(json.dumps(value, ensure_ascii=False)))
@@ -192,7 +192,7 @@ def _scheme(uri: str) -> str:
         return "file"
 
 
-def _says(text: str, value: Any) -> bool:
+def _equals(text: str, value: Any) -> bool:
     """Return whether a text equals a value or is its JSON."""
     if text == value:
         return True

@@ -123,7 +123,7 @@ class SharedEffects:
         """
         ledger = invocation.context.ledger
         number = ledger.next_number(claim.tool)
-        if not number and await self._is_unsaid_repeat(ledger, claim):
+        if not number and await self._is_unmarked_repeat(ledger, claim):
             ledger.repeats()
             claim = replace(claim, is_repeat=True)
         if claim.tool and claim.is_repeat:
@@ -141,7 +141,7 @@ class SharedEffects:
                 return earlier, claim
             number = await self._next_number(invocation, claim)
 
-    async def _is_unsaid_repeat(self, ledger: RunLedger, claim: EffectClaim) -> bool:
+    async def _is_unmarked_repeat(self, ledger: RunLedger, claim: EffectClaim) -> bool:
         """Return whether another process called this tool for the same request and left it unanswered.
 
         This is checked before the first effect of a tool in a run.  Raises

@@ -101,7 +101,7 @@ class Executor:
                     key, lambda: self._in_a_slot(invocation, planned, self.limit_s(planned.spec), key)
                 )
         except TimeoutError:
-            raise _too_long(invocation) from None
+            raise _timed_out(invocation) from None
         except WorkCancelled:
             raise ToolFailure("the tool failed") from None
 
@@ -154,7 +154,7 @@ class Executor:
                 spec.name, lambda: watch_steps(work(), blocked), limit_s, own_s=self.limit_s(spec)
             )
         except ToolTimedOut:
-            raise _too_long(invocation) from None
+            raise _timed_out(invocation) from None
         except ToolCrashed as crash:
             raise self._failure(invocation, planned, crash.cause) from None
         if key:
@@ -170,7 +170,7 @@ class Executor:
             try:
                 return await provider.call_tool(spec, value, context)
             except (ToolFailure, ConnectionError, TimeoutError) as error:
-                if attempt == spec.retries or not _may_pass(error):
+                if attempt == spec.retries or not _is_transient(error):
                     raise
             await asyncio.sleep(_FIRST_WAIT_S * 2.0**attempt)
         raise ToolFailure("the tool failed")  # Never reached: the last try returns or raises.
@@ -189,7 +189,7 @@ class Executor:
             words = mask_values(str(cause.message), planned.private)
             return ToolFailure(words, code=cause.code if known else "execution_failed")
         self.crashed(invocation, planned.spec, cause)
-        return ToolFailure(f"the tool failed{_doubt(invocation)}")
+        return ToolFailure(f"the tool failed{_effect_warning(invocation)}")
 
 
 def _output(spec: ToolSpec, returned: Any, context: CallContext) -> Output:
@@ -203,16 +203,16 @@ def _output(spec: ToolSpec, returned: Any, context: CallContext) -> Output:
     return replace(output, value=None, redacted=redacted, untrusted=untrusted)
 
 
-def _may_pass(error: BaseException) -> bool:
+def _is_transient(error: BaseException) -> bool:
     """Return whether a retry of the same call may succeed."""
     return error.transient if isinstance(error, ToolFailure) else True
 
 
-def _too_long(invocation: Invocation) -> ToolFailure:
+def _timed_out(invocation: Invocation) -> ToolFailure:
     """Return the failure for a time-out."""
-    return ToolFailure(f"the tool took too long{_doubt(invocation)}", code="timeout")
+    return ToolFailure(f"the tool took too long{_effect_warning(invocation)}", code="timeout")
 
 
-def _doubt(invocation: Invocation) -> str:
+def _effect_warning(invocation: Invocation) -> str:
     """Return what to add to a failure's message if the tool may have had its effect."""
     return "" if invocation.read_only else "; it may have taken effect all the same"

@@ -450,7 +450,7 @@ class Runner:
         except ToolFailure as failure:
             return failure
         except asyncio.CancelledError:
-            self._outcomes.fail(invocation, _gone())
+            self._outcomes.fail(invocation, _client_gone())
             raise
         finally:
             invocation.connecting = False
@@ -467,7 +467,7 @@ class Runner:
         if invocation.abandoned:
             if self._shared is not None:
                 self._shared.release(invocation)
-            return self._outcomes.fail(invocation, _gone())
+            return self._outcomes.fail(invocation, _client_gone())
         invocation.begun = True
         self._journal.started(invocation)
         if invocation.on_start is not None:
@@ -480,7 +480,7 @@ class Runner:
         except ToolFailure as failure:
             return self._outcomes.fail(invocation, failure)
         except asyncio.CancelledError:
-            self._outcomes.fail(invocation, _gone())
+            self._outcomes.fail(invocation, _client_gone())
             raise
         if output.untrusted:
             mark_untrusted(invocation, planned.spec.name)
@@ -491,5 +491,5 @@ def _cancelled(call: ToolCall) -> ToolResult:
     return failed(call, ToolFailure("the call was cancelled", code="cancelled"))
 
 
-def _gone() -> ToolFailure:
+def _client_gone() -> ToolFailure:
     return ToolFailure("the client has gone", code="cancelled")

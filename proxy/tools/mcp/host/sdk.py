@@ -36,7 +36,7 @@ class Session:
         self._session = ClientSession(
             dispatcher=self._dispatcher,
             client_info=types.Implementation(name="toolrelay", version=__version__),
-            message_handler=self._heed,
+            message_handler=self._on_message,
         )
 
     async def __aenter__(self) -> "Session":
@@ -79,7 +79,7 @@ class Session:
         self._session._stamp(data, options)
         return await self._dispatcher.send_raw_request(method, data["params"], options)
 
-    async def _heed(self, message: Any) -> None:
+    async def _on_message(self, message: Any) -> None:
         if isinstance(message, types.ToolListChangedNotification):
             self._on_changed()
 

@@ -59,7 +59,7 @@ class Service:
         self._tell_all(channel)
         try:
             while (message := await channel.receive()) is not None:
-                self._heed(channel, calls, *message)
+                self._handle(channel, calls, *message)
         except ChannelBroken:
             pass
         finally:
@@ -69,7 +69,7 @@ class Service:
                 task.cancel()
             channel.close()
 
-    def _heed(
+    def _handle(
         self, channel: Channel, calls: dict[int, asyncio.Task[None]], header: dict[str, Any], body: bytes
     ) -> None:
         number = header.get("id", 0)
