@@ -15,11 +15,11 @@ from bench.report import plot_delays, show_table
 __all__ = ["main"]
 
 LONG_RUNS = 300_000
-"""With ten calls to three runs, a million calls."""
+"""A million calls, with ten calls to three runs."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the bench; 1 where a response was not what it had to be."""
+    """Run the bench; return 1 if any response was wrong."""
     parser = argparse.ArgumentParser(
         prog="python -m bench", description="What the proxy costs, beside others."
     )
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
         factor=0.15 if given.quick else 1.0,
         record_runs=LONG_RUNS if given.long else 300 if given.quick else 3000,
     )
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # So that what was started is ended.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # So that all started processes end.
     two = len(os.sched_getaffinity(0)) > 1
     core, instruments = (PROXY_CORE, INSTRUMENT_CORE) if two else (None, None)
     with tempfile.TemporaryDirectory(prefix="toolrelay-bench-") as name:

@@ -1,5 +1,5 @@
-"""The command line: one module per family of commands, and the only readers of the configuration
-beside ``server/app.py``."""
+"""The command line, with one module per family of commands. Besides it, only ``server/app.py`` reads the
+configuration."""
 
 import sys
 
@@ -7,8 +7,8 @@ __all__ = ["load_again", "main", "supervise", "work"]
 
 
 def main() -> None:
-    """Run ``toolrelay``; every fault that has a name ends as one line on standard error, exit 1."""
-    # Imported here, so that a clash of packages is named before it can break an import.
+    """Run ``toolrelay``; print every expected error as one line on standard error and exit with status 1."""
+    # Imported here, to report conflicting packages before they can break an import.
     from proxy.commands.doctor.dependencies import find_conflicting_package
 
     clash = find_conflicting_package()
@@ -21,7 +21,7 @@ def main() -> None:
 
 
 def work(channel: int) -> None:
-    """Be a worker of the supervisor at the other end of the ``channel``, a file descriptor."""
+    """Run a worker of the supervisor at the other end of ``channel``, a file descriptor."""
     from proxy.commands.serve.memory import share_one_arena
 
     share_one_arena()
@@ -31,14 +31,15 @@ def work(channel: int) -> None:
 
 
 def supervise(handover: int) -> None:
-    """Be the supervisor that the process began for; ``handover`` is a file descriptor to be read."""
+    """Run the supervisor in the process started for it; it reads its options from ``handover``, a file
+    descriptor."""
     from proxy.commands.serve.supervisor_main import main as start
 
     sys.exit(start(handover))
 
 
 def load_again(channel: int) -> None:
-    """Read the configuration for the supervisor at the other end of the ``channel``."""
+    """Read the configuration for the supervisor at the other end of ``channel``, a file descriptor."""
     from proxy.commands.serve.multiprocess import load_again as load
 
     sys.exit(load(channel))

@@ -1,4 +1,4 @@
-"""Limits of tool arguments as they are written on the command line."""
+"""Limits for tool arguments, given on the command line."""
 
 import tomllib
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ __all__ = ["read_bounds"]
 
 
 def read_bounds(given: Sequence[str], example: str) -> dict[str, Any]:
-    """Limits as the configuration has them in or below ``policy.arguments``, in TOML.
+    """Parse limits in TOML, in the form they have in or below ``policy.arguments``.
 
-    Raises :class:`~proxy.errors.ConfigError` for ``--arguments``, which recommends to write ``example``.
+    Raises :class:`~proxy.errors.ConfigError` for ``--arguments``; its remedy shows ``example``.
     """
     try:
         return tomllib.loads("\n".join(given))

@@ -1,4 +1,4 @@
-"""The commands and their options; each does its work in a module beside this one."""
+"""The commands and their options; other modules of this package do the work."""
 
 import os
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ UpstreamOption = Annotated[
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; every fault of ours ends as one line on standard error and status 1.
+    """Run one command; print every toolrelay error as one line on standard error and return status 1.
 
     A last line names the command that explains the first setting or error code among them.
     """
@@ -154,7 +154,7 @@ def check(
     from proxy.commands.doctor import check as checking
     from proxy.server.telemetry.logging import configure_logging
 
-    # What the log would warn of (a key that is refused, say) is told as a fault, and once is enough.
+    # The check reports what the log would warn about, such as a refused key. Once is enough.
     configure_logging(level="error", secrets=loaded.secrets())
     if common.run_async(checking.check_composed(loaded, probing=probe, known=faults)):
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""What a store remembers.  Policy never knows which one it has."""
+"""The protocol of a store. Other packages use it without knowing which database is behind it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,25 +46,27 @@ __all__ = [
 ]
 
 MAX_CALLED: Final = 10_000
-"""Calls that one look at a list of runs reads."""
+"""The most tool calls that :meth:`Store.called_tools` returns for one list of runs."""
 
 MAX_MARKS_READ: Final = 100
 
 LOOK_UP_S: Final = 1.0
-"""The longest that a request waits for what it looks up in the record."""
+"""The most seconds that a request waits for one look-up in the record."""
 
 UsageKey = Literal["key", "caller", "model", "tool", "day"]
-"""What usage can be told apart by: the key, the caller (each end user of a key), the model, the tool, the
-day (UTC)."""
+"""What usage can be grouped by: the key, the caller (each end user of a key), the model, the tool, or the day
+(UTC)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Which runs to list: newest first, ``limit`` at most, older than ``before`` (a run id) if given.
+    """Which runs to list: the newest first, at most ``limit``, and only those older than the run ``before``,
+    if given.
 
-    ``since`` and ``until`` bound when they started; ``until`` itself is outside.  ``caller`` is a key,
-    with all its end users, or one of these (``KEY/PERSON``).  ``begins`` is what their ids begin with.
-    Without ``agents`` runs of agents are left out; ``parent`` is the id of the run that called them.
+    ``since`` and ``until`` limit the start time; ``since`` is included, ``until`` is not. ``caller`` is
+    either a key, which includes all its end users, or one end user (``KEY/PERSON``). ``begins`` is a prefix
+    of the run id. If ``agents`` is false, runs of agents are left out. ``parent`` is the id of the run that
+    called the agents.
     """
 
     limit: int = 50
@@ -83,8 +85,8 @@ class RunFilter:
 
 @dataclass(frozen=True, slots=True)
 class PurgeFilter:
-    """Which runs to delete: those that started before a time, or all; or the one of exactly this id, and
-    those of its agents."""
+    """Which runs to delete: all, those that started before a time, or the run with exactly this id and the
+    runs of its agents."""
 
     run_id: str | None = None
     before: float | None = None
@@ -92,7 +94,7 @@ class PurgeFilter:
 
 @dataclass(frozen=True, slots=True)
 class UsageFilter:
-    """Which runs to count, by when they started, and what to tell apart; ``until`` itself is outside."""
+    """Which runs to count, by their start time, and how to group them; ``until`` itself is not included."""
 
     by: tuple[UsageKey, ...] = ()
     since: float | None = None
@@ -101,15 +103,18 @@ class UsageFilter:
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """What the runs of one group used.
+    """The usage of one group of runs.
 
-    ``group`` has a value for each of the filter's ``by``, in its order; a day is a whole number of
-    days since the epoch.  Without tools in it, ``errors`` counts runs and the tokens are those of
-    all turns.  With tools, ``tool_calls``, ``errors`` and ``tool_seconds`` are those of that tool,
-    ``tool_p50_s`` and ``tool_p95_s`` the seconds within which half and 95 % of its calls succeeded,
-    ``None`` where none did, and there are no tokens: nobody can say which tool a model's words were for.
-    ``cost`` is that of the runs whose model had a price, in billionths; ``None`` where none had.
-    ``unreported`` turns ended without a word of the upstream on their tokens, which are not in the sums.
+    ``group`` has one value for each entry of the filter's ``by``, in the same order; a day is the number of
+    days since the epoch. If the runs are not grouped by tool, ``errors`` counts runs, and the tokens are the
+    sums over all turns.
+
+    If they are, ``tool_calls``, ``errors`` and ``tool_seconds`` count the calls of that tool. ``tool_p50_s``
+    and ``tool_p95_s`` are the seconds within which 50 % and 95 % of its successful calls ended; ``None`` if
+    none succeeded. There are then no token counts, because a model's tokens cannot be attributed to a tool.
+
+    ``cost`` is the sum over runs whose model had a price, in billionths of the currency; ``None`` if none
+    had. ``unreported`` is the number of turns whose tokens the upstream did not report; the sums lack them.
     """
 
     group: tuple[str | int, ...]
@@ -129,10 +134,10 @@ class UsageRow:
 
 @dataclass(frozen=True, slots=True)
 class RunDetail:
-    """One run with everything that hangs on it, each in order.
+    """One run with all rows that belong to it, each sequence in order.
 
-    ``children`` are the runs of its agents, ``continued_by`` the first runs that go on from it.
-    ``taken_over_by`` is the id of the run that took over its background response, empty for none.
+    ``children`` are the runs of its agents. ``continued_by`` are the first runs that continue it.
+    ``taken_over_by`` is the id of the run that took over its background response, or empty.
     """
 
     run: RunRecord
@@ -147,7 +152,7 @@ class RunDetail:
 
 @dataclass(frozen=True, slots=True)
 class CalledTool:
-    """One call of a run, as a list of runs shows it."""
+    """One tool call of a run, as a list of runs shows it."""
 
     tool: str
     status: InvocationStatus
@@ -155,27 +160,28 @@ class CalledTool:
 
 
 class KeySource(Protocol):
-    """Client keys as they are checked, shared by every process that has the store open."""
+    """The client keys, for authentication; all processes that have the store open share them."""
 
     @property
     def keys_told(self) -> int:
-        """Another number once this process has been told that keys changed, wherever they did.
+        """A number that changes after this process was notified that any process changed the keys.
 
-        Never waits: it is asked for every request.  Being told may fail, so that ``keys_version``
-        has to be asked now and then.
+        Reading it never waits, because every request reads it. A notification can get lost, so callers must
+        also call :meth:`keys_version` from time to time.
         """
         ...
 
     async def keys_version(self) -> int:
-        """The ``version`` that :meth:`read_keys` would give now; raises StoreError."""
+        """Return the ``version`` that :meth:`read_keys` would return now; raises StoreError."""
         ...
 
     async def read_keys(self) -> KeySet:
-        """All keys; raises :class:`~proxy.errors.StoreError`."""
+        """Return all keys; raises :class:`~proxy.errors.StoreError`."""
         ...
 
     async def hash_key(self) -> tuple[str, bytes]:
-        """The name and the 32 bytes of the key that new secrets are hashed with; made once, then kept.
+        """Return the name and the 32 bytes of the key that hashes new secrets. It is created once and then
+        kept.
 
         Raises :class:`~proxy.errors.StoreError`.
         """
@@ -183,55 +189,58 @@ class KeySource(Protocol):
 
 
 class KeyStore(KeySource, Protocol):
-    """Client keys as they are made and revoked, and whose the responses are that come of them."""
+    """The client keys, to create and revoke, and the callers that own responses kept by upstreams."""
 
     async def put_key(self, key: ClientKey) -> None:
-        """Keep a new key, durably.
+        """Store a new key durably.
 
-        Raises :class:`~proxy.errors.StoreUnavailable`, also where a key of that name is not revoked.
+        Raises :class:`~proxy.errors.StoreUnavailable`, also if a key with this name exists that is not
+        revoked.
         """
         ...
 
     async def note_keys(self) -> None:
-        """Remember that there are keys which the configuration declares, as if one had been made here.
+        """Record that the configuration declares keys, as if one had been created here.
 
-        Never raises: what cannot be written is logged.
+        Never raises: a failed write is logged.
         """
         ...
 
     async def revoke_key(self, key_id: str) -> bool:
-        """Revoke a key, durably; whether there was one to revoke.  Raises StoreError."""
+        """Revoke a key durably; return whether there was one to revoke. Raises StoreError."""
         ...
 
     async def mark_once(self, name: str, until: float) -> bool:
-        """Leave a mark that lasts until then (epoch seconds); whether this call is the one that left it.
+        """Set a mark that lasts until ``until`` (epoch seconds); return whether this call set it.
 
-        Of several callers at once, in any process, one is.  Raises StoreError.
+        If several callers in any processes try at the same time, exactly one succeeds. Raises StoreError.
         """
         ...
 
     async def marks(self, prefix: str) -> Mapping[str, float]:
-        """Marks that begin so and last still, with their ends; a hundred at most.  Raises StoreError."""
+        """Return the end times of at most 100 marks that have this prefix and are not over. Raises
+        StoreError."""
         ...
 
     async def is_marked(self, name: str) -> bool:
-        """Whether there is a mark of that name that lasts still; raises StoreError."""
+        """Return whether a mark with this name exists and is not over; raises StoreError."""
         ...
 
     def put_owner(self, response_id: str, caller: str, settled: Callable[[bool], None] | None = None) -> None:
-        """Note whose a response is that only the upstream keeps.  Queued, as any write.
+        """Record which caller owns a response that only the upstream keeps. The write is queued.
 
-        ``settled`` is called once with whether it was committed, maybe before this returns.
+        ``settled`` is called once with whether the row was committed, possibly before this method returns.
         """
         ...
 
     async def owns_response(self, response_id: str, caller: str) -> bool:
-        """Whether that was noted; raises :class:`~proxy.errors.StoreError`."""
+        """Return whether the record says that the caller owns this response; raises
+        :class:`~proxy.errors.StoreError`."""
         ...
 
 
 class ThreadLog(Protocol):
-    """What is known of the threads that upstreams keep for callers: conversations, responses, items."""
+    """What is known about the threads that upstreams keep for callers: conversations, responses, items."""
 
     def put_threads(
         self,
@@ -240,65 +249,70 @@ class ThreadLog(Protocol):
         untrusted: str,
         settled: Callable[[bool], None] | None = None,
     ) -> None:
-        """Note threads of a caller, with the tool whose untrusted result is in them; empty for none.
+        """Record threads of a caller. ``untrusted`` is the tool whose untrusted result they contain, or
+        empty.
 
-        Queued, as any write.  What is noted as untrusted stays so.  ``settled`` is called once with whether
-        it was committed, maybe before this returns.
+        The write is queued. A thread that is marked as untrusted stays so. ``settled`` is called once with
+        whether the rows were committed, possibly before this method returns.
         """
         ...
 
     async def find_threads(self, ids: Sequence[str], caller: str) -> Mapping[str, str]:
-        """What was noted of some of the caller's threads, by their ids; unknown ones are left out.
+        """Return what is recorded about these threads of the caller, by id; unknown threads are left out.
 
-        Raises :class:`~proxy.errors.StoreError`.
+        The value is the tool whose untrusted result the thread contains, or empty. Raises
+        :class:`~proxy.errors.StoreError`.
         """
         ...
 
 
 class PinStore(Protocol):
-    """Where the definitions of MCP tools are kept that an operator has allowed, each as JSON by its id."""
+    """The definitions of MCP tools that an operator has allowed, each as JSON by its id."""
 
     async def read_pins(self) -> Mapping[str, str]:
-        """All of them, sorted by id; raises StoreError."""
+        """Return all pins, sorted by id; raises StoreError."""
         ...
 
     async def put_pins(self, pins: Mapping[str, str]) -> None:
-        """Keep pins in place of earlier ones of the same ids, committed on return; raises StoreError."""
+        """Store pins and replace those with the same ids; committed on return. Raises StoreError."""
         ...
 
     async def delete_pin(self, pin_id: str) -> bool:
-        """Forget one, committed on return; whether there was one.  Raises StoreError."""
+        """Delete one pin, committed on return; return whether there was one. Raises StoreError."""
         ...
 
 
 class WireLog(Protocol):
-    """Where the bytes of runs are kept, on both sides of the wire."""
+    """The bytes of runs on both sides of the wire."""
 
     def put_wire(self, record: KeptWire) -> None:
-        """Keep the bytes of a run, unless ``store.content`` is ``none`` or they would not be sealed.
+        """Store the bytes of a run, unless ``store.content`` is ``none`` or the store does not seal content.
 
-        Queued, as any write.
+        The write is queued.
         """
         ...
 
     async def find_wire(self, run_id: str) -> KeptWire | None:
-        """The bytes of the run of exactly this id, for ``store.keep_days``; raises StoreError."""
+        """Return the bytes of the run with exactly this id, if they are within ``store.keep_days``; raises
+        StoreError."""
         ...
 
     async def wire_size(self, run_id: str) -> int | None:
-        """How many bytes are kept of a run, ``None`` for none, without reading them; raises StoreError."""
+        """Return how many bytes are kept of a run, without reading them; ``None`` if there are none. Raises
+        StoreError."""
         ...
 
 
 class DiagnosisStore(Protocol):
-    """Where it is kept what ``toolrelay doctor`` found of each upstream last, as JSON by its name."""
+    """The latest findings of ``toolrelay doctor`` about each upstream, as JSON by the upstream's name."""
 
     async def read_diagnoses(self) -> Mapping[str, str]:
-        """The newest 1,000, the newest first; raises StoreError."""
+        """Return the newest 1,000 findings, the newest first; raises StoreError."""
         ...
 
     async def put_diagnosis(self, upstream: str, diagnosis: str) -> None:
-        """Keep one in place of the upstream's earlier one, committed on return; raises StoreError."""
+        """Store the findings about an upstream and replace its earlier ones; committed on return. Raises
+        StoreError."""
         ...
 
 
@@ -314,131 +328,138 @@ class Store(
     WireLog,
     Protocol,
 ):
-    """Runs, turns, messages, invocations, effects, suspended turns, responses, large results, client keys.
+    """The record: runs, turns, messages, invocations, effects, suspended turns, responses, large results,
+    client keys.
 
-    The plain (not ``async``) methods queue a write and return at once, whatever the disk does:
-    no stream waits for a store, and none of them raises.  A write that is lost is counted and
-    logged.  Reads see every write queued before them.
+    The plain (not ``async``) methods queue a write and return at once, however slow the disk is. So no stream
+    waits for a store. They never raise; a lost write is counted and logged. Reads see every write queued
+    before them.
     """
 
     @property
     def sealed(self) -> bool:
-        """Whether no content is written as it is: it is sealed first, or not written at all.
+        """Whether content never reaches the disk in plain text: the store seals it first, or does not write
+        it.
 
-        Where it is not, private arguments have to be masked before they get here (rule R3).
+        If false, callers must mask private arguments before they pass them to the store (rule R3).
         """
         ...
 
     @property
     def waiting(self) -> int:
-        """How many writes wait to be committed, or are being committed."""
+        """The number of writes that are queued or being committed."""
         ...
 
     @property
     def lost(self) -> int:
-        """How many writes never reached the record since it was opened."""
+        """The number of writes that were lost since the record was opened."""
         ...
 
     @property
     def vault(self) -> TokenVault | None:
-        """Where tokens of connections are kept sealed; ``None`` where nothing can be."""
+        """The vault that keeps tokens of connections sealed; ``None`` if the store cannot seal."""
         ...
 
     async def start(self) -> None:
-        """Open, migrate, and mark rows of dead owners ``interrupted`` where the store allows it."""
+        """Open and migrate the record; mark rows of dead owners ``interrupted`` if the options allow it."""
         ...
 
     async def aclose(self) -> None:
-        """Write what is queued and close."""
+        """Write all queued writes and close the record."""
         ...
 
     def put_run(self, record: RunRecord) -> None:
         """Insert the run, or replace the row with the same id.
 
-        What a run is found by besides its status (model, caller, time) is as in its first row.
+        The columns by which runs are found, except the status, keep the values of the first row: model,
+        caller, time.
         """
         ...
 
     def put_turn(self, record: TurnRecord) -> None: ...
 
     def put_messages(self, records: Sequence[MessageRecord]) -> None:
-        """Keep messages, as far as ``store.content`` allows content of tool turns at all."""
+        """Store messages, if ``store.content`` allows the content of tool turns."""
         ...
 
     def put_suspended(self, record: SuspendedTurn) -> None: ...
 
     async def find_suspended(self, key: str) -> SuspendedTurn | None:
-        """The newest held turn of that key; reading does not consume it."""
+        """Return the newest held turn with that key; reading does not consume it."""
         ...
 
     async def find_all_suspended(self, keys: Sequence[str]) -> Mapping[str, SuspendedTurn]:
-        """The same for some keys, with one look at the database; those that hold nothing are left out."""
+        """Return the held turns of several keys with one query; keys without one are left out."""
         ...
 
     def put_hidden(self, record: HiddenTurns) -> None:
-        """Keep hidden turns beside those of the same key that came about in another way."""
+        """Store hidden turns; other variants of the same key stay."""
         ...
 
     async def find_hidden(self, keys: Sequence[str]) -> Mapping[str, Sequence[HiddenTurns]]:
-        """The hidden turns of each key, two variants at the most: more says nothing more.
+        """Return at most two variants of the hidden turns of each key: two already show that the key is
+        ambiguous.
 
-        One look at the database answers for all keys.
+        One query answers for all keys.
         """
         ...
 
     def put_response(self, record: ResponseRecord) -> None:
-        """Keep a response, in place of the caller's earlier one with its id."""
+        """Store a response and replace the caller's earlier one with the same id."""
         ...
 
     async def find_response(self, response_id: str, caller: str) -> ResponseRecord | None:
-        """The response of that id, if it is the caller's own; the same ``None`` for all others."""
+        """Return the response with that id if the caller owns it, else ``None``, also if another caller owns
+        it."""
         ...
 
     async def delete_response(self, response_id: str, caller: str) -> bool:
-        """Forget a response of the caller's for good; whether there was one.
+        """Delete a response of the caller permanently; return whether there was one.
 
-        Raises :class:`~proxy.errors.StoreUnavailable` where that cannot be said.
+        Raises :class:`~proxy.errors.StoreUnavailable` if the store does not know whether the deletion
+        succeeded.
         """
         ...
 
     async def list_runs(self, wanted: RunFilter) -> Sequence[RunRecord]: ...
 
     async def get_run(self, run_id: str) -> RunDetail | None:
-        """One run by its id, or by a prefix of it that fits exactly one."""
+        """Return one run by its id or by a unique prefix of it; ``None`` if there is none."""
         ...
 
     async def called_tools(self, run_ids: Sequence[str]) -> Mapping[str, Sequence[CalledTool]]:
-        """The calls of some runs in their order, :data:`MAX_CALLED` of all of them at most; runs without
+        """Return the tool calls of some runs in order, at most :data:`MAX_CALLED` in total; runs without
         calls are left out."""
         ...
 
     async def usage(self, wanted: UsageFilter) -> Sequence[UsageRow]:
-        """The usage, one row for each group, sorted by group."""
+        """Return the usage, one row for each group, sorted by group."""
         ...
 
     async def purge(self, wanted: PurgeFilter) -> int:
-        """Delete one batch of runs with everything that hangs on them; how many.
+        """Delete one batch of runs with all rows that belong to them; return how many runs.
 
-        Nothing is left to delete once that is 0.  A run that is still going on stays, and so does
-        one with a tool call that is.  Raises :class:`~proxy.errors.StoreUnavailable` where the
-        deletion is not known to be committed.
+        0 means that nothing is left to delete. A run that is still running stays, and so does a run with a
+        tool call that is still running. Raises :class:`~proxy.errors.StoreUnavailable` if it is unknown
+        whether the deletion was committed.
         """
         ...
 
     async def scrub(self) -> str:
-        """Have what was deleted leave the store's own files too; empty, or what is left there and why.
+        """Remove deleted data from the store's own files too; return what remains there and why, or an empty
+        string.
 
-        Never raises.  Copies of these files are not reached.
+        Never raises. It does not reach copies of these files.
         """
         ...
 
     async def settle(self, within_s: float) -> bool:
-        """Wait until all that was queued before is where other processes find it; whether it is.
+        """Wait until other processes can see all writes queued before this call; return whether they can.
 
-        Never raises: what is not there in time may be later, or be lost.
+        Never raises. A write that is not visible in time may follow later or be lost.
         """
         ...
 
     async def healthy(self) -> bool:
-        """Whether a durable write would succeed now, as far as can be told without one."""
+        """Return whether a durable write would probably succeed now."""
         ...

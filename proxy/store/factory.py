@@ -1,4 +1,4 @@
-"""From ``store.url`` to a store."""
+"""Opens the store that ``store.url`` names."""
 
 import asyncio
 import os
@@ -40,11 +40,11 @@ _EXAMPLE: Final = (
 
 
 def sqlite_path(url: str, base: Path | None = None) -> Path | None:
-    """The file that a ``sqlite:///`` URL names, or ``None`` for ``memory:`` and PostgreSQL.
+    """Return the file that a ``sqlite:///`` URL names, or ``None`` for ``memory:`` and PostgreSQL.
 
-    Three slashes and a relative path (from ``base``, else the current folder), or four for an
-    absolute one.  Raises :class:`~proxy.errors.ConfigError` for every other URL.  The URL itself
-    is not repeated in a message beyond its scheme: it may hold a password.
+    Three slashes come before a path relative to ``base`` (default: the current folder), four before an
+    absolute path. Raises :class:`~proxy.errors.ConfigError` for every other URL. The message repeats only the
+    scheme of the URL, because the rest may contain a password.
     """
     scheme = url.partition(":")[0]
     if url in ("memory:", "memory://") or scheme in _POSTGRES:
@@ -71,15 +71,18 @@ def open_store(
     seal: bool = False,
     must_exist: bool = False,
 ) -> Store:
-    """The store that ``url`` names, not started yet.
+    """Create the store that ``url`` names, without starting it.
 
-    ``base`` is the folder that a relative path starts from; ``must_exist`` is for commands that read a
-    record and shall not make an empty one, nor a key.  ``seal_key`` is 32 bytes in base64 or hexadecimal;
-    with an empty one content is sealed if ``seal`` says so and the record is a file: with a key in a file
-    beside it, which a start makes.  ``old_seal_keys``, and a key in that file, only open what they sealed
-    before; all of them take the place of the seals in ``options``.  A record in memory has a bound of its
-    own, which no option makes larger, and is not sealed.  Raises :class:`~proxy.errors.ConfigError` with
-    what to do, before anything is created.
+    ``base`` is the folder that a relative path starts from. ``must_exist`` is for commands that read a record
+    and must not create an empty one or a key.
+
+    ``seal_key`` is 32 bytes in base64 or hexadecimal. If it is empty, ``seal`` is true and the record is a
+    file, content is sealed with the key in a file beside it; the start creates that file. ``old_seal_keys``,
+    and otherwise the key in that file, only open what they sealed before. All these keys replace the seals in
+    ``options``.
+
+    A record in memory has its own size limit, which no option can raise, and is not sealed. Raises
+    :class:`~proxy.errors.ConfigError` with what to do, before anything is created.
     """
     path = sqlite_path(url, base)
     options = _sealing(options, seal_key, old_seal_keys)
@@ -98,7 +101,7 @@ def open_sealed(
     old_seal_keys: Sequence[str] = (),
     seal: bool = False,
 ) -> SqlStore:
-    """The store that ``url`` names, for work on its seals; it starts also where a key is missing.
+    """Create the store that ``url`` names, for work on its seals; it starts even if a key is missing.
 
     Raises :class:`~proxy.errors.ConfigError`, also for ``memory:``, where nothing is sealed.
     """
@@ -120,7 +123,7 @@ def _sealing(options: StoreOptions, key: str, old_keys: Sequence[str]) -> StoreO
 
 
 def _with_key_file(options: StoreOptions, path: Path, *, seal: bool, makes: bool = True) -> StoreOptions:
-    """The options with the key beside a database: it seals, or only opens what it sealed before."""
+    """Add the key file beside a database to the options: it seals, or only opens what it sealed before."""
     file = KeyFile(path)
     seals = seal and options.seal is None and (makes or file.path.exists())
     return replace(options, key_file=file, seals_by_file=seals)
@@ -134,10 +137,10 @@ def _open_sql(url: str, path: Path | None, options: StoreOptions, *, must_exist:
 
 
 async def migrate_store(url: str, base: Path | None = None) -> MigrationReport:
-    """Bring the record that ``url`` names up to date.
+    """Migrate the record that ``url`` names to the current schema.
 
-    Raises :class:`~proxy.errors.ConfigError`, also for ``memory:``, which has nothing to migrate,
-    and :class:`~proxy.errors.StoreError`.
+    Raises :class:`~proxy.errors.ConfigError`, also for ``memory:``, which has nothing to migrate, and
+    :class:`~proxy.errors.StoreError`.
     """
     path = sqlite_path(url, base)
     if url.startswith(_POSTGRES):
@@ -160,10 +163,11 @@ async def peek_keys(
     old_seal_keys: Sequence[str] = (),
     seal: bool = False,
 ) -> KeySet | None:
-    """The client keys of a record, read without making or migrating anything.
+    """Read the client keys of a record without creating or migrating anything.
 
-    A record that is not there has none.  ``None`` stands for one of another schema, whose keys only
-    a start would read.  Raises as :func:`open_store` and its ``start`` do.
+    A record that does not exist has no keys. The result is ``None`` for a record with another schema, because
+    its keys can be read only after a migration. Raises the errors of :func:`open_store` and of the store's
+    ``start``.
     """
     path = sqlite_path(url, base)
     if url.startswith(_POSTGRES):
@@ -192,7 +196,8 @@ async def peek_keys(
 
 
 def _postgres() -> "type[PostgresStore]":
-    """The store in PostgreSQL, whose driver is an extra that may not be installed."""
+    """Import the PostgreSQL store, whose driver is an optional dependency; raises ConfigError if it is
+    missing."""
     try:
         from proxy.store.postgres.store import PostgresStore
     except ModuleNotFoundError as error:

@@ -27,8 +27,8 @@ _IRREGULAR: Final = ("is not a regular file", "Move it away, or set store.seal_k
 
 
 class KeyFile:
-    """The key file of the database at ``record``, in the folder of the database itself if ``record`` is a
-    link.
+    """The key file of the database at ``record``. If ``record`` is a link, it is in the folder of the
+    database itself.
 
     It has one line: 32 bytes in base64, in the format of ``store.seal_key``.
     """
@@ -38,10 +38,10 @@ class KeyFile:
         self.path: Final = self._record.with_name(f"{self._record.name}.seal-key")
 
     def read(self) -> bytes | None:
-        """The key; ``None`` if there is no file.  Blocks.
+        """Return the key, or ``None`` if there is no file. Blocks.
 
-        Raises :class:`~proxy.errors.ConfigError` if other users can read the file, another user owns it or it
-        holds no key.  The message does not quote the file.
+        Raises :class:`~proxy.errors.ConfigError` if other users can access the file, another user owns it or
+        it holds no key. The message does not quote the file.
         """
         try:
             file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | _FLAGS)
@@ -68,9 +68,9 @@ class KeyFile:
             ) from None
 
     def make(self) -> bytes:
-        """Create the file with a new key, flushed to disk, and return the key.  Blocks.
+        """Create the file with a new key, flushed to disk, and return the key. Blocks.
 
-        If another process creates the file first, returns the key of that process.  Raises
+        If another process creates the file first, return the key of that process. Raises
         :class:`~proxy.errors.ConfigError` if the file cannot be written.
         """
         key = secrets.token_bytes(32)

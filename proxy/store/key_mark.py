@@ -1,8 +1,8 @@
-"""A small file that says that client keys were ever made, and counts their changes.
+"""A small file that shows that client keys were created, and counts their changes.
 
-It is stored outside the record: if the record is lost, the server still knows that clients need a key.
-Beside a SQLite file its number also tells every process of this machine that keys changed: one ``pread``
-of eight bytes from the page cache is all that a request costs.
+It is stored outside the record: if the record is lost, the server still knows that clients need a key. Beside
+a SQLite file, its number also tells every process on this machine that keys changed. A request reads it with
+one ``pread`` of eight bytes from the page cache.
 """
 
 import contextlib
@@ -20,13 +20,14 @@ _FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def path_beside(record: Path) -> Path:
-    """The file for a store in a file: beside that file itself, by whatever link it was named."""
+    """Return the path of the file for a record in a file: beside that file itself, even if ``record`` is a
+    link."""
     real = Path(os.path.realpath(record))
     return real.with_name(f"{real.name}.keys")
 
 
 def state_path(url: str) -> Path:
-    """The file for a store that is on another machine: in this user's state folder (XDG)."""
+    """Return the path of the file for a record on a server: in this user's state folder (XDG)."""
     parts = urlsplit(url)
     server = parts.netloc.rpartition("@")[2].lower().removesuffix(":5432")
     place = "\0".join((server, parts.path, *parse_qs(parts.query).get("search_path", ())))
@@ -35,7 +36,7 @@ def state_path(url: str) -> Path:
 
 
 class KeyMark:
-    """The file at ``path``, readable by its owner alone.  It is empty until a key is made.
+    """The file at ``path``, readable only by its owner. It is empty until a key is created.
 
     Not safe for more than one thread.
     """
@@ -45,7 +46,7 @@ class KeyMark:
         self._file: int | None = None
 
     def exists(self) -> bool:
-        """Whether keys were ever made.  Blocks."""
+        """Return whether keys were ever created. Blocks."""
         try:
             return self.path.stat().st_size > 0
         except OSError:
@@ -53,7 +54,7 @@ class KeyMark:
 
     @property
     def number(self) -> int:
-        """Another number after each :meth:`touch` of any process; 0 before :meth:`attach`."""
+        """A number that changes with each :meth:`touch` of any process; 0 before :meth:`attach`."""
         if self._file is None:
             return 0
         try:
@@ -62,8 +63,11 @@ class KeyMark:
             return -1
 
     def attach(self) -> None:
-        """Open the file, and again where another one took its place; an empty one is made where there
-        is none.  Without it changes are noticed later.  Blocks."""
+        """Open the file, creating an empty one if there is none; open it again if another file replaced it.
+        Blocks.
+
+        If that fails, this process notices changes of keys later.
+        """
         with contextlib.suppress(OSError):
             if self._file is not None:
                 found, held = os.stat(self.path), os.fstat(self._file)
@@ -75,7 +79,7 @@ class KeyMark:
             self._file = opened
 
     def touch(self) -> None:
-        """Make the file if there is none, and count one change.  Blocks; raises ``OSError``."""
+        """Create the file if there is none, and count one change. Blocks; raises ``OSError``."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = os.open(self.path, os.O_RDWR | os.O_CREAT | _FLAGS, 0o600)
         try:
@@ -87,7 +91,7 @@ class KeyMark:
             os.close(file)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         file, self._file = self._file, None
         if file is not None:
             with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
 """Look-ups in a record that may not answer.
 
-Requests look things up, and a record hangs: a disk that is gone, a server that is frozen or behind a dead
-network.  Each look-up has one deadline.  The first that reaches it finds out for all: until a probe is
-answered nobody else waits, but is told at once that the record is away.
+Requests look things up, and the record can hang: a disk is gone, a server is frozen or behind a dead network.
+Each look-up has one time limit. The first that exceeds it starts a probe. Until the probe is answered, all
+other look-ups fail at once instead of waiting.
 """
 
 import asyncio
@@ -21,13 +21,17 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _ALMOST_ALL: Final = 0.9
-"""Who has waited for this part of the deadline has found out that the record does not answer."""
+"""A look-up that waited for this fraction of its time limit counts as proof that the record does not
+answer."""
 _FIRST_PROBE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 
 
 class LookUps:
-    """``probe`` asks the record for something small; it may take long, and raises StoreError."""
+    """Runs look-ups with a time limit, and fails them at once while the record does not answer.
+
+    ``probe`` sends the record a small query; it may take long, and raises StoreError.
+    """
 
     def __init__(self, probe: Callable[[], Awaitable[object]]) -> None:
         self._ask = probe
@@ -41,10 +45,10 @@ class LookUps:
         return self._prober is not None
 
     async def within(self, work: Coroutine[Any, Any, T]) -> T:
-        """What a look-up finds.
+        """Return the result of a look-up.
 
-        Raises :class:`~proxy.errors.StoreUnavailable` after :data:`~proxy.store.base.LOOK_UP_S`, and at
-        once while the record is away; and what the look-up raises.
+        Raises :class:`~proxy.errors.StoreUnavailable` after :data:`~proxy.store.base.LOOK_UP_S`, or at once
+        while the record is away. Errors of the look-up itself pass through.
         """
         if self._prober is not None:
             work.close()
@@ -57,19 +61,20 @@ class LookUps:
             self._went_away()
             raise StoreUnavailable(f"the record did not answer within {LOOK_UP_S:g} s") from None
         except (StoreUnavailable, asyncio.CancelledError):
-            # Its own time-out came first, or that of a caller of several look-ups, or a client left.
+            # The look-up's own time limit or that of its caller came first, or the client left.
             self._given_up(after_s=loop.time() - began)
             raise
 
     def close(self) -> None:
-        """Ask no more."""
+        """Cancel all probes."""
         for task in (self._prober, self._doubt):
             if task is not None:
                 task.cancel()
         self._hard_timeout.close()
 
     def _given_up(self, after_s: float) -> None:
-        """Judge by a look-up that ended early.  If it was late already, ask for the rest of its time."""
+        """Judge the record by a look-up that ended early. If it was already slow, probe for the rest of its
+        time limit."""
         if after_s >= _ALMOST_ALL * LOOK_UP_S:
             self._went_away()
         elif after_s >= LOOK_UP_S / 2 and self._doubt is None:
@@ -85,7 +90,7 @@ class LookUps:
         except TimeoutError:
             self._went_away()
         except StoreError:
-            pass  # An error is an answer.
+            pass  # An error is an answer too.
         finally:
             self._doubt = None
 
@@ -95,7 +100,7 @@ class LookUps:
             self._prober = asyncio.get_running_loop().create_task(self._probe(), name="record-probe")
 
     async def _probe(self) -> None:
-        """Ask until there is an answer in time; one question at a time, however long it takes."""
+        """Probe until an answer comes in time. Only one probe runs at a time, however long it takes."""
         loop = asyncio.get_running_loop()
         pause_s = _FIRST_PROBE_S
         try:

@@ -1,4 +1,4 @@
-"""How a store is opened, whichever database it is in."""
+"""The options with which a store is opened, for every database."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,23 +12,27 @@ from proxy.store.shelf import ContentPolicy
 __all__ = ["DEFAULTS", "StoreOptions", "Synchronous"]
 
 Synchronous = Literal["normal", "full"]
-"""What a commit survives: ``normal`` the death of the process, ``full`` a power loss too."""
+"""What a commit survives: with ``normal`` the death of the process, with ``full`` also a power failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """What settings, commands and tests choose of a store.
+    """What settings, commands and tests can choose for a store.
 
-    ``content`` and ``keep_days`` say what becomes of content; ``keep_days`` of 0 sets no limit.  ``clock``
-    gives seconds since the epoch.  With ``reap``, which is for the server alone, the store looks after its
-    database every ``tidy_every_s`` seconds: it marks what dead processes left open and deletes what is past
-    its days or its bounds.  ``seal`` closes content before it is queued; ``old_seals`` only open what they
-    sealed before.  The key in ``key_file`` opens, too; with ``seals_by_file``, where there is no ``seal``, it
-    seals, and is made where it is missing.  Without ``needs_all_keys`` a start does not mind that there is
-    content which none of them opens.  ``max_bytes`` bounds the database, ``max_per_caller`` how many records
-    of each kind of content one caller has, ``max_bytes_per_caller`` their bytes; 0: no bound.  A caller that
-    waits for a commit waits ``lock_timeout_s`` at most.  ``max_queued`` writes of ``max_queued_bytes`` wait
-    at most.
+    ``content`` and ``keep_days`` determine which content is kept and how long; ``keep_days`` of 0 sets no
+    limit. ``clock`` returns seconds since the epoch. ``max_queued`` writes with ``max_queued_bytes`` bytes
+    can be queued. A caller that waits for a commit waits at most ``lock_timeout_s``.
+
+    ``reap`` is for the server only. With it, the store maintains its database every ``tidy_every_s`` seconds:
+    it marks what dead processes left open and deletes what exceeds its retention or the limits.
+
+    ``seal`` seals content before it is queued; ``old_seals`` only open what they sealed before. The key in
+    ``key_file`` can open too. With ``seals_by_file`` and without ``seal``, that key also seals, and is
+    created if it is missing. Without ``needs_all_keys``, a start succeeds even if no key opens some of the
+    content.
+
+    ``max_bytes`` limits the database. ``max_per_caller`` limits how many records of each kind of content a
+    caller has, and ``max_bytes_per_caller`` their bytes. 0 means no limit.
     """
 
     content: ContentPolicy = "tools"
@@ -51,7 +55,7 @@ class StoreOptions:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether anything goes by its size or number, and not by its days alone."""
+        """Whether anything is deleted because of size or number, not only because of age."""
         return bool(self.max_bytes or self.max_per_caller or self.max_bytes_per_caller)
 
 

@@ -79,7 +79,8 @@ Row = tuple[Any, ...]
 MAX_LISTED: Final = 1000
 
 MAX_NAME: Final = 200
-"""Characters of a caller, a model or a tool on record: more would fit no index of some databases."""
+"""The most characters of the name of a caller, a model or a tool in the record; some databases cannot index
+more."""
 
 HAS_ERROR: Final = "(error_code IS NOT NULL OR status IN ('failed', 'interrupted'))"
 
@@ -116,7 +117,7 @@ _INT64 = 2**63 - 1
 
 
 class Insert(str):
-    """A statement that inserts one row: ``opening``, its values as ``row``, and the ``rest``."""
+    """A statement that inserts one row: ``opening``, the row's placeholders in ``row``, and the ``rest``."""
 
     __slots__ = ("_parts",)
 
@@ -128,18 +129,19 @@ class Insert(str):
         return statement
 
     def of_many(self, number: int) -> str:
-        """The same for ``number`` rows, whose values stand one behind the other.
+        """Return the statement for ``number`` rows, whose values are passed one after the other.
 
-        For SQLite, which takes them one by one: PostgreSQL refuses two with one key in a statement.
+        Only for SQLite, which inserts the rows one by one. PostgreSQL refuses two rows with the same key in
+        one statement.
         """
         opening, row, rest = self._parts
         return opening + ", ".join([row] * number) + rest
 
 
 class Upsert(Insert):
-    """A statement that inserts a row, or replaces what may change of the one with its key.
+    """A statement that inserts a row, or updates the changeable columns of the row with the same key.
 
-    ``key_of`` a row of values is that key.
+    ``key_of`` returns the key of a row of values.
     """
 
     __slots__ = ("key_of",)
@@ -148,10 +150,9 @@ class Upsert(Insert):
 
 
 def upsert(table: str, columns: Sequence[str], key: Sequence[str], fixed: Sequence[str] = ()) -> Upsert:
-    """The statement that inserts a row, or replaces the other columns of the one with its key.
+    """Build the statement that inserts a row, or updates the row with the same key.
 
-    The ``fixed`` ones are the same in all rows of one key, and are not written again: a database
-    writes an index anew where a column of it is named, whether it changes or not.
+    The update leaves out the ``fixed`` columns, which never change: naming a column rewrites its indexes.
     """
     rest = [column for column in columns if column not in key and column not in fixed]
     statement = Upsert(
@@ -165,7 +166,7 @@ def upsert(table: str, columns: Sequence[str], key: Sequence[str], fixed: Sequen
 
 
 def is_text(value: str) -> bool:
-    """Whether a database takes the text as it is: it has no lone surrogates."""
+    """Return whether a database accepts the text: it has no lone surrogates."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -174,19 +175,19 @@ def is_text(value: str) -> bool:
 
 
 def clean_text(value: str) -> str:
-    """The text with lone surrogates, which no database takes, replaced by U+FFFD."""
+    """Replace lone surrogates, which no database accepts, with U+FFFD."""
     if value.isascii() or is_text(value):
         return value
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def clean_name(value: str) -> str:
-    """A text by which rows are found, no longer than :data:`MAX_NAME`."""
+    """Clean a text by which rows are found, and cut it to :data:`MAX_NAME` characters."""
     return value[:MAX_NAME] if value.isascii() else clean_text(value)[:MAX_NAME]
 
 
 def run_row(record: RunRecord) -> Row:
-    """The values of :data:`RUN_COLUMNS`."""
+    """Return the values of :data:`RUN_COLUMNS`."""
     return _short_fitting(
         record.id,
         record.request_id,
@@ -223,7 +224,7 @@ def run_row(record: RunRecord) -> Row:
 
 
 def turn_row(record: TurnRecord) -> Row:
-    """The values of :data:`TURN_COLUMNS`."""
+    """Return the values of :data:`TURN_COLUMNS`."""
     return _short_fitting(
         record.run_id,
         record.number,
@@ -244,7 +245,7 @@ def turn_row(record: TurnRecord) -> Row:
 
 
 def message_row(record: MessageRecord) -> Row:
-    """The values of :data:`MESSAGE_COLUMNS`."""
+    """Return the values of :data:`MESSAGE_COLUMNS`."""
     return fitting(
         record.run_id,
         record.turn,
@@ -260,7 +261,7 @@ def message_row(record: MessageRecord) -> Row:
 
 
 def invocation_row(record: ToolInvocationRecord) -> Row:
-    """The values of :data:`INVOCATION_COLUMNS`."""
+    """Return the values of :data:`INVOCATION_COLUMNS`."""
     return _short_fitting(
         record.id,
         record.run_id,
@@ -283,19 +284,19 @@ def invocation_row(record: ToolInvocationRecord) -> Row:
 
 
 def native_row(record: NativeCall) -> Row:
-    """The values of :data:`NATIVE_COLUMNS`."""
+    """Return the values of :data:`NATIVE_COLUMNS`."""
     return fitting(record.invocation_id, record.run_id, record.payload)
 
 
 def suspended_row(record: SuspendedTurn) -> Row:
-    """The values of :data:`SUSPENDED_COLUMNS`."""
+    """Return the values of :data:`SUSPENDED_COLUMNS`."""
     return fitting(
         record.key, record.run_id, clean_name(record.caller), record.wire, record.payload, record.created_at
     )
 
 
 def hidden_row(record: HiddenTurns) -> Row:
-    """The values of :data:`HIDDEN_COLUMNS`."""
+    """Return the values of :data:`HIDDEN_COLUMNS`."""
     return fitting(
         record.key,
         record.variant,
@@ -308,7 +309,7 @@ def hidden_row(record: HiddenTurns) -> Row:
 
 
 def response_row(record: ResponseRecord) -> Row:
-    """The values of :data:`RESPONSE_COLUMNS`."""
+    """Return the values of :data:`RESPONSE_COLUMNS`."""
     return fitting(
         record.id,
         record.caller,
@@ -321,7 +322,7 @@ def response_row(record: ResponseRecord) -> Row:
 
 
 def result_row(record: KeptResult) -> Row:
-    """The values of :data:`RESULT_COLUMNS`."""
+    """Return the values of :data:`RESULT_COLUMNS`."""
     return fitting(
         record.handle,
         record.run_id,
@@ -333,13 +334,13 @@ def result_row(record: KeptResult) -> Row:
 
 
 def effect_value(result: EffectResult) -> bytes:
-    """The result of an effect for the model, as JSON."""
+    """Encode the result of an effect, as the model got it, as JSON."""
     fields = (result.content, result.safe_message, result.truncated, result.redacted, result.untrusted)
     return write_json(list(fields)).encode()
 
 
 def read_run(row: Row) -> RunRecord:
-    """A run from the values of :data:`RUN_COLUMNS`."""
+    """Read a run from the values of :data:`RUN_COLUMNS`."""
     values = dict(zip(RUN_COLUMNS, row, strict=True))
     values["stream"] = bool(values["stream"])
     values["offered"] = tuple(read_json(values["offered"]))
@@ -350,7 +351,7 @@ def read_run(row: Row) -> RunRecord:
 
 
 def read_turn(row: Row) -> TurnRecord:
-    """A turn from the values of :data:`TURN_COLUMNS`."""
+    """Read a turn from the values of :data:`TURN_COLUMNS`."""
     values = dict(zip(TURN_COLUMNS, row, strict=True))
     if values.pop("unreported"):
         values |= dict.fromkeys(("input_tokens", "output_tokens", "total_tokens"))
@@ -358,12 +359,12 @@ def read_turn(row: Row) -> TurnRecord:
 
 
 def read_message(row: Row) -> MessageRecord:
-    """A message from the values of :data:`MESSAGE_COLUMNS`."""
+    """Read a message from the values of :data:`MESSAGE_COLUMNS`."""
     return MessageRecord(**dict(zip(MESSAGE_COLUMNS, row, strict=True)))
 
 
 def read_invocation(row: Row) -> ToolInvocationRecord:
-    """An invocation from the values of :data:`INVOCATION_COLUMNS`."""
+    """Read an invocation from the values of :data:`INVOCATION_COLUMNS`."""
     values = dict(zip(INVOCATION_COLUMNS, row, strict=True))
     values["effect"] = ToolEffect(values["effect"])
     for column in ("arguments_redacted", "result_redacted"):
@@ -373,27 +374,27 @@ def read_invocation(row: Row) -> ToolInvocationRecord:
 
 
 def read_native(row: Row) -> NativeCall:
-    """A call as it came from the values of :data:`NATIVE_COLUMNS`."""
+    """Read a call, as the upstream sent it, from the values of :data:`NATIVE_COLUMNS`."""
     return NativeCall(**dict(zip(NATIVE_COLUMNS, row, strict=True)))
 
 
 def read_suspended(row: Row) -> SuspendedTurn:
-    """A suspended turn from the values of :data:`SUSPENDED_COLUMNS`."""
+    """Read a suspended turn from the values of :data:`SUSPENDED_COLUMNS`."""
     return SuspendedTurn(**dict(zip(SUSPENDED_COLUMNS, row, strict=True)))
 
 
 def read_hidden(row: Row) -> HiddenTurns:
-    """Hidden turns from the values of :data:`HIDDEN_COLUMNS`."""
+    """Read hidden turns from the values of :data:`HIDDEN_COLUMNS`."""
     return HiddenTurns(**dict(zip(HIDDEN_COLUMNS, row, strict=True)))
 
 
 def read_response(row: Row) -> ResponseRecord:
-    """A response from the values of :data:`RESPONSE_COLUMNS`."""
+    """Read a response from the values of :data:`RESPONSE_COLUMNS`."""
     return ResponseRecord(**dict(zip(RESPONSE_COLUMNS, row, strict=True)))
 
 
 def read_result(row: Row) -> KeptResult:
-    """A kept result from the values of :data:`RESULT_COLUMNS`."""
+    """Read a kept result from the values of :data:`RESULT_COLUMNS`."""
     values = dict(zip(RESULT_COLUMNS, row, strict=True))
     return KeptResult(**values | {"untrusted": bool(values["untrusted"])})
 
@@ -404,10 +405,9 @@ def read_effect(value: bytes) -> EffectResult:
 
 
 def runs_query(wanted: RunFilter) -> tuple[str, Row]:
-    """The statement for :meth:`~proxy.store.base.Store.list_runs` and its parameters.
+    """Build the statement for :meth:`~proxy.store.base.Store.list_runs` and its parameters.
 
-    Each filter alone has an index that gives its runs in order, so that a page costs the same however
-    many runs there are.
+    Each filter has an index that yields its runs in order, so a page costs the same for any number of runs.
     """
     source, at, id_ = "runs", "started_at", "id"
     clauses: list[str] = []
@@ -416,7 +416,7 @@ def runs_query(wanted: RunFilter) -> tuple[str, Row]:
         source, at, id_ = "run_tools t JOIN runs ON runs.id = t.run_id", "t.started_at", "t.run_id"
         clauses.append("t.tool = ?")
         values.append(clean_name(wanted.tool))
-    # A key's runs are those of its end users too, whose names have a slash behind the key's.
+    # The runs of a key include those of its end users, whose names are the key, a slash and more.
     whose = "caller" if "/" in (wanted.caller or "") else "caller_key"
     for column, value in (("status", wanted.status), ("model", wanted.model), (whose, wanted.caller)):
         if value is not None:
@@ -434,13 +434,13 @@ def runs_query(wanted: RunFilter) -> tuple[str, Row]:
     if not wanted.agents:
         clauses.append("parent_run = ''")
     if wanted.parent is not None:
-        # The index of agents' runs has no others.
+        # The index on runs of agents is partial; the condition lets the database use it.
         clauses.append("parent_run = ? AND parent_run <> ''")
         values.append(clean_text(wanted.parent))
     if wanted.errors_only:
         clauses.append(HAS_ERROR)
     if wanted.before is not None:
-        # No run of that id gives no row to compare with, and so an empty list.
+        # If there is no run with that id, the comparison is with no row, and the list is empty.
         clauses.append(f"({at}, {id_}) < (SELECT b.started_at, b.id FROM runs b WHERE b.id = ?)")
         values.append(clean_text(wanted.before))
     where = f"WHERE {' AND '.join(clauses)} " if clauses else ""
@@ -453,7 +453,7 @@ def runs_query(wanted: RunFilter) -> tuple[str, Row]:
 
 
 def fitting(*row: Any) -> Row:
-    """The values as a database takes them; nearly every row is that as it is."""
+    """Adapt the values to what a database accepts; nearly every row needs no change."""
     for value in row:
         kind = type(value)
         if (kind is str and not value.isascii()) or (kind is int and not -_INT64 <= value <= _INT64):
@@ -462,10 +462,8 @@ def fitting(*row: Any) -> Row:
 
 
 def _short_fitting(*row: Any) -> Row:
-    """The same for rows of short texts, which are looked at in one call.
-
-    What it writes a database takes: no text with lone surrogates, and no number past 53 bits.
-    """
+    """Do the same for rows of short texts, which one call can check."""
+    # What this encodes, a database accepts: no lone surrogates, and no number beyond 53 bits.
     try:
         orjson.dumps(row, option=orjson.OPT_STRICT_INTEGER)
     except TypeError:
@@ -476,16 +474,17 @@ def _short_fitting(*row: Any) -> Row:
 def _fit(value: Any) -> Any:
     if isinstance(value, str):
         return clean_text(value)
-    # Token counts are the upstream's word, and JSON knows no largest number.
+    # Token counts come from the upstream, and JSON has no largest number.
     return max(-_INT64, min(value, _INT64)) if isinstance(value, int) else value
 
 
 def write_json(value: Any) -> str:
-    """JSON text of a redacted value; whatever JSON cannot say is named by its type, never shown."""
+    """Encode a redacted value as JSON text; a value that JSON cannot express is replaced with the name of its
+    type."""
     try:
         return orjson.dumps(value).decode("utf-8")
     except TypeError:
-        pass  # lone surrogates, huge numbers, keys that are no text: the slower encoder takes them
+        pass  # Lone surrogates, huge numbers and keys that are not text: the slower encoder accepts them.
     try:
         return json.dumps(value, default=lambda other: f"<{type(other).__name__}>", skipkeys=True)
     except (ValueError, RecursionError):
@@ -493,7 +492,7 @@ def write_json(value: Any) -> str:
 
 
 def read_json(text: str | bytes) -> Any:
-    """What a JSON column holds; raises :class:`~proxy.errors.StoreError` where that is no JSON."""
+    """Parse the text of a JSON column; raises :class:`~proxy.errors.StoreError` if it is not JSON."""
     try:
         return json.loads(text)
     except ValueError as error:

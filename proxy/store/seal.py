@@ -1,8 +1,7 @@
-"""Encrypts content before it is written.  Somebody with the file, a copy or the disk cannot read
-conversations.
+"""Encrypts content before it is written, so that the file, a copy or the disk alone reveals no conversations.
 
-AES-256-GCM with a random nonce for each value.  A value is bound to its place (table, column and the row's
-key), so nobody can move it to another place.  Each sealed row names the key that sealed it.  A row without a
+AES-256-GCM with a random nonce for each value. A value is bound to its place (table, column and the row's
+key), so nobody can move it to another place. Each sealed row names the key that sealed it. A row without a
 key name is older than the key.
 """
 
@@ -53,10 +52,10 @@ _HEX_KEY: Final = re.compile(r"[0-9A-Fa-f]{64}\Z")
 
 @dataclass(frozen=True, slots=True)
 class ContentTable:
-    """A table whose rows are content (rule R3): what finds a row, and what of it is sealed.
+    """A table whose rows are content (rule R3), with its key columns and the columns that are sealed.
 
-    ``columns`` are those of its record.  Every such table has ``sealed_by``, and all but that of calls
-    ``created_at``.
+    ``columns`` are the columns of its record. Every such table has a column ``sealed_by``, and all except
+    that of calls have ``created_at``. ``called`` is the name of one row in messages.
     """
 
     name: str
@@ -66,7 +65,7 @@ class ContentTable:
     called: str = ""
 
     def counted(self, number: int) -> str:
-        """So many of its rows, in an operator's words."""
+        """Return a number of rows of this table, in words for the operator."""
         return f"{number} {self.called or self.name}" + ("" if number == 1 else "s")
 
 
@@ -146,20 +145,20 @@ BACKGROUND: Final = ContentTable(
 CONTENT: Final = (
     MESSAGES, SUSPENDED, HIDDEN, RESPONSES, RESULTS, NATIVE_CALLS, APPROVALS, BACKGROUND, WIRE_BYTES, GRANTS,
 )  # fmt: skip
-"""What goes with its days, and where room is needed."""
+"""Tables whose rows are deleted when they are too old, or when room is needed."""
 
 RECORD: Final = (CLAIMS, CALLS)
-"""Tables whose rows are record, though some of their columns are sealed: without these a claim still
-prevents an effect, and a call is still known to have been made."""
+"""Tables whose rows are record, although some of their columns are sealed. Even without the sealed values, a
+claim still prevents an effect, and a call is still known to have been made."""
 
 SEALED: Final = (*CONTENT, *RECORD)
 """Every table with sealed columns."""
 
 
 def parse_seal_key(text: str, setting: str = _SETTING) -> bytes:
-    """The 32 bytes that ``text`` writes in base64 (either alphabet) or in hexadecimal digits.
+    """Decode the 32 bytes of a key from base64 (either alphabet) or hexadecimal digits.
 
-    Raises :class:`~proxy.errors.ConfigError` for ``setting``, which repeats nothing of the text.
+    Raises :class:`~proxy.errors.ConfigError` for ``setting``; the message does not quote the text.
     """
     key = b""
     if _HEX_KEY.match(text):
@@ -178,14 +177,14 @@ def parse_seal_key(text: str, setting: str = _SETTING) -> bytes:
 
 
 class Seal:
-    """Seals the content columns of rows under one key, and opens them again.
+    """One key, which seals the content columns of rows and opens them again.
 
-    ``id`` names the key and tells nothing of it.  ``hash_key`` is what secrets of client keys are
-    hashed with where there is a seal key.
+    ``id`` names the key and reveals nothing about it. If the key is configured, ``hash_key`` hashes the
+    secrets of client keys.
     """
 
     def __init__(self, key: bytes) -> None:
-        # Imported here: it takes 8 MiB of each process, and many records have no seal.
+        # Imported here: it takes 8 MiB in each process, and many records are not sealed.
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         if len(key) != _KEY_BYTES:
@@ -198,13 +197,13 @@ class Seal:
         return f"Seal({self.id!r})"
 
     def close(self, table: ContentTable, row: rows.Row) -> rows.Row:
-        """The row of ``table.columns`` with its content sealed; text stays text."""
+        """Return the row of ``table.columns`` with its content sealed; text stays text."""
         return self._each(table, row, self._close)
 
     def open(self, table: ContentTable, row: rows.Row) -> rows.Row:
-        """The row as :meth:`close` was given it.
+        """Return the row as it was passed to :meth:`close`.
 
-        Raises :class:`~proxy.errors.StoreError` where this key did not seal it, or not for this place.
+        Raises :class:`~proxy.errors.StoreError` if this key did not seal it, or sealed it for another place.
         """
         return self._each(table, row, self._open)
 
@@ -239,10 +238,11 @@ class Seal:
 
 
 class SealRing:
-    """The key that seals, if there is one, and those that only open what they sealed before."""
+    """The key that seals, if there is one, and the keys that only open what they sealed before."""
 
     def __init__(self, current: Seal | None, old: Sequence[Seal] = (), *, awaits: bool = False) -> None:
-        """With ``awaits`` the key that seals is not known yet; until :meth:`seal_with` nothing is closed."""
+        """If ``awaits``, the key that seals is not known yet, and :meth:`close` raises until
+        :meth:`seal_with`."""
         self._current = current
         self._awaits = awaits and current is None
         self._opens = {seal.id: seal for seal in (*old, *([current] if current is not None else []))}
@@ -259,39 +259,39 @@ class SealRing:
 
     @property
     def seals(self) -> bool:
-        """Whether what is closed is sealed, also where the key is not known yet."""
+        """Whether :meth:`close` seals, even if the key is not known yet."""
         return self._awaits or self._current is not None
 
     @property
     def awaits(self) -> bool:
-        """Whether a key is to be had that is not known yet."""
+        """Whether the key that will seal is not known yet."""
         return self._awaits
 
     def open_with(self, seal: Seal) -> None:
-        """Open what this key has sealed, too."""
+        """Use this key too to open what it has sealed."""
         self._opens[seal.id] = seal
 
     def seal_with(self, seal: Seal) -> None:
-        """Seal with this key from here on."""
+        """Seal with this key from now on."""
         self._current, self._awaits = seal, False
         self.open_with(seal)
 
     @property
     def keys(self) -> tuple[Seal, ...]:
-        """All keys here."""
+        """All keys of the ring."""
         return tuple(self._opens.values())
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The names of all keys here, sorted."""
+        """The names of all keys of the ring, sorted."""
         return tuple(sorted(self._opens))
 
     def opens(self, sealed_by: str) -> bool:
-        """Whether the key of that name is here."""
+        """Return whether the ring has the key with that name."""
         return sealed_by in self._opens
 
     def close(self, table: ContentTable, row: rows.Row) -> rows.Row:
-        """A row of ``table.columns`` as it is written, with ``sealed_by`` behind it."""
+        """Seal a row of ``table.columns`` for writing, and append its ``sealed_by``."""
         if self._current is None:
             if self._awaits:
                 raise RuntimeError("content was written before the record was open")
@@ -299,9 +299,10 @@ class SealRing:
         return (*self._current.close(table, row), self._current.id)
 
     def open(self, table: ContentTable, row: rows.Row, sealed_by: str | None) -> rows.Row:
-        """The row as :meth:`close` was given it.
+        """Return the row as it was passed to :meth:`close`.
 
-        Raises :class:`~proxy.errors.StoreError` where its key is not here or does not open it.
+        Raises :class:`~proxy.errors.StoreError` if the ring does not have its key, or the key does not open
+        it.
         """
         if sealed_by is None:
             return row
@@ -315,5 +316,5 @@ class SealRing:
 
 
 def _derived(key: bytes, purpose: bytes) -> bytes:
-    # One block of HMAC-SHA-256 per purpose: the key is uniform, so nothing has to be extracted first.
+    # One HMAC-SHA-256 block per purpose: the key is uniformly random, so HKDF's extract step is not needed.
     return hmac.new(key, purpose, hashlib.sha256).digest()

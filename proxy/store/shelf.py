@@ -1,4 +1,4 @@
-"""Content that stays in memory: what may not be written, could not be, or has nowhere to go."""
+"""Content that stays in memory: it must not be written, could not be written, or no database can store it."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable
@@ -24,33 +24,34 @@ __all__ = [
 ]
 
 ContentPolicy = Literal["all", "tools", "none"]
-"""``store.content``.  Which runs had tool turns is the caller's to know: a store under ``all`` and
-``tools`` keeps the content it is given, under ``none`` it writes none of it anywhere."""
+"""The values of ``store.content``. Under ``all`` and ``tools``, a store keeps all content it receives; the
+caller knows which runs had tool turns. Under ``none``, it writes no content anywhere."""
 
 ResponseKey = tuple[str, str]
-"""A response's id and its caller: an id alone names nothing, for upstreams choose it."""
+"""A response's id and its caller. The id alone is not unique, because upstreams choose it."""
 
 ResultKey = tuple[str, str]
 """The handle of a large result and its caller."""
 
 HiddenKey = tuple[str, str]
-"""A key of hidden turns and the variant: all variants of a key are found together."""
+"""A key of hidden turns and the variant; all variants of a key are found together."""
 
 _DAY_S: Final = 86400.0
 _MAX_RECORDS: Final = 1000
 _MAX_BYTES: Final = 64 * 2**20
 
 _OVERHEAD_BYTES: Final = 800
-"""What a record takes in memory beside its content: its names, its places in the shelf's own lists."""
+"""Bytes of memory that a record takes besides its content: its names and its entries in the shelf's own
+lists."""
 
 
 def oldest_kept(now: float, keep_days: float) -> float:
-    """Content from before this time is past its days; ``keep_days`` of 0 sets no limit."""
+    """Return the time before which content is too old to be kept; ``keep_days`` of 0 sets no limit."""
     return now - keep_days * _DAY_S if keep_days > 0 else float("-inf")
 
 
 class Dated(Protocol):
-    """A record of a run and a caller, with the time from which its days count."""
+    """A record of a run and a caller, with the time from which its retention counts."""
 
     @property
     def run_id(self) -> str: ...
@@ -68,21 +69,23 @@ _Record = TypeVar("_Record", bound=Dated)
 
 @dataclass(slots=True, eq=False)
 class _Share(Generic[_Key]):
-    """What one caller has, the oldest first."""
+    """The keys of one caller's records, the oldest first, and their size in bytes."""
 
     keys: dict[_Key, None] = field(default_factory=dict)
     size: int = 0
 
 
 class Shelf(Generic[_Key, _Record]):
-    """The newest records of one kind: so many, so many bytes of them, and none past its days.
+    """The newest records of one kind, limited by number, bytes and age.
 
-    Where there is no room, the oldest goes of whoever has the most: of the key that takes up most with all
-    its end users, and of these of the one who does.  So nobody's records go for what others keep while they
-    have less than an equal share.  ``max_per_caller`` bounds how many are one caller's; 0: only the others
-    do.  ``name`` is that of the cache in the metrics.  ``oldest`` tells from when on content is kept at
-    this moment.  ``group_of`` a key is what :meth:`find_all` goes by; where it is not given each key is a
-    group of its own.
+    If there is no room, the shelf drops the oldest record of the largest holder: of the client key that holds
+    the most with all its end users, and there of the end user who holds the most. So callers with less than
+    an equal share lose nothing because of others.
+
+    ``max_per_caller`` limits the records of one caller; 0 means that only the other limits apply. ``name`` is
+    the name of the cache in the metrics. ``oldest`` returns the time from which content is kept now.
+    ``group_of`` returns the group of a key, which :meth:`find_all` searches; by default, each key is its own
+    group.
     """
 
     def __init__(
@@ -114,7 +117,7 @@ class Shelf(Generic[_Key, _Record]):
         return key in self._records
 
     def put(self, record: _Record) -> None:
-        """Keep a record in place of an earlier one of its key, unless it is too large by itself."""
+        """Store a record and replace the earlier one with its key, unless it alone exceeds the limit."""
         key = self.key_of(record)
         self.drop(key)
         size = self._bytes_of(record)
@@ -140,7 +143,7 @@ class Shelf(Generic[_Key, _Record]):
             self.drop(self._oldest_of_most(lambda share: share.size))
 
     def find(self, key: _Key) -> _Record | None:
-        """The record of that key, unless its days are over."""
+        """Return the record with that key, unless it is too old."""
         record = self._records.get(key)
         if record is not None and record.created_at < self.oldest():
             self.drop(key)
@@ -148,12 +151,13 @@ class Shelf(Generic[_Key, _Record]):
         return record
 
     def find_all(self, group: Hashable) -> list[_Record]:
-        """The records of a group, the first that was put first, less those whose days are over."""
+        """Return the records of a group in the order in which they were put, without those that are too
+        old."""
         found = [self.find(key) for key in list(self._groups.get(group, ()))]
         return [record for record in found if record is not None]
 
     def drop(self, key: _Key) -> None:
-        """Forget a key, known or not."""
+        """Drop the record with a key, if there is one."""
         gone = self._records.pop(key, None)
         if gone is None:
             return
@@ -173,7 +177,7 @@ class Shelf(Generic[_Key, _Record]):
             del self._groups[group]
 
     def drop_runs(self, run_ids: Collection[str]) -> None:
-        """Forget what belongs to these runs."""
+        """Drop all records of these runs."""
         for key in [key for key, record in self._records.items() if record.run_id in run_ids]:
             self.drop(key)
 
@@ -181,7 +185,7 @@ class Shelf(Generic[_Key, _Record]):
         return self._size_of(record) + _OVERHEAD_BYTES
 
     def _oldest_of_most(self, amount: Callable[[_Share[_Key]], int]) -> _Key:
-        """The oldest of whoever has the most; there is one."""
+        """Return the key of the oldest record of the largest holder; the shelf must not be empty."""
         callers = max(self._shares.values(), key=lambda callers: sum(map(amount, callers.values())))
         return next(iter(max(callers.values(), key=amount).keys))
 
@@ -200,7 +204,7 @@ def _itself(key: Hashable) -> Hashable:
 def suspended_shelf(
     oldest: Callable[[], float], *, max_bytes: int = _MAX_BYTES, max_per_caller: int = 0
 ) -> Shelf[str, SuspendedTurn]:
-    """A shelf for suspended turns."""
+    """Create a shelf for suspended turns."""
     return Shelf(
         "waiting_turns",
         lambda record: record.key,
@@ -214,7 +218,7 @@ def suspended_shelf(
 def hidden_shelf(
     oldest: Callable[[], float], *, max_bytes: int = _MAX_BYTES, max_per_caller: int = 0
 ) -> Shelf[HiddenKey, HiddenTurns]:
-    """A shelf for hidden turns, where the variants of a key are a group."""
+    """Create a shelf for hidden turns; the variants of a key form a group."""
     return Shelf(
         "hidden_turns",
         lambda record: (record.key, record.variant),
@@ -227,14 +231,14 @@ def hidden_shelf(
 
 
 def newest_two(variants: Iterable[HiddenTurns]) -> list[HiddenTurns]:
-    """Of the variants of one key the two that came last: more of them say nothing more."""
+    """Return the two newest variants of one key; more would not change the outcome."""
     return sorted(variants, key=lambda turns: (-turns.created_at, turns.variant))[:2]
 
 
 def response_shelf(
     oldest: Callable[[], float], *, max_bytes: int = _MAX_BYTES, max_per_caller: int = 0
 ) -> Shelf[ResponseKey, ResponseRecord]:
-    """A shelf for responses."""
+    """Create a shelf for responses."""
     return Shelf(
         "responses",
         lambda record: (record.id, record.caller),
@@ -248,7 +252,7 @@ def response_shelf(
 def result_shelf(
     oldest: Callable[[], float], *, max_bytes: int = _MAX_BYTES, max_per_caller: int = 0
 ) -> Shelf[ResultKey, KeptResult]:
-    """A shelf for large results."""
+    """Create a shelf for large results."""
     return Shelf(
         "large_results",
         lambda record: (record.handle, record.caller),

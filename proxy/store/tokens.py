@@ -1,7 +1,8 @@
-"""Tokens of tools' connections: sealed, shared by every process of a record, and refreshed by one at a time.
+"""The vault for tokens of tools' connections: sealed, shared by all processes, refreshed by one at a time.
 
-No content (rule R3): they are nobody's words, so they neither expire with it nor go with a run.
-Without a key to seal them there is no such place, and each process keeps its tokens to itself.
+Tokens are not content (rule R3), because they are no part of a conversation. So they neither expire with
+content nor are deleted with a run. Without a key to seal them there is no vault, and each process keeps its
+own tokens.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ _ASK_EVERY_S: Final = 0.05
 
 
 class SealedTokens:
-    """:class:`~proxy.records.TokenVault` in a table of the record."""
+    """A :class:`~proxy.records.TokenVault` in a table of the record."""
 
     def __init__(
         self,
@@ -51,28 +52,30 @@ class SealedTokens:
         self._clock = clock
 
     def exclusive(self, name: str) -> AbstractAsyncContextManager[None]:
-        """A block that one process at a time is in for each name, until it ends or the process dies.
+        """Return a context manager that only one process at a time can hold for each name.
 
-        Raises :class:`~proxy.errors.StoreUnavailable` where it cannot be entered in time.
+        It is released when the block ends or the process dies. Raises :class:`~proxy.errors.StoreUnavailable`
+        if it cannot be entered in time.
         """
         return self._lock(name)
 
     async def load(self, name: str) -> bytes | None:
-        """What was saved last under a name, by any process; raises StoreError."""
+        """Return what any process saved last under a name; raises StoreError."""
         found = await self._read(TOKENS, name)
         return found[0][1] if found else None
 
     async def save(self, name: str, tokens: bytes) -> None:
-        """Keep the tokens, sealed and committed on return; raises StoreUnavailable."""
+        """Store the tokens, sealed and committed on return; raises StoreUnavailable."""
         await self._commit(_PUT, (self._clock(), *self._ring.close(TOKENS, (name, tokens))))
 
     async def forget(self, name: str) -> None:
-        """Delete what is kept under a name, committed on return; raises StoreUnavailable."""
+        """Delete the tokens under a name, committed on return; raises StoreUnavailable."""
         await self._commit(_DELETE, (name,))
 
 
 async def waiting(attempt: Callable[[], Awaitable[bool]]) -> None:
-    """Try to get a lock until it is had; raises StoreUnavailable where that takes too long."""
+    """Retry ``attempt`` until it gets the lock; raises StoreUnavailable if that takes longer than 30
+    seconds."""
     until = asyncio.get_running_loop().time() + _MAX_WAIT_S
     while not await attempt():
         if asyncio.get_running_loop().time() >= until:
@@ -82,9 +85,9 @@ async def waiting(attempt: Callable[[], Awaitable[bool]]) -> None:
 
 @contextlib.asynccontextmanager
 async def file_lock(path: Path) -> AsyncIterator[None]:
-    """An exclusive ``flock`` on a file of mode 0600, which the kernel drops when its holder dies.
+    """Hold an exclusive ``flock`` on a file of mode 0600; the kernel drops it when its holder dies.
 
-    Where the platform has none, nobody is kept out.
+    On a platform without ``flock`` nothing is locked.
     """
     if sys.platform == "win32":
         yield
@@ -95,7 +98,7 @@ async def file_lock(path: Path) -> AsyncIterator[None]:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
     try:
-        # In a thread: the disk may hang, and everybody else is not to hang with it.
+        # In a thread: the disk may hang, and the event loop must not hang with it.
         descriptor = await asyncio.to_thread(open_file)
     except OSError as error:
         raise StoreUnavailable(f"the lock file beside the record cannot be used: {error.strerror}") from error

@@ -73,7 +73,7 @@ _NOT_RUN: Final = frozenset(
 
 @value_class
 class ToolFilter:
-    """Selects tools of a server: those in ``names`` (``None``: all), or only the read-only ones of them."""
+    """A filter of tools: those in ``names`` (``None``: all), or only the read-only ones of them."""
 
     names: frozenset[str] | None = None
     read_only: bool = False
@@ -132,9 +132,9 @@ class ChosenTool:
 
 @value_class
 class Chosen:
-    """All server tools that a request chooses in its body, none in most.
+    """All server tools that a request chooses in its body; most requests choose none.
 
-    ``places`` are, for each list of the body, the places of the elements that chose them.
+    ``places`` holds, for each list of the body, the positions of the elements that choose them.
     """
 
     servers: tuple[ChosenServer, ...] = ()

@@ -49,7 +49,7 @@ Trace = Literal["silent", "reasoning", "status", "events"]
 """How much of a server tool's call the client sees."""
 
 TurnEnd = Literal["hidden", "final", "suspended"]
-"""How a turn ended: more turns follow (``hidden``), it was the answer, or the client has to act."""
+"""How a turn ended: more turns follow, it was the answer, or the client has to act."""
 
 
 class ClientRequest(Protocol):
@@ -326,8 +326,10 @@ class CarryingWriter(Protocol):
     """A writer in a dialect whose clients can carry encrypted turns."""
 
     def carry(self, sealed: str) -> bytes:
-        """Give the client an encrypted turn to carry.  Only between the end of a turn with hidden calls and
-        the end of the answer."""
+        """Give the client an encrypted turn to carry.
+
+        Call it only between the end of a turn with hidden calls and the end of the answer.
+        """
         ...
 
 

@@ -109,8 +109,8 @@ class CrossedEditor:
     """Two editors in step: the client's editor keeps the turns, and the upstream's body is sent.
 
     A held turn is put back into the client's own body before that body is translated.  So an upstream of any
-    dialect gets it, whichever upstream answered then.  An upstream of the same dialect as then gets its own
-    form of the turn (:mod:`proxy.wires.crossing.native_turns`).
+    dialect gets it, whichever upstream made it.  If both speak the same dialect, the upstream gets the turn
+    in its own form (:mod:`proxy.wires.crossing.native_turns`).
     """
 
     def __init__(

@@ -372,6 +372,7 @@ class Endpoint:
 
 class EndpointTable:
     """An immutable lookup of endpoints.  Only this class compares paths with those of the dialects.
+
     ``endpoints``: all known endpoints.  ``other``: the endpoint for all other paths.  ``labels``: the paths
     that metrics count one by one; ``families``: the first segments by which metrics count the others.
     """

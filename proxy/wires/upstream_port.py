@@ -39,7 +39,7 @@ Mask = Callable[[str, str], str]
 text of its arguments, and returns the masked JSON text."""
 
 StateHabit = Literal["auto", "chained", "stateless"]
-"""Whether an upstream stores responses that later requests can continue; ``auto``: as its answers tell."""
+"""Whether an upstream stores responses that later requests can continue; ``auto``: its responses decide."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ class EdgeConnection(AiohttpConnection):
             server,
             loop=asyncio.get_running_loop(),
             keepalive_timeout=KEEPALIVE_S,
-            access_log=None,  # As aiohttp's own runner passes it.
+            access_log=None,  # type: ignore[arg-type]  # As aiohttp's own runner passes it.
             max_line_size=MAX_LINE_BYTES,
             max_field_size=MAX_FIELD_BYTES,
             max_headers=MAX_HEADERS,
@@ -118,7 +118,7 @@ class EdgeConnection(AiohttpConnection):
         self._mode = REQUESTS
         self._linger_timer: asyncio.TimerHandle | None = None
         self._pending_head: PendingHead | None = None
-        # The body before that head.
+        # The body that arrived before that head.
         self._read_last: StreamReader | None = None
         self._send_timer: asyncio.TimerHandle | None = None
         self._log = log
@@ -172,7 +172,7 @@ class EdgeConnection(AiohttpConnection):
         self._stop_waiting_for_head()
         self._mode = NEXT[self._mode, UPGRADE]
         self._feed = feed
-        self.set_parser(Switched(feed))  # It has all methods that aiohttp calls.
+        self.set_parser(Switched(feed))  # type: ignore[arg-type]  # It has all methods that aiohttp calls.
 
     def _wait_for_head(self, size: int) -> None:
         """Count ``size`` bytes of an incomplete head, start its timer, and refuse a head that is too

@@ -109,7 +109,7 @@ def open_instruments(
     tracing = open_tracing(otlp_endpoint, upstreams, version=version) if otlp_endpoint else None
     metrics = Metrics(models=models, tools=tools, version=version, servers=servers) if count else None
     if metrics is not None:
-        # The log lines that were lost because nobody read them.
+        # The log lines that were dropped because their reader did not keep up.
         metrics.add_source(lambda: {"toolrelay_log_dropped_lines_total": count_dropped_lines()})
     observers = [observer for observer in (metrics, tracing) if observer is not None]
     hooks = Hooks(endpoints, observers, keys)

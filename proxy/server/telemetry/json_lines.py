@@ -121,7 +121,7 @@ class LineCleaner:
             case None | bool() | float():
                 return value
             case int():
-                return value if -(1 << 63) <= value < 1 << 63 else hex(value)[:80]  # JSON has 64 bits.
+                return value if -(1 << 63) <= value < 1 << 63 else hex(value)[:80]  # At most 64 bits.
             case str():
                 return self.text(value, layout=depth == 0 and name in _LAYOUT_KEYS)
             case bytes():

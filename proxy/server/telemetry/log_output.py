@@ -23,7 +23,7 @@ class LogLines:
 
     @property
     def dropped(self) -> int:
-        """The number of lines that were dropped because nobody read them."""
+        """The number of lines that were dropped because their reader did not keep up."""
         return self._queue.dropped if self._queue is not None else 0
 
     def msg(self, line: str | bytes) -> None:
@@ -63,7 +63,7 @@ def dropped_line(steps: Sequence[Processor], logger: LogLines, dropped: int) -> 
 
 
 def count_dropped_lines() -> int:
-    """Return how many lines of this process's log were dropped so far because nobody read them."""
+    """Return how many log lines of this process were dropped because their reader did not keep up."""
     logger = structlog.get_config()["logger_factory"]("proxy.log")
     return logger.dropped if isinstance(logger, LogLines) else 0
 

@@ -1,6 +1,6 @@
-"""Speaking to PostgreSQL: connections, statements in its own words, and what its errors mean.
+"""Access to PostgreSQL: connections, placeholders in its syntax, and what its errors mean.
 
-No message made here shows a value of a row or a password: the server's own messages may.
+No message created here contains a value of a row or a password; the server's own messages may.
 """
 
 import contextlib
@@ -36,23 +36,23 @@ __all__ = [
 Connection: TypeAlias = "asyncpg.Connection[Any] | PoolConnectionProxy[Any]"
 
 LOCK_CLASS: Final = 0x74726C79
-"""The first half of every advisory lock of ours: the letters ``trly``."""
+"""The first half of the key of every toolrelay advisory lock: the letters ``trly``."""
 
 TOKEN_LOCK_CLASS: Final = LOCK_CLASS + 1
-"""The first half of the locks under which tokens are refreshed."""
+"""The first half of the keys of the locks under which tokens are refreshed."""
 
 CONNECT_S: Final = 5.0
 COMMAND_S: Final = 30.0
 _READERS: Final = 4
 
 DRIVER_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
-"""Everything that the driver raises; a time-out is an OSError too."""
+"""All exceptions of the driver; a time-out is an OSError too."""
 
 _SETTINGS: Final = {
     "application_name": "toolrelay",
-    # A group that waits for a lock gives way, and is written again later.
+    # A group that waits for a lock fails soon, and is written again later.
     "lock_timeout": "1000",
-    # The server has to notice that a process is gone, for its lock to be free.
+    # The server must notice that a process has died, because only then it frees the lock.
     "tcp_keepalives_idle": "30",
     "tcp_keepalives_interval": "10",
     "tcp_keepalives_count": "3",
@@ -71,31 +71,31 @@ _FAILURES: Final = {
     "XX001": "damaged",
     "XX002": "damaged",
 }
-"""One word for the faults of a database as a whole, by the beginning of their SQLSTATE."""
+"""One word for each fault of the whole database, by a prefix of its SQLSTATE."""
 
 _MARK: Final = re.compile(r"\?")
 
 
 def numbered(statement: str) -> str:
-    """A statement of the stores' with ``$1, $2, …`` in place of its question marks."""
+    """Replace the question marks of a statement with ``$1, $2, …``."""
     numbers = itertools.count(1)
     return _MARK.sub(lambda _: f"${next(numbers)}", statement)
 
 
 def fitting(values: Iterable[Any]) -> list[Any]:
-    """Values that PostgreSQL takes: its text knows no NUL, which becomes U+FFFD."""
+    """Replace NUL, which PostgreSQL text cannot contain, with U+FFFD."""
     return [value.replace("\0", "\ufffd") if isinstance(value, str) else value for value in values]
 
 
 async def connect(url: str, **more: str) -> "asyncpg.Connection[Any]":
-    """A connection with settings of ours, and ``more`` of them; raises what the driver raises."""
+    """Open a connection with the settings here and ``more``; raises the driver's errors."""
     return await asyncpg.connect(
         url, timeout=CONNECT_S, command_timeout=COMMAND_S, server_settings={**_SETTINGS, **more}
     )
 
 
 async def make_pool(url: str) -> "asyncpg.Pool[Any]":
-    """Connections for reading, none of them made yet; raises what the driver raises."""
+    """Create a pool for reading, without opening a connection yet; raises the driver's errors."""
     return await asyncpg.create_pool(
         url,
         min_size=0,
@@ -107,7 +107,7 @@ async def make_pool(url: str) -> "asyncpg.Pool[Any]":
 
 
 def failure_of(error: BaseException) -> str | None:
-    """One word for a fault of the database as a whole; ``None`` where a single row is at fault."""
+    """Return one word for a fault of the whole database; ``None`` if a single row is at fault."""
     if isinstance(error, asyncpg.PostgresError):
         state = error.sqlstate or ""
         return next((_FAILURES[state[:size]] for size in (5, 3, 2) if state[:size] in _FAILURES), None)
@@ -115,7 +115,7 @@ def failure_of(error: BaseException) -> str | None:
 
 
 def store_error(error: BaseException) -> StoreError:
-    """What went wrong, in words for the operator, and what to do."""
+    """Translate an error into a message for the operator: what went wrong, and what to do."""
     if isinstance(error, (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError)):
         return StoreUnavailable("PostgreSQL refuses the user or the password; set both in store.url")
     if isinstance(error, asyncpg.InvalidCatalogNameError):
@@ -139,7 +139,7 @@ def store_error(error: BaseException) -> StoreError:
 
 
 def _name(error: BaseException) -> str:
-    """An error without its message, which may quote a row."""
+    """Describe an error without its message, which may quote a row."""
     constraint = getattr(error, "constraint_name", None)
     state = getattr(error, "sqlstate", None)
     words = [type(error).__name__, *([state] if state else []), *([constraint] if constraint else [])]
@@ -147,16 +147,19 @@ def _name(error: BaseException) -> str:
 
 
 async def _rolled_back(connection: "asyncpg.Connection[Any]", transaction: Transaction) -> bool:
-    """Whether the connection is outside of a transaction again, and still there."""
+    """Roll back; return whether the connection is usable, outside a transaction."""
     with contextlib.suppress(*DRIVER_ERRORS):
-        if connection.is_in_transaction():  # a commit that is refused has ended it already
+        if connection.is_in_transaction():  # A refused commit has already ended it.
             await transaction.rollback()
         return not connection.is_closed()
     return False
 
 
 class PostgresReader:
-    """A connection, as the stores in SQL ask for it; a query may take ``timeout_s``, else what is usual."""
+    """A connection with the interface of :class:`~proxy.store.sql.base.SqlReader`.
+
+    A query may take ``timeout_s`` seconds; the default is the connection's own limit.
+    """
 
     def __init__(self, connection: Connection, timeout_s: float | None = None) -> None:
         self._connection = connection
@@ -165,7 +168,7 @@ class PostgresReader:
     async def execute_fetchall(
         self, sql: str, parameters: Iterable[Any] | None = None, /
     ) -> Sequence[Sequence[Any]]:
-        """The rows of a query."""
+        """Return the rows of a query."""
         found = await self._connection.fetch(
             numbered(sql), *fitting(parameters or ()), timeout=self._timeout_s
         )
@@ -173,9 +176,9 @@ class PostgresReader:
 
 
 class PostgresWriting:
-    """The connection that writes; it is made when it is needed, and again when it broke.
+    """The connection that writes; it is opened when needed, and again after it broke.
 
-    ``lost`` is called when it breaks, whether or not it was in use.
+    ``lost`` is called when the connection breaks, whether or not it is in use.
     """
 
     def __init__(self, url: str, settings: dict[str, str], lost: Callable[[], None]) -> None:
@@ -185,7 +188,7 @@ class PostgresWriting:
         self._connection: asyncpg.Connection[Any] | None = None
 
     async def connection(self) -> "asyncpg.Connection[Any]":
-        """The connection, a new one where there is none; raises :class:`WriteError`."""
+        """Return the connection, after opening one if there is none; raises :class:`WriteError`."""
         if self._connection is None or self._connection.is_closed():
             try:
                 self._connection = await connect(self._url, **self._settings)
@@ -195,7 +198,7 @@ class PostgresWriting:
         return self._connection
 
     async def write(self, batches: Sequence[Batch]) -> None:
-        """Commit in one transaction; without a batch, find out whether there is a connection."""
+        """Commit all batches in one transaction; without a batch, check that there is a connection."""
 
         async def work(connection: "asyncpg.Connection[Any]") -> None:
             for statement, rows in batches:
@@ -204,7 +207,7 @@ class PostgresWriting:
         await self.transaction(work)
 
     async def transaction(self, work: "Callable[[asyncpg.Connection[Any]], Awaitable[None]]") -> None:
-        """Do all of ``work`` or nothing; raises :class:`WriteError`."""
+        """Commit all of ``work`` or nothing; raises :class:`WriteError`."""
         connection = await self.connection()
         transaction = connection.transaction()
         try:
@@ -217,12 +220,12 @@ class PostgresWriting:
                 failure = "unreachable"
                 self._drop()
             raise WriteError(failure, _name(error)) from error
-        except BaseException:  # Whatever is under way ends with the session; nobody waits for a rollback.
+        except BaseException:  # The end of the session also ends this work, so no rollback is needed.
             self._drop()
             raise
 
     async def aclose(self) -> None:
-        """Close the connection; the locks of its session go with it."""
+        """Close the connection; the server frees the locks of its session."""
         connection, self._connection = self._connection, None
         if connection is None or connection.is_closed():
             return

@@ -1,4 +1,4 @@
-"""Hearing of changed client keys from PostgreSQL, at once and over a connection of its own."""
+"""Receives notifications of changed client keys from PostgreSQL, over a connection of its own."""
 
 import asyncio
 from typing import Any, Final
@@ -14,10 +14,10 @@ _CHANNEL: Final = "toolrelay_keys"
 
 
 class KeyListener:
-    """Listens for changed keys, from the first :meth:`version` on.  After a broken connection the next call
+    """Listens for changed keys, from the first :meth:`version` on. After a broken connection the next call
     connects again.
 
-    Each notification of the server increases ``told``.  Without a connection no notification arrives, so
+    Each notification of the server increases ``told``. Without a connection no notification arrives, so
     callers ask for the version from time to time.
     """
 
@@ -29,9 +29,9 @@ class KeyListener:
         self._closed = False
 
     async def version(self) -> int:
-        """The version of the keys, once changes are listened for.
+        """Start to listen for changes if necessary, then return the version of the keys.
 
-        Raises :class:`~proxy.errors.StoreError` where the server does not answer.
+        Raises :class:`~proxy.errors.StoreError` if the server does not answer.
         """
         async with self._asking:
             if self._closed:
@@ -44,7 +44,7 @@ class KeyListener:
             except DRIVER_ERRORS as error:
                 self._drop()
                 raise store_error(error) from error
-            except BaseException:  # Whoever gave up left a question without its answer.
+            except BaseException:  # A cancelled query leaves its answer unread on the connection.
                 self._drop()
                 raise
             return version or 0
@@ -55,7 +55,7 @@ class KeyListener:
         self._drop()
 
     def _hear(self, *_: Any) -> None:
-        # A word about another schema of this database costs one look at ours.
+        # A notification from another schema of this database costs one unnecessary read.
         self.told += 1
 
     def _drop(self) -> None:

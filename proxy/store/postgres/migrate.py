@@ -1,8 +1,8 @@
-"""Bringing a PostgreSQL record up to the schema this code knows.
+"""Migrates a PostgreSQL record to the schema that this code knows.
 
-The same numbered steps as for SQLite, in SQL of its own.  Each is applied in a transaction that
-also counts it in ``toolrelay_schema``.  An advisory lock is held meanwhile: of several processes
-that start at once one migrates, and the others find it done.  No copy is made; that is the operator's backup.
+The numbered steps are those of SQLite, written in PostgreSQL's SQL. Each step and its number in
+``toolrelay_schema`` are one transaction. An advisory lock is held meanwhile: if several processes start at
+once, one migrates, and the others find the work done. No copy is made: backups are up to the operator.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from proxy.store.sql.migrate import Migration, MigrationReport, find_migrations,
 __all__ = ["migrate_postgres", "postgres_version"]
 
 _LOCK: Final = 0
-"""The second half of the migrations' lock; owners' locks begin with 1."""
+"""The second half of the migrations' lock key; those of owners begin with 1."""
 
 _OLDEST_SERVER: Final = (12, 0)
 
@@ -31,17 +31,18 @@ async def migrate_postgres(
 ) -> MigrationReport:
     """Create the tables if there are none, and apply every migration that the database lacks.
 
-    Raises :class:`~proxy.errors.StoreTooNew` for a schema later than ``migrations`` know,
-    :class:`~proxy.errors.StoreUnavailable` where the server cannot be reached or another process
-    migrates for longer than ``lock_timeout_s``, :class:`~proxy.errors.StoreError` for tables that
-    are not ours, and :class:`~proxy.errors.ConfigError` for a URL that is none, and with
-    ``must_exist`` for a database without a record.
+    Raises :class:`~proxy.errors.StoreTooNew` for a schema newer than ``migrations``. Raises
+    :class:`~proxy.errors.StoreUnavailable` if the server is unreachable or another process migrates for
+    longer than ``lock_timeout_s``. Raises :class:`~proxy.errors.StoreError` for tables of another program.
+    Raises :class:`~proxy.errors.ConfigError` for an invalid URL and, with ``must_exist``, for a database
+    without a record.
     """
     steps = tuple(migrations) if migrations is not None else load_migrations(find_migrations("postgres"))
     try:
         connection = await _connected(url, lock_timeout=str(round(lock_timeout_s * 1000)))
         try:
-            # Taken outside of a transaction: one that began before may not see what was made meanwhile.
+            # Outside a transaction: one that began earlier might not see what another process created
+            # meanwhile.
             await connection.execute("SELECT pg_advisory_lock($1::int, $2::int)", LOCK_CLASS, _LOCK)
             if must_exist and await _version(connection, len(steps)) == 0:
                 raise NoRecord(
@@ -57,8 +58,10 @@ async def migrate_postgres(
 
 
 async def postgres_version(url: str) -> int:
-    """The schema of a record that is only looked at; 0 where there is none.  Raises as
-    :func:`migrate_postgres` does."""
+    """Return the schema version of a record without changing it; 0 if there is none.
+
+    Raises the errors of :func:`migrate_postgres`.
+    """
     try:
         connection = await _connected(url)
     except DRIVER_ERRORS as error:
@@ -74,7 +77,7 @@ async def postgres_version(url: str) -> int:
 async def _connected(url: str, **settings: str) -> "asyncpg.Connection[Any]":
     try:
         return await connect(url, **settings)
-    except ValueError:  # its message may quote the URL
+    except ValueError:  # Its message may quote the URL.
         raise ConfigError(
             "store.url", "is not a PostgreSQL address", "Write postgresql://USER@HOST:5432/DATABASE"
         ) from None
@@ -94,7 +97,8 @@ async def _migrate(connection: "asyncpg.Connection[Any]", steps: Sequence[Migrat
 
 
 async def _version(connection: "asyncpg.Connection[Any]", known: int) -> int:
-    """The number of the last migration this schema has seen; raises where it is not ours to touch."""
+    """Return the number of the last applied migration; raises StoreError if the schema is foreign or
+    newer."""
     if await connection.fetchval("SELECT to_regclass('toolrelay_schema')") is None:
         if await connection.fetchval(
             "SELECT to_regclass('runs') IS NOT NULL OR to_regclass('owners') IS NOT NULL"
@@ -118,7 +122,7 @@ async def _apply(connection: "asyncpg.Connection[Any]", step: Migration) -> None
         await connection.execute("CREATE TABLE toolrelay_schema (version INTEGER NOT NULL PRIMARY KEY)")
     try:
         await connection.execute(step.sql)
-        await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")  # an orphan shows here, not at the commit
+        await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")  # foreign keys fail here, not at COMMIT
     except asyncpg.PostgresError as error:
         raise StoreError(f"migration {step.name}: {type(error).__name__}: {error.args[0]}") from error
     if not connection.is_in_transaction():

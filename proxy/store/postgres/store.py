@@ -1,9 +1,9 @@
 """The record in PostgreSQL, shared by processes on any number of machines.
 
-A small pool reads; one connection writes, in groups (:mod:`proxy.store.sql.writer`).  That connection's
-session holds an advisory lock, which the server frees when the session ends.  A free lock is no
-proof yet: a network may have broken and not a process.  An owner that lives comes back within
-seconds with a lock of a new key, so one whose lock stays free for longer is dead.
+A small pool reads; one connection writes, in groups (:mod:`proxy.store.sql.writer`). The session of that
+connection holds an advisory lock, which the server frees when the session ends. A free lock alone does not
+prove that the process is dead: the network may have failed. An owner that is alive returns within seconds
+with a lock under a new key, so an owner whose lock stays free for longer is dead.
 """
 
 import asyncio
@@ -74,13 +74,13 @@ _STILL_FREE: Final = """
 class PostgresStore(SqlStore):
     """:class:`~proxy.store.base.Store` in a schema of a PostgreSQL database.
 
-    ``url`` is a ``postgresql://`` URL; what it leaves out is taken from ``PGPASSWORD`` and its
-    kind.  With ``reap`` the store looks after the record, as the one in SQLite does; an owner
-    counts as dead once its lock was seen free for ``grace_s`` seconds.  ``max_bytes`` bounds the
-    content: the tables of a server do not shrink by the rows that go.
+    ``url`` is a ``postgresql://`` URL; environment variables such as ``PGPASSWORD`` supply what it leaves
+    out. With ``reap`` the store maintains the record, as the SQLite store does; an owner counts as dead if
+    its lock was free for ``grace_s`` seconds. ``max_bytes`` limits the size of the content, because tables of
+    a server do not shrink when rows are deleted.
     """
 
-    # A transaction does not see the rows of another that has not ended: they count one after the other.
+    # Transactions do not see each other's uncommitted rows, so they must count one after the other.
     _counting_turn = (
         (
             "SELECT pg_advisory_xact_lock(hashtextextended(?::text || current_schema(), 0))",
@@ -101,7 +101,7 @@ class PostgresStore(SqlStore):
         self._must_exist = must_exist
         self._grace_s = grace_s
         self._keys = KeyListener(url)
-        # The server's own default survives the death of any process, and mostly a power loss too.
+        # The server's default survives the death of any process, and usually a power failure too.
         settings = {"synchronous_commit": "on"} if options.synchronous == "full" else {}
         self._writing = PostgresWriting(url, settings, self._lost_session)
         self._pool: asyncpg.Pool[Any] | None = None
@@ -111,17 +111,17 @@ class PostgresStore(SqlStore):
 
     @property
     def keys_told(self) -> int:
-        """How often the server has said that keys changed."""
+        """The number of notifications from the server that keys changed."""
         return self._keys.told
 
     async def keys_version(self) -> int:
-        """The version of the keys now; from the first call on changes are listened for."""
+        """Return the version of the keys; the first call starts to listen for changes."""
         return await self._keys.version()
 
     async def start(self) -> None:
-        """Connect, migrate and begin to write; with ``reap`` dead owners are looked for from now on.
+        """Connect, migrate and begin to write; with ``reap``, also begin to look for dead owners.
 
-        Raises what :func:`~proxy.store.postgres.migrate.migrate_postgres` does, and
+        Raises the errors of :func:`~proxy.store.postgres.migrate.migrate_postgres`, and
         :class:`~proxy.errors.StoreError` for content that another key has sealed.
         """
         await migrate_postgres(self._url, must_exist=self._must_exist)
@@ -131,15 +131,15 @@ class PostgresStore(SqlStore):
             raise store_error(error) from error
         try:
             await self._check_seal()
-        except BaseException:  # A start that is cancelled leaves no connection open either.
+        except BaseException:  # A cancelled start must not leave a connection open.
             await self._disconnect()
             raise
         self._writer.start(self._writing, tidy_in_s=0.0 if self._reap else None)
 
     async def aclose(self) -> None:
-        """Write what is queued, within the lock time-out, and close.  Idempotent.
+        """Write what is queued, within the lock time-out, and close. Idempotent.
 
-        Rows that are still open become ``interrupted``: nobody is left to close them.
+        Rows that are still open become ``interrupted``, because no process will close them.
         """
         self._look_ups.close()
         written = await self._writer.aclose(self._lock_timeout_s)
@@ -151,12 +151,12 @@ class PostgresStore(SqlStore):
         await self._disconnect()
 
     def _is_storable(self, name: str) -> bool:
-        # An index takes names of less than 2,700 bytes, and text no NUL.
+        # An index accepts names of less than 2,700 bytes, and text cannot contain NUL.
         return rows.is_text(name) and "\0" not in name and len(name) <= rows.MAX_NAME
 
     @contextlib.asynccontextmanager
     async def _exclusive(self, name: str) -> AsyncIterator[None]:
-        """An advisory lock of a session of its own, which the server frees when the session ends."""
+        """Hold an advisory lock in a session of its own; the server frees it when the session ends."""
         key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], signed=True)
         try:
             connection = await connect(self._url)
@@ -197,7 +197,8 @@ class PostgresStore(SqlStore):
         if self._pool is None:
             raise StoreUnavailable("the record is closed")
         try:
-            # What hangs is given up by itself, so that the few connections are there when the server is.
+            # A query that hangs gives up by itself, so the few connections are free when the server answers
+            # again.
             async with self._pool.acquire(timeout=LOOK_UP_S) as connection:
                 return await PostgresReader(connection, LOOK_UP_S).execute_fetchall(sql, values)
         except DRIVER_ERRORS as error:
@@ -209,22 +210,23 @@ class PostgresStore(SqlStore):
         await self._writing.aclose()
         if pool is not None:
             try:
-                async with asyncio.timeout(CONNECT_S):  # whoever still reads may finish
+                async with asyncio.timeout(CONNECT_S):  # Running reads may finish.
                     await pool.close()
             except DRIVER_ERRORS:
                 pool.terminate()
 
     def _lost_session(self) -> None:
-        """The session is gone, and the lock with it: come back before somebody thinks us dead."""
+        """Reconnect after the session and its lock were lost, before other processes take this one for
+        dead."""
         if self._writer.prepared:
             self._writer.notice("unreachable")
 
     async def _introduce(self) -> Sequence[tuple[str, rows.Row]]:
-        """Take a lock in this session, then say who writes."""
+        """Take a lock in this session, then return the statement that writes the owner's row."""
         connection = await self._writing.connection()
         if self._lock is None or self._lock[0] is not connection:
-            # A key of its own for each session: the last one's may still be held by a session that
-            # the server does not know to be dead.
+            # Each session has its own key: the server may not yet know that the last session is dead, which
+            # then still holds its lock.
             key = 1 + secrets.randbelow(2**31 - 1)
             try:
                 free = await connection.fetchval(
@@ -239,9 +241,10 @@ class PostgresStore(SqlStore):
         return [(_PUT_OWNER, (*owner, self._started_at, self._clock()))]
 
     async def _tidy(self) -> float:
-        """Reap and expire one batch; the seconds after which to do so again.
+        """Mark what dead owners left open and delete one expired batch; return the seconds until the next
+        call.
 
-        Dead owners are looked for more often than all else: that is one small question.
+        Dead owners are looked for more often than the rest, because that is one small query.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -261,13 +264,15 @@ class PostgresStore(SqlStore):
         return self._next_look(self._tidy_every_s)
 
     def _next_look(self, at_most_s: float) -> float:
-        """The seconds until dead owners are to be looked for: when the patience with a suspect ends."""
+        """Return the seconds until the next search for dead owners: when the grace period of a suspect
+        ends."""
         now = asyncio.get_running_loop().time()
         waits = [max(since + self._grace_s - now, 0.0) for since in self._suspects.values()]
         return min([*waits, self._grace_s, at_most_s])
 
     async def scrub(self) -> str:
-        """Nothing that a client may ask of a server takes bytes out of its files at once."""
+        """Return why deleted data remains: no statement of a client removes it from the server's files at
+        once."""
         return (
             "PostgreSQL keeps deleted rows in its files until they are vacuumed, and their bytes until a "
             "page is written over; VACUUM FULL rewrites a table without them. Its write-ahead log, replicas "
@@ -275,7 +280,7 @@ class PostgresStore(SqlStore):
         )
 
     async def _reap_owners(self) -> None:
-        """Mark what dead owners left open (rule R1); an owner in doubt is left alone."""
+        """Mark what dead owners left open (rule R1); skip owners that may be alive."""
         free: list[tuple[str, int]] = []
 
         async def look(connection: "asyncpg.Connection[Any]") -> None:
@@ -295,7 +300,8 @@ class PostgresStore(SqlStore):
 
         async def reap(connection: "asyncpg.Connection[Any]") -> None:
             nonlocal interrupted
-            # No row where the owner has come back or has been reaped; of several that ask one gets on.
+            # Without a row, the owner has returned or was reaped. If several processes ask, one gets the
+            # lock.
             if await connection.fetchval(_STILL_FREE, LOCK_CLASS, owner_id, lock_key):
                 await connection.execute(numbered(END_OWNER), self._clock(), owner_id)
                 interrupted = await self._interrupt(connection)
@@ -313,7 +319,7 @@ class PostgresStore(SqlStore):
         return sum([_count(await connection.execute(numbered(each), now)) for each in INTERRUPT])
 
     async def _expire(self) -> bool:
-        """Delete one batch of what is past its time; whether a batch was full."""
+        """Delete one batch of expired rows; return whether a batch was full."""
         full = False
 
         async def expire(connection: "asyncpg.Connection[Any]") -> None:
@@ -338,7 +344,7 @@ _ON_DISK: Final = "SELECT " + " + ".join(
 
 
 class _TidiedSchema:
-    """The schema as it is tidied."""
+    """The schema, as :class:`~proxy.store.sql.retention.Keeper` sees it."""
 
     counts_runs = False
     length = "octet_length({})"
@@ -348,8 +354,8 @@ class _TidiedSchema:
         self._max_bytes = max_bytes
 
     async def used(self) -> int:
-        """The bytes of all content, before the server compresses any; the rows are not looked at while the
-        tables are far from the bound."""
+        """Return the bytes of all content before compression by the server. While the tables are far below
+        the limit, their size is returned instead, and no row is read."""
         ((on_disk,),) = await self.fetch(_ON_DISK, ())
         if on_disk * _COMPRESSED <= self._max_bytes:
             return int(on_disk)
@@ -357,7 +363,7 @@ class _TidiedSchema:
         return int(found)
 
     async def fetch(self, sql: str, values: rows.Row) -> Iterable[Any]:
-        """The rows of a query."""
+        """Return the rows of a query."""
         found: list[Any] = []
 
         async def read(connection: "asyncpg.Connection[Any]") -> None:
@@ -367,7 +373,7 @@ class _TidiedSchema:
         return found
 
     async def change(self, sql: str, values: Iterable[rows.Row]) -> int:
-        """How many rows a statement changed."""
+        """Execute a statement for each of ``values``; return how many rows changed."""
         counts: list[int] = []
 
         async def write(connection: "asyncpg.Connection[Any]") -> None:
@@ -378,5 +384,5 @@ class _TidiedSchema:
 
 
 def _count(status: str) -> int:
-    """The rows that a statement changed, from what the server says of it (``UPDATE 3``)."""
+    """Return the number of changed rows in the server's command tag (``UPDATE 3``)."""
     return int(status.rpartition(" ")[2])

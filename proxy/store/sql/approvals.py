@@ -64,7 +64,7 @@ _COUNT: Final = (
     "UPDATE approvals SET status = CASE WHEN (SELECT count(*) FROM approvals WHERE caller = ? AND "
     f"{_WAITING}) <= ? THEN status END WHERE id = ?"
 )
-"""Refuses the transaction that put the last row, if with it too many wait."""
+"""Refuses the transaction that inserted the last row if it makes too many approvals wait."""
 
 
 class SqlApprovals(SqlGrants):
@@ -123,7 +123,7 @@ class SqlApprovals(SqlGrants):
         return await self._approvals(where, *values, wanted.limit)
 
     async def _tools_that_fit(self, patterns: Sequence[str]) -> list[str]:
-        """The tools with approvals on record that fit a pattern; the databases have no such patterns."""
+        """Return the recorded tools that match a pattern. The databases cannot match these patterns."""
         found = await self._look_up("SELECT DISTINCT tool FROM approvals", ())
         return [tool for (tool,) in found if any(fits(tool, pattern) for pattern in patterns)][:_MOST_TOOLS]
 
@@ -146,7 +146,7 @@ class SqlApprovals(SqlGrants):
         said = (rows.clean_name(decided.by), decided.via, now, until)
         sealed = (values[column] for column in APPROVALS.sealed)
         row = (now, mark, mark, *said, *sealed, sealed_by, approval.id)
-        # Another decision came first, it has expired, or its caller has too many grants.
+        # Refused if another decision came first, the approval has expired, or its caller has too many grants.
         with contextlib.suppress(RowRefused):
             await self._writer.commit(_DECIDE[decided.event], [row], also=self._put_grant(grant))
         found = await self.find_approvals([approval.id])
@@ -155,9 +155,9 @@ class SqlApprovals(SqlGrants):
         return found[0]
 
     def _use_of(self, approval_id: str, invocation_id: str) -> list[Batch]:
-        """The update that marks an approval as used, to commit with the row of its execution.
+        """Return the update that marks an approval as used, to be committed with the row of its execution.
 
-        Empty if ``approval_id`` is.
+        Without an ``approval_id`` the result is empty.
         """
         if not approval_id:
             return []
@@ -165,7 +165,8 @@ class SqlApprovals(SqlGrants):
         return [(_USE, [(self._clock(), used, used, approval_id)])]
 
     async def _used_by(self, approval_id: str) -> tuple[str, InvocationStatus, Any] | None:
-        """The execution of an approved call: its id, status and error code; ``None`` if it has not run."""
+        """Return id, status and error code of the execution of an approved call; ``None`` if it has not
+        run."""
         found = list(
             await self._look_up(
                 "SELECT a.invocation_id, i.status, i.error_code FROM approvals a "
@@ -181,7 +182,7 @@ class SqlApprovals(SqlGrants):
 
 
 def _row_of(record: Approval) -> rows.Row:
-    """An approval as values of the columns of :data:`~proxy.store.seal.APPROVALS`."""
+    """Convert an approval to values of the columns of :data:`~proxy.store.seal.APPROVALS`."""
     return rows.fitting(
         record.id,
         record.run_id,
@@ -210,7 +211,7 @@ def _row_of(record: Approval) -> rows.Row:
 
 
 def _read(row: rows.Row) -> Approval:
-    """An approval from the values of the columns of :data:`~proxy.store.seal.APPROVALS`."""
+    """Read an approval from the values of the columns of :data:`~proxy.store.seal.APPROVALS`."""
     values = dict(zip(APPROVALS.columns, row, strict=True))
     values["key"] = values.pop("client_key")
     shown = rows.read_json(values["arguments_shown"])

@@ -1,11 +1,11 @@
 """Background responses in SQL: rows that only change by conditional updates, as approvals do.
 
-If its condition does not hold, an update sets a NOT NULL column to NULL.  The database then refuses the
-whole write: of two processes that claim a response at the same moment, one is refused.
+If its condition does not hold, an update sets a NOT NULL column to NULL. The database then refuses the whole
+write: of two processes that claim a response at the same moment, one is refused.
 
-Whether an effect has started is asked in the statement that needs to know.  A claim of an effect holds the
-row of its response, and so does each of these statements before it looks: so either it sees the effect, or
-the effect is refused since its attempt is over.
+The statement that depends on it checks itself whether an effect has started. First it locks the row of the
+response, and so does a claim of an effect. So either the statement sees the effect, or the effect is refused
+because its attempt is over.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ __all__ = ["SqlBackground", "held"]
 
 _MOST: Final = 100
 _CLAIMS_GO_S: Final = REPEATS_WITHIN_S - 60.0
-"""Seconds for which claims of effects are certainly on record; of an older call only its row is."""
+"""Seconds for which claims of effects certainly exist; for an older call only its row remains."""
 
 _COLUMNS: Final = ("owner_id", *BACKGROUND.columns, "sealed_by")
 _PUT: Final = rows.Insert(
@@ -46,11 +46,11 @@ _STARTED: Final = (
     "i.effect <> 'read_only' AND (i.status IN ('started', 'interrupted', 'success') OR i.started_at < ? "
     "OR EXISTS (SELECT 1 FROM effect_claims c WHERE c.invocation_id = i.id))"
 )
-"""Of a call: it has started.  One that was refused has a row, and no claim."""
+"""SQL condition: the call has started. A refused call has a row, but no claim."""
 
 
 def _of_run(run: str) -> str:
-    """Of a call: it is one of a run, or of the runs of its agents."""
+    """Return the SQL condition that a call belongs to a run or to the runs of its agents."""
     return (
         f"(i.run_id = {run} OR i.run_id IN "
         f"(SELECT r.id FROM runs r WHERE r.parent_run = {run} AND r.parent_run <> ''))"
@@ -68,7 +68,7 @@ _EFFECTS: Final = (
     f"WHERE {_of_run('?')} AND {_STARTED} ORDER BY i.started_at, i.id LIMIT {_MOST}"
 )
 _LOCK: Final = "UPDATE background_runs SET attempt = attempt WHERE id = ?"
-# A statement may be executed twice: the new run's id says that it was.
+# A statement may be executed twice. If the row has the new run's id, the first execution succeeded.
 _CLAIM: Final = (
     "UPDATE background_runs SET attempt = CASE WHEN run_id = ? THEN attempt "
     f"WHEN attempt = ? AND cancelled = 0 AND (state = 'released' OR (state = 'running' AND {_DEAD})) "
@@ -93,7 +93,7 @@ _HOLD: Final = (
 
 
 def held(lease: Lease | None) -> list[Batch]:
-    """The update that refuses a transaction whose attempt is over; empty without a lease."""
+    """Return the update that refuses a transaction whose attempt is over; empty without a lease."""
     return [] if lease is None else [(_HOLD, [(lease.attempt, lease.response_id)])]
 
 
@@ -175,7 +175,7 @@ class SqlBackground(SqlBase):
         await self._writer.commit(_CANCEL, [(response_id, rows.clean_name(caller))], in_order=True)
 
     async def _changes(self, lease: Lease, statement: str, row: rows.Row) -> bool:
-        """Commit a conditional update behind a hold of its row; whether its condition held."""
+        """Lock the row, then commit a conditional update; return whether its condition held."""
         try:
             await self._writer.commit(_LOCK, [(lease.response_id,)], also=[(statement, [row])], in_order=True)
         except RowRefused:
@@ -191,7 +191,7 @@ class SqlBackground(SqlBase):
 
 
 def _read(row: Any) -> BackgroundRecord:
-    """A response from the values of :data:`_READ`."""
+    """Read a response from the values of :data:`_READ`."""
     response_id, caller, run_id, asked_at, attempt, deaths, state, cancelled, changed_at, orphaned_at = row
     return BackgroundRecord(
         response_id,

@@ -1,4 +1,4 @@
-"""What every store in SQL stands on: its writer, its keys, and how content is written and read."""
+"""The base of all SQL stores: the writer, the keys, and how content is written and read."""
 
 import asyncio
 import contextlib
@@ -36,19 +36,20 @@ _PUT_DATED: Final = {
 
 
 class SqlReader(Protocol):
-    """One consistent view of a database."""
+    """A consistent view of a database."""
 
     def execute_fetchall(
         self, sql: str, parameters: Iterable[Any] | None = None, /
     ) -> Awaitable[Iterable[Any]]:
-        """The rows of a query, each a sequence of its values."""
+        """Return the rows of a query, each a sequence of its values."""
         ...
 
 
 class SqlBase(ABC):
-    """Writes that are queued, and content that is sealed on its way and opened on its way back.
+    """The base class of the SQL stores: it queues writes, seals content before writing and opens it after
+    reading.
 
-    Methods are called from one event loop's thread.
+    All methods must be called from the thread of one event loop.
     """
 
     def __init__(self, owner_id: str, options: StoreOptions) -> None:
@@ -73,22 +74,23 @@ class SqlBase(ABC):
 
     @property
     def waiting(self) -> int:
-        """How many writes wait to be committed, or are being committed."""
+        """The number of writes that are queued or being committed."""
         return self._writer.waiting
 
     @property
     def lost(self) -> int:
-        """How many writes never reached the database."""
+        """The number of writes that never reached the database."""
         return self._writer.lost
 
     @property
     def sealed(self) -> bool:
-        """Whether no content is written as it is: it is sealed first, or not written at all."""
+        """Whether content never reaches the disk in plain text: the store seals it first, or does not write
+        it."""
         return self._ring.seals or self._content == "none"
 
     @abstractmethod
     async def start(self) -> None:
-        """Open the database, bring it up to date and begin to write."""
+        """Open the database, migrate it and begin to write."""
 
     @abstractmethod
     async def aclose(self) -> None:
@@ -96,38 +98,40 @@ class SqlBase(ABC):
 
     @abstractmethod
     async def scrub(self) -> str:
-        """Have what was deleted leave the store's own files; see :class:`~proxy.store.base.Store`."""
+        """Remove deleted data from the store's own files; see :class:`~proxy.store.base.Store`."""
 
     @abstractmethod
     async def _introduce(self) -> Sequence[tuple[str, rows.Row]]:
-        """The statements that say who writes; see :class:`~proxy.store.sql.writer.WriterHooks`."""
+        """Return the statements that write the owner's row; see
+        :class:`~proxy.store.sql.writer.WriterHooks`."""
 
     @abstractmethod
     async def _tidy(self) -> float:
-        """Delete a batch of what has to go; the seconds after which to do so again."""
+        """Delete one batch of what must go; return the seconds until the next call."""
 
     @abstractmethod
     def _snapshot(self) -> contextlib.AbstractAsyncContextManager[SqlReader]:
-        """One consistent view of the database for all that is read inside.
+        """Open one consistent view of the database for all reads inside the block.
 
-        Raises :class:`~proxy.errors.StoreUnavailable` where there is none to be had, and turns the
-        database's errors inside into :class:`~proxy.errors.StoreError`.
+        Raises :class:`~proxy.errors.StoreUnavailable` if there is no connection, and turns errors of the
+        database into :class:`~proxy.errors.StoreError`.
         """
 
     @abstractmethod
     def _query(self, sql: str, values: rows.Row) -> Coroutine[Any, Any, Iterable[Any]]:
-        """The rows of one query, which sees one state of the database; raises what a snapshot does."""
+        """Return the rows of one query, which sees a consistent state; raises the errors of a snapshot."""
 
     def _look_up(self, sql: str, values: rows.Row) -> Awaitable[Iterable[Any]]:
-        """The rows of a query that a request waits for: in time or not at all.
+        """Return the rows of a query that a request waits for, within the time limit of look-ups.
 
-        Raises what a snapshot does, and :class:`~proxy.errors.StoreUnavailable` at once while the record is
-        known not to answer.
+        Raises the errors of a snapshot. While the record is known not to answer, raises
+        :class:`~proxy.errors.StoreUnavailable` at once.
         """
         return self._look_ups.within(self._query(sql, values))
 
     async def _see_writes(self) -> None:
-        """Wait until a look-up sees what was queued before; as patient as that, and raises what it does."""
+        """Wait until look-ups see all queued writes; has the time limit of a look-up, and raises the same
+        errors."""
         if self._writer.waiting:
             if self._look_ups.away or self._writer.failure is not None:
                 reason = self._writer.failure or "it does not answer"
@@ -135,14 +139,14 @@ class SqlBase(ABC):
             await self._writer.flush(LOOK_UP_S)
 
     async def _ask(self) -> None:
-        """A small question, to see whether the record answers."""
+        """Send a small query, to find out whether the record answers."""
         await self._query("SELECT count(*) FROM key_state", ())
 
     async def _take_key(self) -> None:
-        """Read the key beside the record, and make one where it is to seal and there is none.
+        """Read the key beside the record; create one if it should seal and there is none.
 
-        Raises what :meth:`_check_seal` does: before a key is made, since a lost one would be forgotten over
-        it, and :class:`~proxy.errors.ConfigError` for a file that cannot be used.
+        Raises the errors of :meth:`_check_seal` before a key is created: a new key file would hide that the
+        old one was lost. Raises :class:`~proxy.errors.ConfigError` if the key file cannot be used.
         """
         file = self._key_file
         found = await asyncio.to_thread(file.read) if file is not None else None
@@ -152,17 +156,17 @@ class SqlBase(ABC):
         await self._check_seal()
         if file is not None and self._ring.awaits:
             self._ring.seal_with(Seal(await asyncio.to_thread(file.make)))
-            # Commands tell their users themselves.
+            # Commands tell their users themselves, so this is only for debugging.
             _log.debug(
                 "the record encrypts its content with a new key: %s; back it up with the record", file.path
             )
 
     async def _check_seal(self) -> None:
-        """Find out at once whether all content can be read.
+        """Check that all content can be read.
 
-        Raises :class:`~proxy.errors.StoreError` where a key is missing that sealed rows, other than calls:
-        these stay as long as their runs, and are shown without what was sealed.  Each table
-        has a small index for this: as long as one key sealed all, nothing is counted.
+        Raises :class:`~proxy.errors.StoreError` if a key is missing that sealed rows. Calls are not checked:
+        they stay as long as their runs, and are shown without their sealed values. Each table has a small
+        index for this, and no rows are counted if one known key sealed them all.
         """
         if not self._needs_all_keys:
             return
@@ -192,7 +196,7 @@ class SqlBase(ABC):
     def _put_dated(
         self, table: ContentTable, encode: Callable[[_Record], rows.Row], records: Sequence[_Record]
     ) -> Write:
-        """Queue content that carries no time of its own."""
+        """Queue content whose records have no time of their own."""
         return self._put(
             _PUT_DATED[table.name],
             (self._clock(),),
@@ -216,11 +220,11 @@ class SqlBase(ABC):
         )
 
     async def _read(self, db: SqlReader, table: ContentTable, where: str, *values: Any) -> list[rows.Row]:
-        """The rows of content that fit, opened, in a snapshot."""
+        """Return the matching rows of content from a snapshot, opened."""
         return self._opened(table, await db.execute_fetchall(_selecting(table, where), values))
 
     async def _find(self, table: ContentTable, where: str, *values: Any) -> list[rows.Row]:
-        """The same where nothing else has to be seen in the same state."""
+        """Return the same by a look-up, if nothing else must be read in the same state."""
         return self._opened(table, await self._look_up(_selecting(table, where), values))
 
     def _opened(self, table: ContentTable, found: Iterable[Any]) -> list[rows.Row]:
@@ -230,7 +234,7 @@ class SqlBase(ABC):
         return oldest_kept(self._clock(), self._keep_days)
 
     def _is_storable(self, name: str) -> bool:
-        """Whether the database takes a name as it is."""
+        """Return whether the database can store a name unchanged."""
         return rows.is_text(name)
 
     def _put(
@@ -243,7 +247,7 @@ class SqlBase(ABC):
     ) -> Write:
         try:
             encoded = [prefix + encode(record) for record in records]
-        except (TypeError, ValueError, AttributeError) as error:  # a field is not of its declared type
+        except (TypeError, ValueError, AttributeError) as error:  # A field does not have its declared type.
             write = Write(statement, (), settled=settled)
             self._writer.lose([write], f"a record does not encode: {error}")
         else:
@@ -255,7 +259,7 @@ class SqlBase(ABC):
 async def select(
     db: SqlReader, table: str, columns: Sequence[str], where: str, *values: Any
 ) -> list[rows.Row]:
-    """The rows of a table that fit."""
+    """Return the matching rows of a table."""
     found = await db.execute_fetchall(f"SELECT {', '.join(columns)} FROM {table} WHERE {where}", values)
     return [tuple(row) for row in found]
 
@@ -265,7 +269,7 @@ def _selecting(table: ContentTable, where: str) -> str:
 
 
 def _keys_missing(missing: dict[str, list[str]], ring: SealRing, file: KeyFile | None) -> StoreError:
-    """Which keys are missing, what only they open, and that it is all still there."""
+    """Build the error that names the missing keys, what only they can open, and what to do."""
     have = f"configured are the keys {', '.join(ring.ids)}" if ring.ids else "store.seal_key is empty"
     lost = "; ".join(f"the key {key} sealed {', '.join(counts)}" for key, counts in missing.items())
     way = (

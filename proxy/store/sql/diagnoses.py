@@ -14,7 +14,7 @@ _MOST: Final = 1000
 
 
 class SqlDiagnoses(SqlBase):
-    """The part of a store in SQL that :class:`~proxy.store.base.DiagnosisStore` asks for."""
+    """The part of a SQL store that implements :class:`~proxy.store.base.DiagnosisStore`."""
 
     async def read_diagnoses(self) -> Mapping[str, str]:
         """See :class:`~proxy.store.base.DiagnosisStore`."""

@@ -1,8 +1,8 @@
-"""Side effects on record in SQL: begun once, whoever asks, and known to all who share the record.
+"""Side effects in SQL: claimed once among all processes that share the record.
 
-The row of an invocation and its claims are one commit.  A claim that is taken makes a column NULL
-that must not be, so that the database itself refuses the whole of it: nothing has to be read first,
-and of two processes that claim at the same moment one is refused.
+The row of an invocation and its claims are one commit. If a claim exists already, the statement sets a NOT
+NULL column to NULL, and the database refuses the whole commit. So nothing must be read first, and of two
+processes that claim at the same moment one is refused.
 """
 
 from collections.abc import Collection, Mapping
@@ -64,7 +64,7 @@ _KEEP: Final = "UPDATE effect_claims SET result = ?, sealed_by = ? WHERE invocat
 FORGET_RESULTS: Final = (
     "UPDATE effect_claims SET result = NULL, sealed_by = NULL WHERE created_at < ? AND result IS NOT NULL"
 )
-"""A result is content and has its days; that the effect was caused is none."""
+"""Results are content and expire; the fact that the effect happened does not."""
 
 _FIND: Final = """
     SELECT c.key, c.is_repeat, c.asked_at, c.invocation_id, CASE WHEN c.created_at >= ? THEN c.result END,
@@ -73,7 +73,7 @@ _FIND: Final = """
     WHERE c.key IN (?, ?, ?) AND c.created_at >= ? ORDER BY c.created_at
 """
 _SEALED: Final = '"<sealed>"'
-"""JSON in place of what was given to a call and came of it, where the key that sealed it is not here."""
+"""JSON in place of the arguments and the result of a call, if the key that sealed them is missing."""
 _STEP: Final = 32
 _NUMBERED: Final = f"""
     SELECT key, is_repeat, asked_at, invocation_id FROM effect_claims
@@ -90,13 +90,13 @@ _ATTEMPTS: Final = f"""
 
 
 class SqlEffects(SqlApprovals):
-    """The rows of invocations, and what is claimed with them."""
+    """The rows of invocations, and the claims of their effects."""
 
     async def open_invocation(self, record: ToolInvocationRecord, *, durable: bool) -> None:
         """Write the row of an execution that is about to start (rule R1).
 
-        With ``durable`` it is committed when this returns; raises
-        :class:`~proxy.errors.StoreUnavailable` where it cannot be.
+        With ``durable`` it is committed on return; raises :class:`~proxy.errors.StoreUnavailable` if that
+        fails.
         """
         if not durable:
             self.close_invocation(record)
@@ -105,17 +105,17 @@ class SqlEffects(SqlApprovals):
         await self._writer.commit(_PUT_INVOCATION, [row], undo=partial(self._withdrawal, record.id))
 
     def close_invocation(self, record: ToolInvocationRecord) -> None:
-        """Queue the row's final state; it is inserted where its beginning was lost."""
+        """Queue the final state of the row; if its first state was lost, the row is inserted."""
         self._put(_PUT_INVOCATION, (self._owner_id,), self._call_row, (record,))
 
     async def claim_effect(self, record: ToolInvocationRecord, claim: EffectClaim) -> EarlierEffect | None:
-        """Commit the row and its claims, or give what is there already and commit nothing.
+        """Commit the row and its claims, or return the earlier effect and commit nothing.
 
-        Raises :class:`~proxy.errors.StoreUnavailable` where neither can be done.
+        Raises :class:`~proxy.errors.StoreUnavailable` if neither is possible.
         """
         claim = _clean(claim)
         mine = (rows.clean_text(record.id), self._owner_id, self._clock())
-        # Nobody comes to a place twice with a right to it, so that every claim of one is a repeat's.
+        # A place is claimed at most once by right, so every later claim of it counts as a repeat.
         claims: list[rows.Row] = [
             (key, int(claim.is_repeat or key == claim.place), claim.asked_at, *mine) for key in claim.keys
         ]
@@ -139,10 +139,10 @@ class SqlEffects(SqlApprovals):
         return None
 
     async def number_effects(self, claim: EffectClaim) -> Mapping[int, str]:
-        """The effects of the claim's tool that are in its way, by number.
+        """Return the ids of the executions that block the claim's tool, by their number.
 
-        Numbers have few gaps, of effects that never began, so that they are asked for by name until none
-        comes: the table needs no index for it.
+        Numbers have few gaps, left by effects that never began. So they are looked up by key in steps, until
+        a step finds none; the table needs no index for that.
         """
         known: dict[int, str] = {}
         since = self._clock() - REPEATS_WITHIN_S
@@ -157,7 +157,7 @@ class SqlEffects(SqlApprovals):
         return dict(sorted(known.items()))
 
     async def _in_the_way(self, claim: EffectClaim) -> EarlierEffect | None:
-        """What has refused a claim."""
+        """Return the effect that refused a claim."""
         found = {row[0]: row for row in await self._find_claims(*claim.keys)}
         for key in claim.keys:
             if key in found and claim.yields_to(key, is_repeat=bool(found[key][1]), asked_at=found[key][2]):
@@ -165,21 +165,22 @@ class SqlEffects(SqlApprovals):
         return None
 
     async def _used(self, claim: EffectClaim) -> EarlierEffect | None:
-        """The execution that the claim's approval was used for, once the claims of that are gone."""
+        """Return the execution that used the claim's approval, if the claims of that execution are gone."""
         used = await self._used_by(claim.approval) if claim.approval else None
         return None if used is None else EarlierEffect(*used)
 
     async def find_effect(self, claim: EffectClaim) -> EarlierEffect | None:
-        """What became of a claimed effect; one whose row was purged since then is over.
+        """Return the outcome of a claimed effect; if its row was purged since then, the effect counts as
+        over.
 
-        Raises :class:`~proxy.errors.StoreError` where the database cannot be read.
+        Raises :class:`~proxy.errors.StoreError` if the database cannot be read.
         """
         claim = _clean(claim)
         found = await self._find_claims(claim.place, claim.request or claim.place)
         return self._earlier(found[0]) if found else None
 
     async def _find_claims(self, *keys: str) -> list[rows.Row]:
-        """The claims of up to three keys that have not had their time, the oldest first."""
+        """Return the unexpired claims of up to three keys, the oldest first."""
         asked = (*keys, *keys[:1] * (3 - len(keys)))
         since = self._clock() - REPEATS_WITHIN_S
         return [tuple(row) for row in await self._look_up(_FIND, (self._oldest_kept(), *asked, since))]
@@ -196,14 +197,14 @@ class SqlEffects(SqlApprovals):
         return earlier
 
     def _call_row(self, record: ToolInvocationRecord) -> rows.Row:
-        """The row of a call, what was given and came of it sealed."""
+        """Return the row of a call with its arguments and result sealed."""
         row = rows.invocation_row(record)
         if record.arguments_redacted is None and record.result_redacted is None:
             return (*row, None)
         return self._ring.close(CALLS, row)
 
     async def _calls(self, db: SqlReader, run_id: str) -> list[ToolInvocationRecord]:
-        """The calls of a run in their order; what no key here opens is called sealed."""
+        """Return the calls of a run in order; values that no key can open read as sealed."""
         where = "run_id = ? ORDER BY turn, seq, started_at, id"
         found = await select(db, CALLS.name, (*CALLS.columns, "sealed_by"), where, run_id)
         calls: list[ToolInvocationRecord] = []
@@ -217,7 +218,8 @@ class SqlEffects(SqlApprovals):
         return calls
 
     def _shown(self, invocation_id: str, arguments: str | None, sealed_by: str | None) -> Any:
-        """The arguments of a call, of which nothing else was read."""
+        """Open the arguments of a call without the rest of its row; ``None`` if there are none or the key is
+        missing."""
         if arguments is None or not (sealed_by is None or self._ring.opens(sealed_by)):
             return None
         known = {"id": invocation_id, "arguments_redacted": arguments}
@@ -225,9 +227,9 @@ class SqlEffects(SqlApprovals):
         return rows.read_json(row[CALLS.columns.index("arguments_redacted")])
 
     async def earlier_attempt(self, claim: EffectClaim) -> EarlierAttempt:
-        """How the run of an earlier request that is the same ended.
+        """Return how the run of an earlier identical request ended.
 
-        The first effects of the tool are looked at: a run has few.
+        Only the first effects of the tool are checked, because a run has few.
         """
         now = self._clock()
         slots = [replace(claim, number=number).slot for number in range(_STEP)]
@@ -238,12 +240,12 @@ class SqlEffects(SqlApprovals):
         return "running" if "running" in found else "none"
 
     def settle_effects(self, invocation_ids: Collection[str]) -> None:
-        """Queue that a client has the whole answer of a run with these effects."""
+        """Queue that a client got the whole answer of a run with these effects."""
         for invocation_id in invocation_ids:
             self._put(_SETTLE, (), lambda id_: (id_,), (invocation_id,))
 
     def keep_effect(self, invocation_id: str, result: EffectResult) -> None:
-        """Queue what the model was given, unless content is not kept."""
+        """Queue the result that the model got, unless content is not kept."""
         if self._content == "none":
             return
 
@@ -254,15 +256,15 @@ class SqlEffects(SqlApprovals):
         self._put(_KEEP, (), encode, (result,))
 
     def release_effect(self, invocation_id: str) -> None:
-        """Queue that the claims of an execution are free again."""
+        """Queue the release of an execution's claims."""
         self._put(_RELEASE, (), lambda id_: (id_,), (invocation_id,))
 
     def _withdrawal(self, invocation_id: str) -> Write:
-        """What undoes an opening that nobody waits for any more."""
+        """Return the write that undoes an opening whose caller has stopped waiting."""
         id_ = rows.clean_text(invocation_id)
         return Write(_WITHDRAW_INVOCATION, [(self._clock(), id_)], also=[(_RELEASE, [(id_,)])])
 
 
 def _clean(claim: EffectClaim) -> EffectClaim:
-    """The claim with a place that any database takes; the other keys are digests."""
+    """Replace what databases do not accept in the claim's place; its other keys are digests."""
     return claim if claim.place.isascii() else replace(claim, place=rows.clean_text(claim.place))

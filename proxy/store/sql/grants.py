@@ -1,4 +1,5 @@
-"""Grants in SQL: put with the decision that makes them, and used and revoked by conditional updates."""
+"""Grants in SQL: inserted together with the decision that makes them; used and revoked by conditional
+updates."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final
@@ -22,7 +23,7 @@ _COUNT: Final = (
     "UPDATE approval_grants SET uses = CASE WHEN (SELECT count(*) FROM approval_grants WHERE caller = ? AND "
     f"{_ACTIVE}) <= {MOST_GRANTS} THEN uses END WHERE id = ?"
 )
-"""Refuses the transaction that put the last row, if with it too many are active."""
+"""Refuses the transaction that inserted the last row if it makes too many grants active."""
 _USE: Final = (
     f"UPDATE approval_grants SET uses = CASE WHEN {_ACTIVE} THEN uses + 1 END, used_at = ? WHERE id = ?"
 )
@@ -38,7 +39,8 @@ class SqlGrants(SqlBase):
     """The :class:`~proxy.grant_records.GrantLog` part of a SQL store."""
 
     _counting_turn: ClassVar[Sequence[Batch]] = ()
-    """What lets one transaction at a time count; empty where the database has but one that writes."""
+    """The batch that makes transactions count one after the other; empty if the database has only one
+    writer."""
 
     async def find_grants(self, ids: Sequence[str]) -> Sequence[Grant]:
         """See :class:`~proxy.grant_records.GrantLog`."""
@@ -66,7 +68,7 @@ class SqlGrants(SqlBase):
             values.append(rows.clean_name(wanted.caller))
         if wanted.tools is not None and "*" not in wanted.tools:
             found = await self._look_up("SELECT DISTINCT tool FROM approval_grants", ())
-            # The databases have no such patterns.
+            # The databases cannot match these patterns.
             tools = [tool for (tool,) in found if any(fits(tool, one) for one in wanted.tools)][:_MOST_TOOLS]
             if not tools:
                 return ()
@@ -84,7 +86,7 @@ class SqlGrants(SqlBase):
             await self._writer.commit(_USE, [(now, now, rows.clean_text(grant_id))])
         except RowRefused:
             return False
-        # An update of a row that is gone changes nothing, and nothing refuses it.
+        # An update of a deleted row changes nothing, and is not refused.
         return bool(await self.find_grants([grant_id]))
 
     async def revoke_grant(self, grant_id: str, by: str, now: float) -> Grant | None:
@@ -94,7 +96,7 @@ class SqlGrants(SqlBase):
         return found[0] if found else None
 
     def _put_grant(self, grant: Grant | None) -> list[Batch]:
-        """What puts a grant on record unless its caller has too many; empty for ``None``."""
+        """Return the batches that insert a grant unless its caller has too many; empty for ``None``."""
         if grant is None:
             return []
         count = (_COUNT, [(rows.clean_name(grant.caller), grant.created_at, grant.id)])
@@ -108,7 +110,7 @@ class SqlGrants(SqlBase):
 
 
 def _row_of(record: Grant) -> rows.Row:
-    """A grant as values of the columns of :data:`~proxy.store.seal.GRANTS`."""
+    """Convert a grant to values of the columns of :data:`~proxy.store.seal.GRANTS`."""
     return rows.fitting(
         record.id,
         record.approval_id,

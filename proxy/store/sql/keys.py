@@ -1,4 +1,4 @@
-"""Client keys in SQL, and whose responses are that only the upstream keeps."""
+"""Client keys in SQL, and the owners of responses that only the upstream keeps."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ __all__ = ["OWNERS", "PEPPER", "SqlKeys"]
 _log = logging.getLogger(__name__)
 
 PEPPER: Final = "pepper"
-"""The name of the hash key that the store makes for itself."""
+"""The name of the hash key that the store creates for itself."""
 
 OWNERS: Final = "response_owners"
 
@@ -43,7 +43,7 @@ _NOTE: Final = (
     "INSERT INTO key_state (id, version) VALUES (1, ?) "
     "ON CONFLICT (id) DO UPDATE SET version = key_state.version + 1 WHERE key_state.version = 0"
 )
-"""A version above 0 says that there were keys: it never goes back."""
+"""A version above 0 means that keys existed once; it never decreases."""
 
 _PUT_OWNER: Final = rows.upsert(OWNERS, ("id", "caller", "created_at"), ("id", "caller"))
 
@@ -57,9 +57,9 @@ _FORGET_MARKS: Final = "DELETE FROM ui_marks WHERE until <= ?"
 
 
 class SqlKeys(SqlBase):
-    """The part of a store in SQL that :class:`~proxy.store.base.KeyStore` asks for.
+    """The part of a SQL store that implements :class:`~proxy.store.base.KeyStore`.
 
-    The mark is touched with every change that goes through this store.
+    Each change through this store touches the mark.
     """
 
     _mark: KeyMark
@@ -70,13 +70,13 @@ class SqlKeys(SqlBase):
         """See :class:`~proxy.store.base.KeyStore`."""
 
     async def keys_version(self) -> int:
-        """The version of the keys now; raises :class:`~proxy.errors.StoreError`."""
+        """Return the version of the keys; raises :class:`~proxy.errors.StoreError`."""
         await asyncio.to_thread(self._mark.attach)
         async with self._snapshot() as db:
             return await _version(db)
 
     async def read_keys(self) -> KeySet:
-        """All keys, the oldest first; raises :class:`~proxy.errors.StoreError`."""
+        """Return all keys, the oldest first; raises :class:`~proxy.errors.StoreError`."""
         async with self._snapshot() as db:
             version = await _version(db)
             pepper = await _pepper(db)
@@ -92,9 +92,10 @@ class SqlKeys(SqlBase):
         return KeySet(version, keys, hash_keys, ever_made=version > 0 or marked)
 
     async def hash_key(self) -> tuple[str, bytes]:
-        """The configured seal key's own, else one that the store makes and keeps.
+        """Return the hash key of the configured seal key, else one that the store creates and keeps.
 
-        A key in a file beside the record has none: with that file lost, clients could not come in any more.
+        The hash key never comes from a key file beside the record: if that file were lost, no client could
+        authenticate any more.
         """
         if self._configured is not None:
             return self._seal_name(self._configured), self._configured.hash_key
@@ -103,19 +104,20 @@ class SqlKeys(SqlBase):
                 pepper = await _pepper(db)
             if pepper is not None:
                 return PEPPER, pepper
-            # Another process may be first; then this changes nothing, and its pepper is read.
+            # If another process is first, this changes nothing, and the next read finds its pepper.
             await self._writer.commit(_SET_PEPPER, [(secrets.token_bytes(32),)])
         raise StoreError("the record lacks the key that hashes client keys (key_state)")
 
     async def put_key(self, key: ClientKey) -> None:
-        """Keep a new key; raises :class:`~proxy.errors.StoreUnavailable`, also for a name that is taken."""
-        # The mark comes first: a key that was made must not be one that nobody remembers.
+        """Store a new key; raises :class:`~proxy.errors.StoreUnavailable`, also if the name is taken."""
+        # The mark comes first, so that it exists for every key that was created.
         await self._announce()
         await self._writer.commit(_PUT, [_row(key)], in_order=True)
         await self._announce()
 
     async def note_keys(self) -> None:
-        """Leave the mark, and say it in the record, where a machine without the mark finds it."""
+        """Touch the mark, and also note the keys in the record, where a machine without the mark finds
+        them."""
         if not await asyncio.to_thread(self._mark.exists):
             await self._announce()
         try:
@@ -127,7 +129,7 @@ class SqlKeys(SqlBase):
             _log.warning("the record cannot be told that client keys are declared (%s)", error)
 
     async def revoke_key(self, key_id: str) -> bool:
-        """Revoke a key; whether there was one to revoke."""
+        """Revoke a key; return whether there was one to revoke."""
         async with self._snapshot() as db:
             found = await db.execute_fetchall(
                 "SELECT 1 FROM client_keys WHERE id = ? AND revoked_at IS NULL", (rows.clean_text(key_id),)
@@ -139,12 +141,12 @@ class SqlKeys(SqlBase):
         return True
 
     async def mark_once(self, name: str, until: float) -> bool:
-        """Leave a mark; whether this call is the one that left it."""
+        """Set a mark; return whether this call set it."""
         holder, now = secrets.token_hex(16), self._clock()
         await self._writer.commit(
             _MARK, [(rows.clean_name(name), holder, until, now)], also=[(_FORGET_MARKS, [(now,)])]
         )
-        # A statement may be executed twice, so who left it is read and not counted.
+        # A statement may be executed twice, so a count of changed rows would not tell who set the mark.
         async with self._snapshot() as db:
             found = await db.execute_fetchall(
                 "SELECT holder FROM ui_marks WHERE name = ?", (rows.clean_name(name),)
@@ -152,7 +154,7 @@ class SqlKeys(SqlBase):
         return [row[0] for row in found] == [holder]
 
     async def marks(self, prefix: str) -> Mapping[str, float]:
-        """Marks that begin so and last still, with their ends."""
+        """Return the end times of the marks that have this prefix and are not over."""
         async with self._snapshot() as db:
             found = await db.execute_fetchall(
                 "SELECT name, until FROM ui_marks WHERE name >= ? AND name < ? AND until > ? "
@@ -162,7 +164,7 @@ class SqlKeys(SqlBase):
         return {str(name): float(until) for name, until in found}
 
     async def is_marked(self, name: str) -> bool:
-        """Whether there is that mark."""
+        """Return whether the mark exists and is not over."""
         async with self._snapshot() as db:
             found = await db.execute_fetchall(
                 "SELECT 1 FROM ui_marks WHERE name = ? AND until > ?", (rows.clean_name(name), self._clock())
@@ -170,14 +172,14 @@ class SqlKeys(SqlBase):
         return bool(list(found))
 
     def put_owner(self, response_id: str, caller: str, settled: Callable[[bool], None] | None = None) -> None:
-        """Queue whose a response is."""
+        """Queue the row that names the owner of a response."""
         if rows.is_text(response_id) and "\0" not in response_id and len(response_id) <= rows.MAX_NAME:
             self._writer.put(Write(_PUT_OWNER, [(response_id, caller, self._clock())], settled=settled))
         elif settled is not None:
             settled(False)
 
     async def owns_response(self, response_id: str, caller: str) -> bool:
-        """Whether a response was noted as the caller's, also while the note waits for its commit."""
+        """Return whether the caller owns a response, also while the row waits for its commit."""
         if not rows.is_text(response_id) or "\0" in response_id:
             return False
         wanted = (response_id, caller, self._oldest_kept())
@@ -192,7 +194,8 @@ class SqlKeys(SqlBase):
         return False
 
     async def _announce(self) -> None:
-        """Count a change in the mark; one that cannot be written is noticed a second later."""
+        """Count a change in the mark. If the mark cannot be written, processes notice the change a second
+        later."""
         try:
             await asyncio.to_thread(self._mark.touch)
         except OSError as error:

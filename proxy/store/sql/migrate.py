@@ -1,9 +1,8 @@
-"""Bringing a SQLite record up to the schema this code knows.
+"""Migrates a SQLite record to the schema that this code knows.
 
-Migrations are numbered SQL files.  Each is applied in a transaction of its own; the number of the
-last one stands in ``PRAGMA user_version``.  A file that already holds rows is copied first.
-Several processes may start at once: the version is read again inside the write lock, so that one
-of them migrates and the others find it done.
+Migrations are numbered SQL files. Each is applied in a transaction of its own; ``PRAGMA user_version`` holds
+the number of the last one. A file that already contains rows is copied first. Several processes may start at
+once: each reads the version again inside the write lock, so one migrates and the others find the work done.
 """
 
 import contextlib
@@ -52,7 +51,7 @@ class Migration:
 
 @dataclass(frozen=True, slots=True)
 class MigrationReport:
-    """What :func:`migrate_sqlite` did.  ``copy`` is the file as it was before, if one was kept."""
+    """The result of a migration. ``copy`` is the path of the copy of the file before it, if one was kept."""
 
     before: int
     after: int
@@ -61,9 +60,9 @@ class MigrationReport:
 
 
 def find_migrations(dialect: str = "sqlite") -> Path:
-    """The folder of a dialect's migrations: inside the installed package, else beside it.
+    """Return the folder of a dialect's migrations, inside the installed package or beside it.
 
-    Raises :class:`~proxy.errors.StoreError` where there is none.
+    Raises :class:`~proxy.errors.StoreError` if there is none.
     """
     package = Path(proxy.__file__).resolve().parent
     candidates = (package / "_data" / "migrations" / dialect, package.parent / "migrations" / dialect)
@@ -76,7 +75,7 @@ def find_migrations(dialect: str = "sqlite") -> Path:
 def load_migrations(folder: Path | None = None) -> tuple[Migration, ...]:
     """Read the numbered files of a folder, in order.
 
-    Raises :class:`~proxy.errors.StoreError` where a number is missing, doubled or not a number.
+    Raises :class:`~proxy.errors.StoreError` if a number is missing, occurs twice or is not a number.
     """
     where = folder if folder is not None else find_migrations()
     found: list[Migration] = []
@@ -91,10 +90,10 @@ def load_migrations(folder: Path | None = None) -> tuple[Migration, ...]:
 
 
 def create_private(path: Path) -> bool:
-    """Create an empty file that only its owner can read; ``False`` if there is one already.
+    """Create an empty file that only its owner can read; return ``False`` if it exists already.
 
-    The mode is right from the first moment, whatever the umask.  An existing file is never
-    opened here: closing a descriptor of a database would drop this process's locks on it.
+    The mode is right from the first moment, whatever the umask. An existing file is never opened here,
+    because closing a descriptor of a database would drop this process's locks on it.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -105,9 +104,10 @@ def create_private(path: Path) -> bool:
 
 
 def sqlite_version(path: Path) -> int:
-    """The schema of a file that is only looked at; 0 where there is none, or no record in it.  Blocks.
+    """Return the schema version of a file without changing it; 0 if there is no file or no record in it.
+    Blocks.
 
-    Raises :class:`~proxy.errors.StoreError` where it cannot be read.
+    Raises :class:`~proxy.errors.StoreError` if it cannot be read.
     """
     if not path.exists():
         return 0
@@ -126,12 +126,12 @@ def migrate_sqlite(
     lock_timeout_s: float = 30.0,
     clock: Callable[[], float] = time.time,
 ) -> MigrationReport:
-    """Create the database if there is none, and apply every migration it lacks.  Blocks.
+    """Create the database if there is none, and apply every migration that it lacks. Blocks.
 
-    The file and what SQLite keeps beside it are readable by their owner alone.  Raises
-    :class:`~proxy.errors.StoreTooNew` for a schema later than ``migrations`` know,
-    :class:`~proxy.errors.StoreUnavailable` where another process holds the write lock for longer
-    than ``lock_timeout_s``, and :class:`~proxy.errors.StoreError` for a file that is no record.
+    Only the owner can read the file and SQLite's files beside it. Raises :class:`~proxy.errors.StoreTooNew`
+    for a schema newer than ``migrations``. Raises :class:`~proxy.errors.StoreUnavailable` if the file cannot
+    be created, or another process holds the write lock for longer than ``lock_timeout_s``. Raises
+    :class:`~proxy.errors.StoreError` for a file that is not a record.
     """
     _check_sqlite()
     steps = tuple(migrations) if migrations is not None else load_migrations()
@@ -148,7 +148,7 @@ def migrate_sqlite(
     try:
         connection = sqlite3.connect(real, timeout=lock_timeout_s, isolation_level=None)
         with contextlib.closing(connection):
-            # A table that is written anew leaves its old pages behind, with all that is in them.
+            # Rewriting a table frees its old pages, which would otherwise keep their content.
             connection.execute("PRAGMA secure_delete = ON")
             return _migrate(connection, real, steps, lock_timeout_s, clock)
     except sqlite3.Error as error:
@@ -156,7 +156,7 @@ def migrate_sqlite(
 
 
 def make_schema(connection: sqlite3.Connection) -> None:
-    """Apply every migration to a database that is new and nobody else's; raises StoreError."""
+    """Apply every migration to a new database that no other process uses; raises StoreError."""
     _check_sqlite()
     for step in load_migrations():
         connection.execute("BEGIN")
@@ -170,7 +170,7 @@ def _check_sqlite() -> None:
 
 
 def store_error(error: sqlite3.Error, path: Path) -> StoreError:
-    """What went wrong, in words for the operator: which file, what, and what to do."""
+    """Translate an error into a message for the operator: which file, what went wrong, and what to do."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreUnavailable(f"{path} is locked by another process; find out which one holds it")
@@ -194,7 +194,7 @@ def _migrate(
 ) -> MigrationReport:
     before = _version(connection, path, steps)
     if before == 0 and not _has_tables(connection):
-        # Only possible before the first table: lets purging give pages back to the disk.
+        # Only possible before the first table. Purging can then return pages to the file system.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     _use_wal(connection, lock_timeout_s)
     applied: list[str] = []
@@ -202,14 +202,14 @@ def _migrate(
     for step in steps[before:]:
         connection.execute("BEGIN IMMEDIATE")
         try:
-            # Another process may have been here while this one waited for the lock.
+            # Another process may have migrated while this one waited for the lock.
             if _version(connection, path, steps) < step.number:
                 if copy is None and _has_rows(connection):
                     copy = _keep_copy(path, step.number, clock())
                 _apply(connection, step)
                 applied.append(step.name)
             connection.execute("COMMIT")
-        except BaseException:  # Whatever ends a migration, nothing of it stays.
+        except BaseException:  # A migration that fails or is interrupted leaves nothing behind.
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
@@ -217,7 +217,7 @@ def _migrate(
 
 
 def _version(connection: sqlite3.Connection, path: Path, steps: Sequence[Migration]) -> int:
-    """The number of the last migration this database has seen; raises where it is not ours to touch."""
+    """Return the number of the last applied migration; raises StoreError if the file is foreign or newer."""
     application: int = connection.execute("PRAGMA application_id").fetchone()[0]
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if application not in (0, APPLICATION_ID):
@@ -235,14 +235,14 @@ def _has_tables(connection: sqlite3.Connection) -> bool:
 
 
 def _has_rows(connection: sqlite3.Connection) -> bool:
-    """Whether there is anything to lose; a schema that a fellow process has just begun has nothing."""
+    """Return whether there is data to lose; a schema that another process has just created contains none."""
     tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
     quoted = ['"' + name.replace('"', '""') + '"' for (name,) in tables]
     return any(connection.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone() for name in quoted)
 
 
 def _use_wal(connection: sqlite3.Connection, lock_timeout_s: float) -> None:
-    """Switch to the write-ahead log; SQLite does not wait by itself for this lock."""
+    """Switch to the write-ahead log, with retries, because SQLite does not wait for this lock."""
     deadline = time.monotonic() + lock_timeout_s
     while True:
         try:
@@ -262,13 +262,13 @@ def _use_wal(connection: sqlite3.Connection, lock_timeout_s: float) -> None:
 
 
 def migration_copies(path: Path) -> list[Path]:
-    """The copies of a record that migrations have left beside it: the older ones first."""
+    """Return the copies of a record that migrations left beside it, the older ones first."""
     real = Path(os.path.realpath(path))
     return sorted(real.parent.glob(f"{glob.escape(real.name)}.before-*"))
 
 
 def _keep_copy(path: Path, number: int, now: float) -> Path:
-    """Copy the database as it stands before migration ``number``; the caller holds the write lock."""
+    """Copy the database before migration ``number``; the caller holds the write lock."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
     for attempt in range(100):
         target = path.with_name(
@@ -279,14 +279,14 @@ def _keep_copy(path: Path, number: int, now: float) -> Path:
     else:
         raise StoreError(f"there is no free name for a copy of {path}; delete old copies")
     try:
-        # A reader of its own: the lock is held by the connection that is about to migrate.
+        # A separate connection reads, because the migrating connection holds the lock.
         with (
             contextlib.closing(sqlite3.connect(path)) as source,
             contextlib.closing(sqlite3.connect(target)) as copy,
         ):
             source.backup(copy)
-            copy.execute("PRAGMA journal_mode = DELETE")  # one file, nothing beside it
-    except BaseException:  # Half a copy must not be taken for one.
+            copy.execute("PRAGMA journal_mode = DELETE")  # One file, without files beside it.
+    except BaseException:  # An incomplete copy must not be taken for a complete one.
         target.unlink(missing_ok=True)
         raise
     return target
@@ -296,7 +296,7 @@ def _apply(connection: sqlite3.Connection, step: Migration) -> None:
     for statement in _statements(step.sql):
         try:
             connection.execute(statement)
-        except sqlite3.Warning as error:  # Python 3.11's word for a second statement on the line
+        except sqlite3.Warning as error:  # Python 3.11 raises this for two statements on one line.
             raise StoreError(f"migration {step.name}: {error}") from error
         if not connection.in_transaction:
             raise StoreError(f"migration {step.name} ends its own transaction")
@@ -307,7 +307,7 @@ def _apply(connection: sqlite3.Connection, step: Migration) -> None:
 
 
 def _statements(sql: str) -> Iterator[str]:
-    """Cut a script into statements; ``executescript`` would commit the transaction it runs in."""
+    """Split a script into statements; ``executescript`` would commit the transaction around it."""
     pending = ""
     for line in sql.splitlines(keepends=True):
         pending += line

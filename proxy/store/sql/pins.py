@@ -14,7 +14,7 @@ _DELETE: Final = f"DELETE FROM {_TABLE} WHERE id = ?"
 
 
 class SqlPins(SqlBase):
-    """The part of a store in SQL that :class:`~proxy.store.base.PinStore` asks for."""
+    """The part of a SQL store that implements :class:`~proxy.store.base.PinStore`."""
 
     async def read_pins(self) -> Mapping[str, str]:
         """See :class:`~proxy.store.base.PinStore`."""

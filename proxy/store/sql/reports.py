@@ -1,8 +1,8 @@
-"""The statements behind reports and purges, in words that every SQL database here takes.
+"""The statements for reports and purges, in SQL that every database here accepts.
 
-Numbers are the upstreams' words, so sums are floating: added up as whole numbers they could outgrow
-64 bits, and one absurd count would then break every report.  Sums of cost are exact up to nine
-million units of the currency.
+Token counts come from upstreams, so they are summed as floating point numbers. Sums of integers could exceed
+64 bits, and one absurd count would then break every report. Sums of cost are exact up to nine million units
+of the currency.
 """
 
 from collections.abc import Mapping
@@ -25,15 +25,15 @@ __all__ = [
 ]
 
 MAX_GROUPS: Final = 10_000
-"""Rows of one report: models are the clients' words, and there may be any number of them."""
+"""The most rows of one report: clients choose model names, so there may be any number of them."""
 
 PURGED_AT_ONCE: Final = 200
-"""Runs in one transaction, few enough that a server on the same database hardly waits."""
+"""Runs deleted in one transaction; few enough that a server on the same database hardly waits."""
 
 _DAY_S: Final = 86400
 
 DELETE_RUN: Final = "DELETE FROM runs WHERE id = ? AND status <> 'running'"
-"""All that hangs on the run goes with it, by the schema."""
+"""The schema deletes all rows that belong to the run with it."""
 
 DELETE_LOST: Final = (
     "DELETE FROM tool_invocations WHERE status <> 'started' AND started_at < ? "
@@ -44,9 +44,9 @@ DELETE_LOST: Final = (
         for table in (HIDDEN, RESPONSES, RESULTS, NATIVE_CALLS, WIRE_BYTES)
     ),
 )
-"""Calls and content from before a time whose run was never written, or was lost."""
+"""Delete old calls and content whose run was never written or was lost."""
 
-# Halves are rounded away from zero, so this is the whole part of a positive number.
+# ROUND rounds halves away from zero, so this is the integer part of a positive number.
 _DAY: Final = f"ROUND(CAST(r.started_at / {_DAY_S} - 0.5 AS NUMERIC))"
 _GROUP_BY: Final[dict[UsageKey, str]] = {
     "key": "r.caller_key",
@@ -61,12 +61,12 @@ _TOOK: Final = "CASE WHEN i.ended_at > i.started_at THEN i.ended_at - i.started_
 
 
 def day_of(seconds: float) -> int:
-    """The day of a time, counted from the epoch, as the statements here count it."""
+    """Return the day of a time as days since the epoch, as these statements count it."""
     return int(seconds // _DAY_S)
 
 
 def usage_query(wanted: UsageFilter) -> tuple[str, Row]:
-    """The statement for :meth:`~proxy.store.base.Store.usage` and its parameters."""
+    """Build the statement for :meth:`~proxy.store.base.Store.usage` and its parameters."""
     by_tool = "tool" in wanted.by
     groups = [_GROUP_BY[key] for key in wanted.by]
     if by_tool:
@@ -99,7 +99,8 @@ def usage_query(wanted: UsageFilter) -> tuple[str, Row]:
 
 
 def latency_query(wanted: UsageFilter) -> tuple[str, Row]:
-    """The statement for how long the calls of each group of :func:`usage_query` took, by nearest rank."""
+    """Build the statement for the latencies of the groups of :func:`usage_query`: percentiles by nearest
+    rank."""
     clauses, values = _between(wanted)
     where = " AND ".join([*clauses, "i.status = 'success'"])
     names = ", ".join(f"g{place}" for place in range(len(wanted.by)))
@@ -125,7 +126,8 @@ def _between(wanted: UsageFilter) -> tuple[list[str], list[Any]]:
 
 
 def read_usage(wanted: UsageFilter, row: Row, took: Mapping[Row, Row]) -> UsageRow:
-    """A row of :func:`usage_query`; ``took`` has those of :func:`latency_query` by their group."""
+    """Read a row of :func:`usage_query`; ``took`` contains the rows of :func:`latency_query` by their
+    group."""
     groups, (*counts, seconds, cost) = row[: len(wanted.by)], row[len(wanted.by) :]
     group = tuple(int(value) if key == "day" else value for key, value in zip(wanted.by, groups, strict=True))
     half, most = took.get(tuple(groups), (None, None))
@@ -148,7 +150,7 @@ def read_usage(wanted: UsageFilter, row: Row, took: Mapping[Row, Row]) -> UsageR
 
 
 def purge_query(wanted: PurgeFilter) -> tuple[str, Row]:
-    """The statement that finds the next runs to delete, the oldest first, and its parameters."""
+    """Build the statement that finds the next runs to delete, the oldest first, and its parameters."""
     clauses = [
         "status <> 'running'",
         "NOT EXISTS (SELECT 1 FROM tool_invocations i WHERE i.run_id = runs.id AND i.status = 'started')",

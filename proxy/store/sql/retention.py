@@ -1,8 +1,8 @@
-"""What goes, and in which order, where a record is over its bytes (``store.max_bytes``).
+"""What is deleted, and in which order, if a record exceeds ``store.max_bytes``.
 
-Content goes first, the oldest of all kinds before the rest.  But a record of nothing but runs would
-leave no room for what conversations need now.  So content of the last day stays until runs from
-before it have gone too, and only goes where those do not make room enough.
+Content goes first, the oldest of all kinds before newer content. But a record full of runs alone would leave
+no room for current conversations. So content of the last day stays until the older runs are gone too. It goes
+only if that does not free enough room.
 """
 
 from collections.abc import Iterable
@@ -26,10 +26,10 @@ __all__ = [
 ]
 
 AT_ONCE: Final = 100
-"""Rows of one kind that go in one step: few enough that writes hardly wait, and not too much is cut."""
+"""Rows of one kind deleted in one step: few enough that writes hardly wait and not too much is lost."""
 
 SIZE_EVERY_S: Final = 60.0
-"""How often the size is looked at, at least."""
+"""The most seconds between two checks of the size."""
 
 _DAY_S: Final = 86400.0
 _MOST_NOTED: Final = 10_000
@@ -45,39 +45,40 @@ _REACH: Final = (
     f"SELECT max(created_at) FROM (SELECT created_at FROM ({_OLDEST}) AS each_kind "
     f"ORDER BY created_at LIMIT {AT_ONCE}) AS all_kinds"
 )
-"""Up to when the oldest rows of all content reach, of those before a time that is given for each table."""
+"""Finds the ``created_at`` up to which the oldest rows of all content reach, before a time given for each
+table."""
 
 
 OF_RUNS: Final = (MESSAGES, NATIVE_CALLS)
-"""Tables whose rows belong to a run, and by it to a caller."""
+"""Tables whose rows belong to a run, and through it to a caller."""
 
 _TABLES: Final = {table.name: table for table in CONTENT}
 
 
 class Keeper(Protocol):
-    """The database as it is tidied, each call in a transaction of its own."""
+    """A database during tidying; each call is a transaction of its own."""
 
     length: str
-    """How the database gives the bytes of a column, which stands for the braces."""
+    """SQL for the size of a column in bytes, with ``{}`` in place of its name."""
 
     counts_runs: bool
-    """Whether ``used`` becomes less where runs without content go."""
+    """Whether deleting runs without content reduces ``used``."""
 
     async def used(self) -> int:
-        """The bytes that count against the bound."""
+        """Return the bytes that count towards the limit."""
         ...
 
     async def fetch(self, sql: str, values: Row) -> Iterable[Any]:
-        """The rows of a query."""
+        """Return the rows of a query."""
         ...
 
     async def change(self, sql: str, values: Iterable[Row]) -> int:
-        """How many rows a statement changed, executed once for each of ``values``."""
+        """Execute a statement once for each of ``values``; return how many rows changed."""
         ...
 
 
 async def make_room(keeper: Keeper, max_bytes: int, now: float) -> bool:
-    """Delete one step's worth where the record is over ``max_bytes``; whether it may be over still."""
+    """Delete one step's worth if the record exceeds ``max_bytes``; return whether it may still exceed it."""
     if await keeper.used() <= max_bytes:
         return False
     yesterday = now - _DAY_S
@@ -91,12 +92,12 @@ async def make_room(keeper: Keeper, max_bytes: int, now: float) -> bool:
 
 
 class CallerCap:
-    """How many records of each kind of content one caller has at most, and of how many bytes; 0: no bound.
+    """Limits the records of each kind of content of one caller, by number and by bytes; 0 means no limit.
 
-    Only callers that were served since the last time are looked at, each by an index, so that the
-    cost does not grow with the record.  Bytes are measured once a caller has been given a tenth of what it
-    may have, so that reading what it has costs no more than writing it did.  Where many callers are served
-    at once some are not noted, and looked at after their next request.
+    Only callers that were served since the last time are checked, each through an index, so the cost does not
+    grow with the record. A caller's bytes are measured only after it wrote a tenth of its limit, so reading
+    costs no more than writing did. If very many callers are served at once, some are not noted; they are
+    checked after their next request.
     """
 
     def __init__(self, most: int, max_bytes: int = 0) -> None:
@@ -108,7 +109,7 @@ class CallerCap:
         declare("callers_to_trim", self._cache_size)
 
     def note(self, table: ContentTable, whose: str, size: int) -> None:
-        """A caller has got one record more; of a table without callers, one of its runs has."""
+        """Note that a caller got one more record. For a table without callers, ``whose`` is the run id."""
         place = (table.name, clean_name(whose))
         if place in self._noted:
             self._noted[place] += size
@@ -117,7 +118,8 @@ class CallerCap:
             self._bytes += _size(place)
 
     async def trim(self, keeper: Keeper) -> bool:
-        """Delete the oldest of one caller's that has too much; whether there may be more to do."""
+        """Delete the oldest records of one caller that has too many; return whether there may be more to
+        do."""
         while self._noted:
             place = next(iter(self._noted))
             table, size = _TABLES[place[0]], self._noted[place]
@@ -156,7 +158,7 @@ class CallerCap:
         return True
 
     def _cache_size(self) -> CacheSize:
-        # The last that was noted may be longer than what was left, and a caller stands in both lists.
+        # The last entry may exceed the limit, and a caller may be in both dictionaries.
         held = self._bytes + sum(map(_size, self._written))
         return CacheSize(held, 2 * (_MAX_NOTED_BYTES + 2**20) + _MOST_NOTED * _NOTED_BYTES)
 
@@ -166,7 +168,8 @@ def _whose(table: ContentTable) -> str:
 
 
 def _past_bytes(table: ContentTable, length: str) -> str:
-    """The query for when the newest was written that a caller has no room for, behind those newer than it."""
+    """Return the query for the time of the newest row that exceeds a caller's limit, counted from the
+    newest."""
     size = row_size(table, length)
     return (
         f"SELECT created_at FROM (SELECT created_at, sum({size}) OVER (ORDER BY created_at DESC) AS total "
@@ -176,7 +179,7 @@ def _past_bytes(table: ContentTable, length: str) -> str:
 
 
 def row_size(table: ContentTable, length: str) -> str:
-    """The expression for the bytes of a row; ``length`` is how those of a column are given."""
+    """Return the SQL expression for the size of a row; ``length`` is that for the size of a column."""
     return " + ".join(["100", *(f"coalesce({length.format(column)}, 0)" for column in table.sealed)])
 
 
@@ -201,7 +204,8 @@ def _drop(table: ContentTable) -> str:
 
 
 def content_size() -> str:
-    """The query for the bytes of all content; its texts and payloads are measured, not read."""
+    """Return the query for the size of all content in bytes; it measures texts and payloads without reading
+    them."""
     sums = []
     for table in CONTENT:
         size = row_size(table, "octet_length({})")

@@ -1,4 +1,4 @@
-"""Keys that come and go: everything sealed under the key that seals now, and what no key opens any more."""
+"""Changes of keys: reseal everything under the current key, and delete what no key can open any more."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -14,24 +14,24 @@ _AT_ONCE: Final = 200
 
 
 class SqlSealing(SqlBase):
-    """What is done to sealed content as a whole, while other processes may go on."""
+    """Operations on all sealed content, while other processes may continue."""
 
     async def reseal(self) -> int:
-        """Seal all content under the present key, or none of it where there is none; how many rows.
+        """Seal all content with the current key, or unseal it if there is none; return how many rows changed.
 
-        A row that somebody replaces meanwhile is left as they wrote it.  Raises
-        :class:`~proxy.errors.StoreError` where a row does not open, with all others as they were or
-        sealed anew, and :class:`~proxy.errors.StoreUnavailable` where the record cannot be written.
+        A row that another process replaces meanwhile stays as that process wrote it. Raises
+        :class:`~proxy.errors.StoreError` if a row does not open; every other row is then either unchanged or
+        resealed. Raises :class:`~proxy.errors.StoreUnavailable` if the record cannot be written.
         """
         await self._writer.flush()
-        # Tokens are never in the clear: without a key that seals they stay as they are.
+        # Tokens are never stored in plain text: without a key that seals they stay as they are.
         tables = (*SEALED, TOKENS) if self._ring.id is not None else SEALED
         return sum([await self._reseal_table(table) for table in tables])
 
     async def forget_sealed(self, key: str) -> int:
-        """Delete the content that the key of this name has sealed; how many rows.  No run goes.
+        """Delete the content that the key with this name sealed; return how many rows. Runs stay.
 
-        Raises :class:`~proxy.errors.StoreError` where the record cannot be read or written.
+        Raises :class:`~proxy.errors.StoreError` if the record cannot be read or written.
         """
         await self._writer.flush()
         gone = 0
@@ -41,7 +41,7 @@ class SqlSealing(SqlBase):
                     f"SELECT count(*) FROM {table.name} WHERE sealed_by = ?", (key,)
                 )
             statement = f"DELETE FROM {table.name} WHERE sealed_by = ?"
-            if table in RECORD:  # the row stays: it says that something was done, and a claim that it was
+            if table in RECORD:  # The row stays: it proves that a call or an effect happened.
                 gone_with_it = ", ".join(f"{column} = NULL" for column in (*table.sealed, "sealed_by"))
                 statement = f"UPDATE {table.name} SET {gone_with_it} WHERE sealed_by = ?"
             await self._writer.commit(statement, [(key,)])
@@ -60,7 +60,7 @@ class SqlSealing(SqlBase):
         return changed
 
     async def _page(self, table: ContentTable, after: rows.Row) -> list[rows.Row]:
-        """The next rows that the present key has not sealed, by key."""
+        """Return the next rows, in key order, that the current key has not sealed."""
         key = ", ".join(_place(table))
         clauses, values = ["sealed_by IS NOT NULL"], list[Any]()
         if self._ring.id is not None:
@@ -77,7 +77,7 @@ class SqlSealing(SqlBase):
             return await select(db, table.name, columns, where, *values)
 
     def _resealed(self, table: ContentTable, found: rows.Row) -> tuple[str, rows.Row]:
-        """The statement that seals one row anew, if it still is as it was found, and its values."""
+        """Return the statement that reseals one row if it is unchanged, and its values."""
         size = len(table.columns)
         row, sealed_by, place = found[:size], found[size], found[size + 1 :]
         was = dict(zip(table.columns, row, strict=True))
@@ -85,7 +85,7 @@ class SqlSealing(SqlBase):
         now = dict(zip(table.columns, closed, strict=True))
         before = [(column, was[column]) for column in table.sealed if was[column] is not None]
         tests = [*(f"{column} = ?" for column in _place(table)), *(f"{column} = ?" for column, _ in before)]
-        # What was empty and is not any more was written meanwhile, too.
+        # A column that was empty and no longer is was also written meanwhile.
         tests += [f"{column} IS NULL" for column in table.sealed if was[column] is None]
         tests.append("sealed_by IS NULL" if sealed_by is None else "sealed_by = ?")
         return (
@@ -102,7 +102,7 @@ class SqlSealing(SqlBase):
 
 
 def _place(table: ContentTable) -> Sequence[str]:
-    """The columns that name one row; two claims share the invocation that their result is sealed for."""
+    """Return the columns that identify one row; two claims can share the invocation that binds their seal."""
     return ("key",) if table is CLAIMS else table.key
 
 

@@ -1,7 +1,7 @@
-"""What every store in SQL does, whichever database it is in.
+"""The behaviour that all SQL stores share.
 
-A record becomes rows and is queued; a read looks at what waits first, then at the database.  How a
-database is opened, read and written is its own store's to know.
+A record becomes rows, which are queued. A read checks the queue first, then the database. The subclass for a
+database opens, reads and writes it.
 """
 
 import contextlib
@@ -81,7 +81,7 @@ END_OWNER: Final = "UPDATE owners SET ended_at = ? WHERE id = ?"
 
 
 def _sum_of_turns(column: str, otherwise: str) -> str:
-    """What a run's turns come to, within 64 bits: counts are the upstreams' words."""
+    """Return SQL for the sum over a run's turns, limited to 64 bits because upstreams report the counts."""
     total = f"SUM(CAST({column} AS DOUBLE PRECISION))"
     return (
         f"{column} = coalesce((SELECT CASE WHEN {total} < 9e15 THEN CAST({total} AS BIGINT) "
@@ -103,16 +103,16 @@ INTERRUPT: Final = tuple(
     "AND owner_id IN (SELECT id FROM owners WHERE ended_at IS NOT NULL)"
     for table, status, more in (("runs", "running", f", {_SO_FAR}"), ("tool_invocations", "started", ""))
 )
-"""Marks what ended owners left open (rule R1); of a run with what its turns on record come to."""
+"""Marks what ended owners left open (rule R1), and gives a run the sums of its recorded turns."""
 
 _PROBE_S: Final = 2.0
 
 _MOST_CONTINUING: Final = 32
-"""The most runs that are named as going on from one: of a conversation there is one or few."""
+"""The most runs that are listed as continuing a run; usually there are one or few."""
 
 
 class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagnoses, SqlThreads, SqlWireLog):
-    """The part of :class:`~proxy.store.base.Store` that rows and queues are enough for."""
+    """The part of :class:`~proxy.store.base.Store` that does not depend on the database."""
 
     def __init__(self, owner_id: str, mark: KeyMark, options: StoreOptions) -> None:
         super().__init__(owner_id, options)
@@ -131,7 +131,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
 
     @property
     def vault(self) -> SealedTokens | None:
-        """Where tokens of connections are kept; ``None`` where there is no key to seal them."""
+        """The vault for tokens of connections; ``None`` if there is no key to seal them."""
         if not self._ring.seals:
             return None
         return SealedTokens(
@@ -144,32 +144,32 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
 
     @abstractmethod
     def _exclusive(self, name: str) -> contextlib.AbstractAsyncContextManager[None]:
-        """A block that one process at a time is in for each name."""
+        """Return a context manager that only one process at a time can hold for each name."""
 
     def put_run(self, record: RunRecord) -> None:
-        """Queue the run, in place of an earlier row with its id."""
+        """Queue the run; it replaces an earlier row with its id."""
         self._put(_PUT_RUN, (self._owner_id,), rows.run_row, (record,))
 
     def put_turn(self, record: TurnRecord) -> None:
-        """Queue a turn; its run must have been put."""
+        """Queue a turn; its run must have been put before."""
         self._put(_PUT_TURN, (), rows.turn_row, (record,))
 
     def put_messages(self, records: Sequence[MessageRecord]) -> None:
-        """Queue messages, together or not at all, unless the policy is ``none``."""
+        """Queue messages in one write, unless ``store.content`` is ``none``."""
         if self._content == "none" or not records:
             return
         self._note_run(MESSAGES, records[0].run_id, self._put_dated(MESSAGES, rows.message_row, records))
 
     def put_native_call(self, record: NativeCall) -> None:
-        """Queue a call as it came, unless the policy is ``none``."""
+        """Queue a call as the upstream sent it, unless ``store.content`` is ``none``."""
         if self._content != "none":
             write = self._put_dated(NATIVE_CALLS, rows.native_row, (record,))
             self._note_run(NATIVE_CALLS, record.run_id, write)
 
     def put_suspended(self, record: SuspendedTurn) -> None:
-        """Hold a turn in place of an earlier one of its key.
+        """Hold a turn, and replace an earlier one with its key.
 
-        Under ``none``, and an ephemeral one always, in memory only.
+        Under ``none`` the turn stays in memory only, and so does an ephemeral turn always.
         """
         if record.ephemeral or self._content == "none":
             self._suspended.keep(record)
@@ -180,14 +180,14 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
             )
 
     async def find_suspended(self, key: str) -> SuspendedTurn | None:
-        """The last held turn of that key, also while it waits for its commit or could not be written.
+        """Return the latest held turn with that key, also before its commit or after a failed write.
 
-        Raises :class:`~proxy.errors.StoreError` where the database cannot be read.
+        Raises :class:`~proxy.errors.StoreError` if the database cannot be read.
         """
         return (await self.find_all_suspended((key,))).get(key)
 
     async def find_all_suspended(self, keys: Sequence[str]) -> Mapping[str, SuspendedTurn]:
-        """The same for some keys, with one look at the database; raises as that does."""
+        """Return the held turns of several keys with one query; raises the same errors."""
         known = {key: self._suspended.find(key) for key in keys}
         asked = {rows.clean_text(key): key for key in known if not self._suspended.knows(key)}
         if asked and self._content != "none":
@@ -199,7 +199,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         return {key: turn for key, turn in known.items() if turn is not None}
 
     def put_hidden(self, record: HiddenTurns) -> None:
-        """Keep hidden turns in place of the same variant of their key; under ``none`` in memory only."""
+        """Store hidden turns and replace the same variant of their key; under ``none`` in memory only."""
         if self._content == "none":
             self._hidden.keep(record)
         else:
@@ -209,14 +209,14 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
             )
 
     async def find_hidden(self, keys: Sequence[str]) -> Mapping[str, Sequence[HiddenTurns]]:
-        """The two variants of each key that came last, also while they wait or could not be written.
+        """Return the two latest variants of each key, also before their commit or after a failed write.
 
-        Raises :class:`~proxy.errors.StoreError` where the database cannot be read.
+        Raises :class:`~proxy.errors.StoreError` if the database cannot be read.
         """
         variants = {key: {each.variant: each for each in self._hidden.find_all(key)} for key in keys}
         asked = {rows.clean_text(key): key for key, known in variants.items() if len(known) < 2}
         if asked and self._content != "none":
-            # The database keeps two of each key, or few more for a moment.
+            # The database keeps two for each key, and for a moment a few more.
             fit = f"key IN ({', '.join('?' * len(asked))}) AND created_at >= ?"
             found = await self._find(HIDDEN, fit, *asked, self._oldest_kept())
             for turns in map(rows.read_hidden, found):
@@ -224,7 +224,8 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         return {key: newest_two(known.values()) for key, known in variants.items()}
 
     def put_response(self, record: ResponseRecord) -> None:
-        """Keep a response in place of the caller's earlier one with its id; under ``none`` in memory only."""
+        """Store a response and replace the caller's earlier one with its id; under ``none`` in memory
+        only."""
         if self._writes_response((record.id, record.caller)):
             size = len(record.response) + len(record.input_items) + len(record.continuation)
             self._cap.note(RESPONSES, record.caller, size)
@@ -235,9 +236,9 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
             self._responses.keep(record)
 
     async def find_response(self, response_id: str, caller: str) -> ResponseRecord | None:
-        """The caller's own response of that id, also while it waits for its commit or could not be written.
+        """Return the caller's own response with that id, also before its commit or after a failed write.
 
-        Raises :class:`~proxy.errors.StoreError` where the database cannot be read.
+        Raises :class:`~proxy.errors.StoreError` if the database cannot be read.
         """
         key = (response_id, caller)
         if self._responses.knows(key) or not self._writes_response(key):
@@ -248,12 +249,12 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         return rows.read_response(found[0]) if found else None
 
     async def delete_response(self, response_id: str, caller: str) -> bool:
-        """Forget a response of the caller's, written or not; whether there was one.
+        """Delete a response of the caller, written or not; return whether there was one.
 
-        What never reached the database is forgotten without it.  Raises
-        :class:`~proxy.errors.StoreUnavailable` where the database has the response and the deletion is
-        not known to be committed, :class:`~proxy.errors.StoreError` where the database cannot be read;
-        what the database has may then still be there.
+        A response that never reached the database is only dropped from memory. Raises
+        :class:`~proxy.errors.StoreUnavailable` if the database has the response and it is unknown whether the
+        deletion was committed, and :class:`~proxy.errors.StoreError` if the database cannot be read. In both
+        cases the database may still have the response.
         """
         key = (response_id, caller)
         held = self._responses.find(key) is not None
@@ -264,12 +265,12 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
                 await self._look_up("SELECT created_at FROM responses WHERE id = ? AND caller = ?", key)
             )
             if found or under_way:
-                # In order: after a put that is under way, and before one that follows.
+                # In order: after a put that is being committed, and before a later one.
                 await self._writer.commit(_DELETE_RESPONSE, [key], in_order=True)
         return held or any(created_at >= self._oldest_kept() for (created_at,) in found)
 
     def put_result(self, record: KeptResult) -> None:
-        """Keep a large result for whichever process is asked for it; under ``none`` in memory only."""
+        """Store a large result, so that any process can return it; under ``none`` in memory only."""
         if self._writes_response((record.handle, record.caller)):
             self._cap.note(RESULTS, record.caller, len(record.content))
             self._results.queue(
@@ -279,9 +280,9 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
             self._results.keep(record)
 
     async def find_result(self, handle: str, caller: str) -> KeptResult | None:
-        """The caller's own result of that handle, also while it waits for its commit.
+        """Return the caller's own result with that handle, also before its commit.
 
-        Raises :class:`~proxy.errors.StoreError` where the database cannot be read.
+        Raises :class:`~proxy.errors.StoreError` if the database cannot be read.
         """
         key = (handle, caller)
         if self._results.knows(key) or not self._writes_response(key):
@@ -292,10 +293,10 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         return rows.read_result(found[0]) if found else None
 
     async def list_runs(self, wanted: RunFilter) -> Sequence[RunRecord]:
-        """Runs, newest first.
+        """Return runs, the newest first.
 
-        Raises :class:`~proxy.errors.StoreUnavailable` where earlier writes cannot be committed,
-        :class:`~proxy.errors.StoreError` where the database cannot be read.
+        Raises :class:`~proxy.errors.StoreUnavailable` if earlier writes cannot be committed, and
+        :class:`~proxy.errors.StoreError` if the database cannot be read.
         """
         await self._writer.flush()
         async with self._snapshot() as db:
@@ -303,7 +304,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         return [rows.read_run(tuple(row)) for row in found]
 
     async def get_run(self, run_id: str) -> RunDetail | None:
-        """One run by its id, or by a prefix that fits exactly one; raises like :meth:`list_runs`."""
+        """Return one run by its id or by a unique prefix; raises the errors of :meth:`list_runs`."""
         wanted = rows.clean_text(run_id)
         if not wanted:
             return None
@@ -360,7 +361,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         )
 
     async def called_tools(self, run_ids: Sequence[str]) -> Mapping[str, Sequence[CalledTool]]:
-        """The calls of some runs in their order; raises like :meth:`list_runs`."""
+        """Return the calls of some runs in order; raises the errors of :meth:`list_runs`."""
         if not run_ids:
             return {}
         await self._writer.flush()
@@ -377,7 +378,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         return found
 
     async def usage(self, wanted: UsageFilter) -> Sequence[UsageRow]:
-        """What was used, a row for each group, sorted by group; raises like :meth:`list_runs`."""
+        """Return the usage, a row for each group, sorted by group; raises the errors of :meth:`list_runs`."""
         await self._writer.flush()
         async with self._snapshot() as db:
             found = await db.execute_fetchall(*usage_query(wanted))
@@ -386,10 +387,11 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         return [read_usage(wanted, tuple(row), took) for row in found]
 
     async def purge(self, wanted: PurgeFilter) -> int:
-        """Delete one batch of runs with everything that hangs on them; how many.
+        """Delete one batch of runs with all rows that belong to them; return how many runs.
 
-        The batch after the last deletes calls and content that belong to no run, and is 0.  Raises like
-        :meth:`list_runs`, and where the deletion is not known to be committed.
+        When no runs are left, the next call deletes calls and content without a run, and returns 0. Raises
+        the errors of :meth:`list_runs`, and StoreUnavailable if it is unknown whether the deletion was
+        committed.
         """
         await self._writer.flush()
         async with self._snapshot() as db:
@@ -400,25 +402,25 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
                 content.forget_runs(frozenset(found))
         elif wanted.run_id is None:
             before = self._clock() if wanted.before is None else wanted.before
-            for statement in DELETE_LOST:  # each for itself: a server waits for the longest of them
+            for statement in DELETE_LOST:  # Separate commits, so that a server waits only for one.
                 await self._writer.commit(statement, [(before,)])
         return len(found)
 
     async def settle(self, within_s: float) -> bool:
-        """Wait for the commit of all that was queued before, at most so many seconds; whether it came.
+        """Wait at most ``within_s`` seconds for the commit of all queued writes; return whether it came.
 
-        Under ``none`` what a request goes on from is in memory alone, and there is nothing to wait for.
+        Under ``none`` there is nothing to wait for: what the next request needs is only in memory.
         """
         return self._content == "none" or await self._writer.settled(within_s)
 
     async def healthy(self) -> bool:
-        """Whether the write lock can be had and the last write went in."""
+        """Return whether the write lock is available and the last write succeeded."""
         if not self._writer.running or self._writer.failure is not None:
             return False
         return await self._writer.settled(_PROBE_S, probing=True)
 
     def _expiring(self) -> list[tuple[str, float]]:
-        """Each table whose rows go by themselves, and from when on they stay."""
+        """Return each table whose rows expire, and the time from which on its rows stay."""
         oldest = self._oldest_kept()
         content = [(table.name, self._oldest_result() if table is RESULTS else oldest) for table in CONTENT]
         return [
@@ -438,13 +440,13 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         return await self._find(table, f"{table.key[0]} = ?", key)
 
     def _writes_response(self, key: ResponseKey) -> bool:
-        # A name that the database does not take would be made to fit, and might then be somebody
-        # else's: such a response stays in memory, under its very name.
+        # A name that the database cannot store would be changed and might then equal another one. So such a
+        # response stays in memory, under its exact name.
         return self._content != "none" and all(map(self._is_storable, key))
 
 
 async def _taken_over_by(db: SqlReader, run_id: str) -> str:
-    """The run that has taken over a run's background response; empty for none."""
+    """Return the id of the run that took over a run's background response; empty if there is none."""
     fit = "takes_over = ? AND takes_over <> '' ORDER BY started_at, id LIMIT 1"
     found = await select(db, "runs", ("id",), fit, run_id)
     return str(found[0][0]) if found else ""

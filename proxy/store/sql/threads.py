@@ -1,4 +1,4 @@
-"""What of the threads that upstreams keep is a stranger's text, in SQL."""
+"""Which threads kept by upstreams contain untrusted text, in SQL."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -11,7 +11,7 @@ __all__ = ["THREADS", "SqlThreads"]
 
 THREADS: Final = "threads"
 
-# What was read once stays in a thread.
+# Text that a thread once contained stays in it.
 _PUT: Final = (
     f"INSERT INTO {THREADS} (id, caller, untrusted, created_at) VALUES (?, ?, ?, ?) "
     "ON CONFLICT (id, caller) DO UPDATE SET created_at = excluded.created_at, untrusted = "
@@ -20,7 +20,7 @@ _PUT: Final = (
 
 
 class SqlThreads(SqlBase):
-    """The part of a store in SQL that knows threads."""
+    """The part of a SQL store that implements :class:`~proxy.store.base.ThreadLog`."""
 
     def put_threads(
         self,
@@ -29,7 +29,7 @@ class SqlThreads(SqlBase):
         untrusted: str,
         settled: Callable[[bool], None] | None = None,
     ) -> None:
-        """Queue what is known of threads."""
+        """Queue what is known about threads."""
         now = self._clock()
         found = [(one, caller, untrusted[: rows.MAX_NAME], now) for one in ids if _fits(one)]
         if found and rows.is_text(caller) and rows.is_text(untrusted):
@@ -38,7 +38,7 @@ class SqlThreads(SqlBase):
             settled(False)
 
     async def find_threads(self, ids: Sequence[str], caller: str) -> Mapping[str, str]:
-        """What is known of threads, also while it waits for its commit."""
+        """Return what is known about threads, including uncommitted writes."""
         wanted = [one for one in ids if _fits(one)]
         if not wanted or not rows.is_text(caller):
             return {}
@@ -52,5 +52,5 @@ class SqlThreads(SqlBase):
 
 
 def _fits(thread: str) -> bool:
-    """Whether a database takes an id as it is; any other stays unknown."""
+    """Return whether the databases can store an id unchanged; any other thread stays unknown."""
     return rows.is_text(thread) and "\0" not in thread and 0 < len(thread) <= rows.MAX_NAME

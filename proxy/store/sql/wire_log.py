@@ -9,22 +9,22 @@ __all__ = ["SqlWireLog"]
 
 
 class SqlWireLog(SqlBase):
-    """The part of a store in SQL that keeps the bytes of runs."""
+    """The part of a SQL store that implements :class:`~proxy.store.base.WireLog`."""
 
     def put_wire(self, record: KeptWire) -> None:
         """Queue the bytes of a run.
 
-        Nothing of them can be masked, so that they are written only where they are sealed.
+        They cannot be masked, so they are written only if the store seals them.
         """
         if self._content != "none" and self.sealed:
             self._cap.note(WIRE_BYTES, record.caller, len(record.payload))
             self._put_content(WIRE_BYTES, _row, record)
 
     async def find_wire(self, run_id: str) -> KeptWire | None:
-        """The bytes of a run.
+        """Return the bytes of a run, or ``None``.
 
-        Raises :class:`~proxy.errors.StoreUnavailable` where earlier writes cannot be committed,
-        :class:`~proxy.errors.StoreError` where the database cannot be read.
+        Raises :class:`~proxy.errors.StoreUnavailable` if earlier writes cannot be committed, and
+        :class:`~proxy.errors.StoreError` if the database cannot be read.
         """
         await self._writer.flush()
         async with self._snapshot() as db:
@@ -35,7 +35,7 @@ class SqlWireLog(SqlBase):
         return KeptWire(kept, caller, size, bool(cut), payload, created_at)
 
     async def wire_size(self, run_id: str) -> int | None:
-        """How many bytes are kept of a run, ``None`` for none; raises like :meth:`find_wire`."""
+        """Return how many bytes are kept of a run, or ``None``; raises the errors of :meth:`find_wire`."""
         await self._writer.flush()
         async with self._snapshot() as db:
             found = await select(db, WIRE_BYTES.name, ("size",), *self._kept(run_id))

@@ -1,7 +1,7 @@
-"""Content on its way to a database: reads look here before they look there.
+"""A write-behind cache for content: reads look here before they look in the database.
 
-A put returns before its row is written, and some rows never are.  Between the put and the commit,
-and after a commit that failed, this process still knows the record.
+A put returns before its row is written, and some rows are never written. This process still has the record
+between the put and the commit, and after a failed commit.
 """
 
 import contextlib
@@ -20,18 +20,19 @@ _Record = TypeVar("_Record", bound=Dated)
 
 @dataclass(slots=True, eq=False)
 class _Waiting(Generic[_Record]):
-    """The last word on a key while the database does not have it; no record means deleted."""
+    """The latest state of a key that the database does not have yet; ``record`` is ``None`` if it was
+    deleted."""
 
     record: _Record | None
     write: Write | None = None
 
 
 class WriteBehind(Generic[_Key, _Record]):
-    """The newest state of each key that the database does not have, or not yet.
+    """The newest state of each key that the database does not have, or does not have yet.
 
-    What is queued waits here for its commit; what is not to be written, or could not be, goes on
-    the shelf.  A newer state takes the queued write of an older one back.  ``withdraw`` takes
-    a queued write back and tells whether that was in time.
+    Queued records wait here for their commit. Records that must not or could not be written go to the shelf.
+    A newer state withdraws the queued write of an older one. ``withdraw`` removes a queued write and returns
+    whether that was in time.
     """
 
     def __init__(self, shelf: Shelf[_Key, _Record], withdraw: Callable[[Write], bool]) -> None:
@@ -39,15 +40,15 @@ class WriteBehind(Generic[_Key, _Record]):
         self._withdraw = withdraw
         self._waiting: dict[_Key, _Waiting[_Record]] = {}
         self._groups: dict[Hashable, dict[_Key, None]] = {}
-        # One at most is queued; the others are under way, or were when something took their place.
+        # At most one is queued; the others are being committed, or were when a newer state replaced them.
         self._unsettled: dict[_Key, list[_Waiting[_Record]]] = {}
 
     def knows(self, key: _Key) -> bool:
-        """Whether :meth:`find` has the last word, so that the database need not be asked."""
+        """Return whether :meth:`find` knows the latest state, so that the database need not be asked."""
         return key in self._waiting or key in self._shelf
 
     def find(self, key: _Key) -> _Record | None:
-        """The record of that key, if it is known, not deleted and not past its days."""
+        """Return the record of that key if it is known, not deleted and not too old."""
         waiting = self._waiting.get(key)
         if waiting is None:
             return self._shelf.find(key)
@@ -55,7 +56,7 @@ class WriteBehind(Generic[_Key, _Record]):
         return record if record is not None and record.created_at >= self._shelf.oldest() else None
 
     def find_all(self, group: Hashable) -> list[_Record]:
-        """The known records of a group: the database may have others, and older forms of these."""
+        """Return the known records of a group. The database may have more, and older versions of these."""
         known = {self._shelf.key_of(record): record for record in self._shelf.find_all(group)}
         for key in self._groups.get(group, ()):
             known.pop(key, None)
@@ -64,16 +65,17 @@ class WriteBehind(Generic[_Key, _Record]):
         return list(known.values())
 
     def keep(self, record: _Record) -> None:
-        """Keep a record in memory alone, in place of an earlier one of its key."""
+        """Keep a record only in memory, and replace an earlier one of its key."""
         key = self._shelf.key_of(record)
         self._take_back(key)
         self._no_longer(key)
         self._shelf.put(record)
 
     def queue(self, record: _Record, put: Callable[[Callable[[bool], None]], Write]) -> None:
-        """Keep a record until its write, which ``put`` queues, is settled; after a failure too.
+        """Keep a record until its write, which ``put`` queues, is settled; keep it on the shelf if the write
+        fails.
 
-        ``put`` is given what the write has to call with whether it was committed.
+        ``put`` receives a callback, which the write must call with whether it was committed.
         """
         key = self._shelf.key_of(record)
         entry = _Waiting(record)
@@ -83,7 +85,7 @@ class WriteBehind(Generic[_Key, _Record]):
             if self._waiting.get(key) is entry:
                 self._no_longer(key)
                 if not committed:
-                    self._shelf.put(record)  # this process at least still has it
+                    self._shelf.put(record)  # At least this process still has it.
 
         self._shelf.drop(key)
         self._take_back(key)
@@ -92,14 +94,14 @@ class WriteBehind(Generic[_Key, _Record]):
         entry.write = put(settled)
 
     def forget_runs(self, run_ids: Collection[str]) -> None:
-        """Forget what is in memory alone of these runs."""
+        """Drop the records of these runs that are only in memory."""
         self._shelf.drop_runs(run_ids)
 
     @contextlib.contextmanager
     def gone(self, key: _Key) -> Iterator[bool]:
-        """Forget a key, and know it as deleted while inside, unless it is put again.
+        """Drop a key, and treat it as deleted inside the block unless it is put again.
 
-        Gives whether any write of it is under way and may still reach the database.
+        Yields whether a write of it is being committed and may still reach the database.
         """
         entry: _Waiting[_Record] = _Waiting(None)
         under_way = self._take_back(key)
@@ -124,14 +126,14 @@ class WriteBehind(Generic[_Key, _Record]):
             del self._groups[group]
 
     def _take_back(self, key: _Key) -> bool:
-        """Take back what is queued; whether anything is under way."""
+        """Withdraw what is queued; return whether any write is still being committed."""
         for entry in list(self._unsettled.get(key, ())):
             if entry.write is not None and self._withdraw(entry.write):
                 self._leave(key, entry)
         return key in self._unsettled
 
     def _leave(self, key: _Key, entry: _Waiting[_Record]) -> None:
-        entry.write = None  # it knows the entry, and the record would wait for the garbage collector
+        entry.write = None  # Breaks a reference cycle, which would keep the record alive.
         rest = [other for other in self._unsettled.get(key, ()) if other is not entry]
         if rest:
             self._unsettled[key] = rest

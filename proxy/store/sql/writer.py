@@ -1,10 +1,10 @@
-"""The one writer of a record in SQL: a queue, and a task that commits it in groups.
+"""The only writer of a record in SQL: a queue, and a task that commits it in groups.
 
-Callers put writes down and go on; nothing they do waits for a disk.  A group is one transaction:
-everything that is waiting when it begins, in order.  It begins at once where somebody waits for it or
-where it is full, and else a moment after its first write, so that what comes together costs one commit.
-A database that cannot be written keeps its writes waiting, up to a bound; only past the bound are they
-lost, which is counted and said once.
+Callers queue writes and continue without waiting for a disk. A group is one transaction: all writes that are
+queued when it begins, in order. It begins at once if a caller waits for it or the group is full. Otherwise it
+begins a moment after its first write, so that writes close together cost one commit. While the database
+cannot be written, writes stay queued up to a limit. Beyond the limit they are lost, which is counted and
+logged once.
 """
 
 import asyncio
@@ -38,10 +38,10 @@ _LONGEST_RETRY_S = 1.0
 
 
 class WriteError(Exception):
-    """What a database says of a group that it did not commit.
+    """The error of a database for a group that it did not commit.
 
-    ``failure`` is one word for a fault of the database as a whole; ``None`` where a row of the
-    group is at fault.  The message shows no value of a row.
+    ``failure`` is one word for a fault of the whole database; ``None`` if a row of the group is at fault. The
+    message contains no value of a row.
     """
 
     def __init__(self, failure: str | None, message: str) -> None:
@@ -50,28 +50,28 @@ class WriteError(Exception):
 
 
 class RowRefused(StoreUnavailable):
-    """The database did not take this very write; others it takes."""
+    """The database refused this particular write, although it can be written."""
 
 
 class Database(Protocol):
-    """Where groups are committed."""
+    """The database in which groups are committed."""
 
     async def write(self, batches: Sequence[Batch]) -> None:
-        """Commit all of it in one transaction; without any, find out whether one could be committed.
+        """Commit all batches in one transaction; without any, check whether a commit would be possible.
 
-        Raises :class:`WriteError` with nothing committed, as far as that can be told: a group that
-        fails is written again, so that each statement must bear to be executed twice.
+        Raises :class:`WriteError` if nothing was committed, as far as that can be known. The group is then
+        written again, so it must be safe to execute each statement twice.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class WriterHooks:
-    """What the store adds to the writer.
+    """The callbacks of the store for the writer.
 
-    ``prepare`` runs before the first group and gives the statements that open it; they open each
-    group until one is committed, and again after a failure, as a sign of life.  ``tidy`` has the
-    connection to itself while it runs, and returns the seconds after which it wants to run again.
+    ``prepare`` runs before the first group and returns statements that begin it. They also begin later groups
+    until one is committed, and again after a failure, as a heartbeat. ``tidy`` has the connection to itself
+    while it runs, and returns the seconds until its next call.
     """
 
     prepare: Callable[[], Awaitable[Sequence[tuple[str, Row]]]]
@@ -79,10 +79,10 @@ class WriterHooks:
 
 
 class GroupWriter:
-    """Takes writes from the event loop's thread and commits them in groups.
+    """Accepts writes in the event loop's thread and commits them in groups.
 
-    ``lost`` counts the writes that never reached the database.  ``failure`` is one word while
-    the database cannot be written, else ``None``.
+    ``lost`` counts the writes that never reached the database. ``failure`` is one word while the database
+    cannot be written, else ``None``.
     """
 
     def __init__(self, hooks: WriterHooks, *, max_writes: int, max_bytes: int, lock_timeout_s: float) -> None:
@@ -108,33 +108,33 @@ class GroupWriter:
 
     @property
     def waiting(self) -> int:
-        """Writes that are queued or under way."""
+        """The number of writes that are queued or being committed."""
         return len(self._queue) + self._inflight
 
     @property
     def prepared(self) -> bool:
-        """Whether anything was ever committed."""
+        """Whether a group of writes was ever committed."""
         return self._prepared
 
     @property
     def running(self) -> bool:
-        """Whether writes are taken."""
+        """Whether the writer accepts writes."""
         return self._task is not None and not self._task.done() and not self._closing
 
     def start(self, db: Database, *, tidy_in_s: float | None) -> None:
-        """Begin to write to ``db``, which nobody else writes to."""
+        """Begin to write to ``db``, which must have no other writer."""
         self._db = db
         self._task = asyncio.create_task(self._run(tidy_in_s), name="record-writer")
         self._task.add_done_callback(_report_crash)
 
     def notice(self, failure: str) -> None:
-        """Take note that the database has gone, and look for it even while nothing is to be written."""
+        """Note that the database is gone, and retry even while nothing is to be written."""
         if self.running and self.failure is None:
             self._fail(failure)
             self._work.set()
 
     def put(self, write: Write) -> None:
-        """Queue a write, or lose it where there is no room.  Never waits, never raises."""
+        """Queue a write, or lose it if there is no room. Never waits, never raises."""
         if self._closing or self._task is None or self._task.done():
             self.lose([write], "the record is closed")
         elif len(self._queue) >= self._max_writes or self._held + write.size > self._max_bytes:
@@ -143,9 +143,9 @@ class GroupWriter:
             self._append(write)
 
     def withdraw(self, write: Write) -> bool:
-        """Take a queued write back, and never settle it; whether it was in time.
+        """Remove a queued write without settling it; return whether that was in time.
 
-        One that is under way may still be committed, but is not tried again; it is settled.
+        A write that is being committed may still succeed and is settled, but it is not retried.
         """
         write.withdrawn = True
         try:
@@ -166,12 +166,11 @@ class GroupWriter:
     ) -> None:
         """Queue a write and return when it is committed.
 
-        Raises :class:`~proxy.errors.StoreUnavailable` where it is not, at the latest after
-        ``lock_timeout_s``, and of these :class:`RowRefused` where a row of it is at fault.  Where the
-        caller was told so, or was cancelled, while the commit was already under way and then
-        succeeds, what ``undo`` makes follows it.
+        Raises :class:`~proxy.errors.StoreUnavailable` if it is not, at the latest after ``lock_timeout_s``;
+        the subclass :class:`RowRefused` means that one of its rows is at fault. If the caller got such an
+        error or was cancelled during a commit that then succeeds, the write that ``undo`` returns follows.
         """
-        if len(self._queue) >= 2 * self._max_writes:  # a full queue of the others keeps none of these out
+        if len(self._queue) >= 2 * self._max_writes:  # A full queue alone must not refuse it.
             raise StoreUnavailable(f"too many writes to the record wait ({self.failure or 'slow disk'})")
         done = asyncio.get_running_loop().create_future()
         write = Write(statement, rows, done=done, undo=undo, in_order=in_order, also=also)
@@ -182,18 +181,18 @@ class GroupWriter:
     async def flush(self, timeout_s: float | None = None) -> None:
         """Return when every write queued before this call is committed.
 
-        Raises :class:`~proxy.errors.StoreUnavailable` where the database cannot be written.
+        Raises :class:`~proxy.errors.StoreUnavailable` if the database cannot be written.
         """
         if self._queue or self._inflight:
             await self.probe(timeout_s)
 
     async def probe(self, timeout_s: float | None = None) -> None:
-        """Like :meth:`flush`, but takes the write lock even where nothing waits."""
+        """Do the same as :meth:`flush`, but take the write lock even if nothing is queued."""
         mark = Write("", (), done=asyncio.get_running_loop().create_future())
         await self._wait_for(mark, self._lock_timeout_s if timeout_s is None else timeout_s)
 
     async def settled(self, timeout_s: float, *, probing: bool = False) -> bool:
-        """Whether :meth:`flush`, or :meth:`probe`, comes to its end in time."""
+        """Return whether :meth:`flush`, or :meth:`probe`, succeeds in time."""
         try:
             await (self.probe(timeout_s) if probing else self.flush(timeout_s))
         except StoreUnavailable:
@@ -201,7 +200,7 @@ class GroupWriter:
         return True
 
     async def aclose(self, timeout_s: float) -> bool:
-        """Write what is queued, within ``timeout_s``; whether all of it was written."""
+        """Write what is queued, within ``timeout_s`` seconds; return whether all of it was written."""
         task, self._closing = self._task, True
         if task is None:
             return True
@@ -218,7 +217,7 @@ class GroupWriter:
         self._queue.clear()
         self._bytes = 0
         self.lose(rest, f"the record closes ({self.failure or 'the disk is too slow'})")
-        if self._burst_lost:  # nobody will say so later
+        if self._burst_lost:  # No later commit will log it.
             _log.error("the record is closed; %d writes were lost", self._burst_lost)
         self._task = None
         return not rest and self.failure is None
@@ -245,12 +244,12 @@ class GroupWriter:
             self._work.set()
 
     def _hurry(self) -> None:
-        """Have what waits written now, and a database looked for that could not be written."""
+        """Begin the next group now, also if it is a retry."""
         self._work.set()
         self._urgent.set()
 
     async def _run(self, tidy_in_s: float | None) -> None:
-        """The writer's life: wait, write a group, tidy up now and then."""
+        """Run the writer: wait for writes, write a group, and tidy up from time to time."""
         loop = asyncio.get_running_loop()
         tidy_at = loop.time() + tidy_in_s if tidy_in_s is not None else math.inf
         retry_s = _FIRST_RETRY_S
@@ -265,13 +264,13 @@ class GroupWriter:
             if self._queue or self.failure is not None:
                 await self._group()
             if self._closing and self.failure not in (None, "locked"):
-                return  # a lock may end in time, a full disk will not
+                return  # A lock may be released in time, but a full disk will not recover.
             if self.failure is None and not self._closing and loop.time() >= tidy_at:
                 wait_s = await self._hooks.tidy()
                 tidy_at = loop.time() + wait_s
 
     def _rest(self) -> None:
-        """Wait for the next write that comes, now that all that wait are about to be written."""
+        """Reset the wake-up events: all queued writes are about to be written."""
         self._work.clear()
         self._urgent.clear()
         if self._soon is not None:
@@ -290,7 +289,7 @@ class GroupWriter:
             else:
                 await self._without_faults(group)
         except asyncio.CancelledError:
-            self._queue.extendleft(reversed(group))  # aclose counts them as lost
+            self._queue.extendleft(reversed(group))  # aclose counts them as lost.
             raise
         else:
             self._recovered()
@@ -304,7 +303,7 @@ class GroupWriter:
         return self._bytes + self._inflight_bytes
 
     def _cache_size(self) -> CacheSize:
-        """A row, and beside it the record that it was made of."""
+        """Return the memory size: each row counts twice, because the record it was made of is kept too."""
         return CacheSize(2 * self._held, 4 * self._max_bytes)
 
     def _take(self) -> list[Write]:
@@ -320,7 +319,7 @@ class GroupWriter:
             size += write.size
             room -= 1
         if self._queue:
-            self._work.set()  # the rest follows at once
+            self._work.set()  # The rest follows at once.
         return group
 
     async def _transaction(self, group: Iterable[Write]) -> None:
@@ -335,8 +334,8 @@ class GroupWriter:
         self._prepared = self._prepared or bool(opening)
 
     async def _without_faults(self, group: list[Write]) -> None:
-        """Write a group that holds a row the database refuses, in halves, so that only that row is lost."""
-        parts = [*_halves(group)] if len(group) > 1 else [group]  # the whole of it has just failed
+        """Write a group with a refused row in halves, so that only that row is lost."""
+        parts = [*_halves(group)] if len(group) > 1 else [group]  # The whole group has just failed.
         while parts:
             part = parts.pop()
             try:
@@ -364,7 +363,8 @@ class GroupWriter:
             self.lose([write], f"the database refuses the row ({error})")
 
     def _requeue(self, group: Sequence[Write], failure: str) -> None:
-        """Keep a group for later; whoever waits for a commit is told now, unless it is only locked."""
+        """Queue a group again. A caller that waits for a commit fails now, unless the database is only
+        locked."""
         keep: list[Write] = []
         for write in group:
             if write.done is not None and failure != "locked":
@@ -404,7 +404,7 @@ class GroupWriter:
         self._burst_lost = 0
 
     def lose(self, writes: Sequence[Write], why: str) -> None:
-        """Count writes as lost; the first of a burst is said loudly."""
+        """Count writes as lost, and log the first of a burst as an error."""
         if not writes:
             return
         if self._burst_lost == 0:
@@ -419,7 +419,7 @@ class GroupWriter:
 
 
 def _halves(part: list[Write]) -> tuple[list[Write], list[Write]]:
-    """The later half and the earlier one, as they go on a stack."""
+    """Return the later half and the earlier one, in the order for a stack."""
     middle = len(part) // 2
     return part[middle:], part[:middle]
 
@@ -435,7 +435,7 @@ def _report_crash(task: "asyncio.Task[None]") -> None:
 
 
 async def _sleep_until(event: asyncio.Event, seconds: float) -> None:
-    """Wait for an event, which is set by itself after so many seconds; it is the waiter's to clear."""
+    """Wait for an event, at most so many seconds: then the timer sets it. The caller must clear it."""
     if math.isinf(seconds):
         await event.wait()
         return

@@ -1,4 +1,4 @@
-"""Writes on their way to a database, and the statements that a group of them comes to."""
+"""Queued writes, and the batches of statements for a group of them."""
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -9,7 +9,7 @@ from proxy.store.rows import Row, Upsert
 __all__ = ["Batch", "Write", "batches_of"]
 
 Batch = tuple[str, Sequence[Row]]
-"""A statement and the rows it is executed with, in order."""
+"""A statement and the rows that it is executed with, in order."""
 
 _OVERHEAD_BYTES: Final = 200
 _COUNTED: Final = frozenset({str, bytes})
@@ -18,12 +18,14 @@ _COUNTED: Final = frozenset({str, bytes})
 class Write:
     """One or more rows for one statement, committed together or not at all.
 
-    ``also`` are further statements with their rows, which come right after it in the same commit.
-    ``settled`` is called once, with whether the rows were committed.  Where ``done`` is set
-    somebody waits for the commit; a cancelled one has given up: the write is skipped, or where it
-    was under way already, followed by what ``undo`` makes.  Without a statement it only marks a place in the
-    queue.  A write ``in_order`` comes after all that were queued before it and before all that come
-    after; others may change places within a group, statement by statement.
+    ``also`` are further statements with their rows, which follow in the same commit. ``settled`` is called
+    once, with whether the rows were committed. If ``done`` is set, a caller waits for the commit. If that
+    future is cancelled, the caller has given up: the write is skipped or, if it was already being committed,
+    followed by the write that ``undo`` returns.
+
+    A write without a statement only marks a place in the queue. A write ``in_order`` stays behind all writes
+    queued before it and ahead of all later ones. Others may change places within a group, statement by
+    statement.
     """
 
     __slots__ = ("also", "done", "in_order", "rows", "settled", "size", "statement", "undo", "withdrawn")
@@ -61,9 +63,9 @@ class Write:
 
 
 def batches_of(group: Iterable[Write]) -> list[Batch]:
-    """The rows of each statement together, for speed; none moves past a write that is in order.
+    """Collect the rows of each statement, for speed; none moves past a write that is in order.
 
-    Of the rows that an upsert replaces one by the other only the last is left, in the place of the first.
+    If upserts write the same key several times, only the last row remains, in the place of the first.
     """
     batches: list[tuple[str, dict[Hashable, Row]]] = []
     open_to: dict[str, dict[Hashable, Row]] = {}

@@ -1,7 +1,7 @@
-"""Speaking to SQLite: a connection with a thread of its own, work done there as a whole, what errors mean.
+"""Access to SQLite: a connection with its own thread, transactions that run there, and what errors mean.
 
-To go to the thread and back costs more than most statements do, so that a group of writes is one
-function that runs there from its beginning to its commit.
+Switching to the thread and back costs more than most statements. So a group of writes is one function that
+runs there from beginning to commit.
 """
 
 import asyncio
@@ -33,7 +33,8 @@ T = TypeVar("T")
 _BUSY_S: Final = 1.0
 _ROWS_AT_ONCE: Final = 64
 _SIZES: Final = (32, 8, 3)
-"""Rows of one execution.  Few sizes, so that the connection knows every statement from before."""
+"""Numbers of rows in one execution. They are few, so that the connection's statement cache holds every
+statement."""
 _FAILURES: Final = {
     sqlite3.SQLITE_BUSY: "locked",
     sqlite3.SQLITE_LOCKED: "locked",
@@ -51,26 +52,26 @@ PUT_OWNER: Final = (
     "INSERT INTO owners (id, pid, host, lock_file, started_at, seen_at) VALUES (?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at"
 )
-"""Says who writes."""
+"""Writes the row of the owner."""
 
 
 def failure_of(error: sqlite3.Error) -> str | None:
-    """One word for a fault of the database as a whole; ``None`` where a single row is at fault."""
+    """Return one word for a fault of the whole database; ``None`` if a single row is at fault."""
     return _FAILURES.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
 
 
 class SqliteConnection(aiosqlite.Connection):
-    """A connection that also does several things in one visit to its thread."""
+    """A connection that can also run a function in its thread."""
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """What ``work`` comes to; nothing else uses the connection meanwhile."""
+        """Return the result of ``work``; nothing else uses the connection meanwhile."""
         result: T = await self._execute(work, self._conn)  # type: ignore[no-untyped-call]
         return result
 
     async def transaction(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """The same, with all of ``work`` committed or nothing; raises what SQLite raises.
+        """Return the result of ``work``, which is committed as a whole or not at all; raises SQLite's errors.
 
-        Whoever is cancelled leaves ``work`` running in the thread, and it is not committed.
+        If the caller is cancelled, ``work`` continues in the thread, but is not committed.
         """
         given_up: list[bool] = []
 
@@ -88,12 +89,13 @@ class SqliteConnection(aiosqlite.Connection):
 
 
 def commit(db: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:
-    """What ``work`` comes to, in a transaction of its own; raises what ``work`` and SQLite raise.  Blocks."""
+    """Return the result of ``work`` in a transaction of its own; raises the errors of ``work`` and SQLite.
+    Blocks."""
     try:
         db.execute("BEGIN IMMEDIATE")
         result = work(db)
         db.execute("COMMIT")
-    except BaseException:  # Work that fails, or that nobody waits for, leaves nothing behind.
+    except BaseException:  # Work that fails or was given up leaves nothing behind.
         db.rollback()  # Does nothing where no transaction is open.
         raise
     return result
@@ -106,32 +108,32 @@ def prepare(db: sqlite3.Connection) -> None:
 
 
 async def connect(path: Path) -> SqliteConnection:
-    """A connection in autocommit mode; raises :class:`sqlite3.Error`."""
+    """Open a connection in autocommit mode; raises :class:`sqlite3.Error`."""
 
     def connector() -> sqlite3.Connection:
         return sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
 
     db = SqliteConnection(connector, _ROWS_AT_ONCE)
-    # Where the disk never answers, the end of the process waits for no thread that asked it.
+    # If the disk never answers, the process must be able to exit without waiting for the thread.
     db._thread.daemon = True
     await db
     try:
         await db.run(prepare)
-        await db.execute("PRAGMA secure_delete = ON")  # what is deleted leaves the file
-    except BaseException:  # Its thread would outlive whoever gave up.
+        await db.execute("PRAGMA secure_delete = ON")  # Deleted data leaves the file.
+    except BaseException:  # Its thread would outlive a cancelled caller.
         await db.close()
         raise
     return db
 
 
 class SqliteWriting:
-    """The connection that writes, as the writer of groups asks for it."""
+    """The connection that writes, with the interface of :class:`~proxy.store.sql.writer.Database`."""
 
     def __init__(self, db: SqliteConnection) -> None:
         self._db = db
 
     async def write(self, batches: Sequence[Batch]) -> None:
-        """Commit in one transaction, which takes the write lock even where it has nothing to write."""
+        """Commit in one transaction, which takes the write lock even if there is nothing to write."""
 
         with writing(batches) as work:
             await self._db.transaction(work)
@@ -139,7 +141,7 @@ class SqliteWriting:
 
 @contextlib.contextmanager
 def writing(batches: Sequence[Batch]) -> Iterator[Callable[[sqlite3.Connection], None]]:
-    """What executes a group of writes; errors of SQLite's become :class:`WriteError`."""
+    """Yield a function that executes a group of writes; errors inside become :class:`WriteError`."""
 
     def work(db: sqlite3.Connection) -> None:
         for statement, values in batches:
@@ -149,14 +151,14 @@ def writing(batches: Sequence[Batch]) -> Iterator[Callable[[sqlite3.Connection],
         yield work
     except sqlite3.Error as error:
         raise WriteError(failure_of(error), str(error)) from error
-    except (OverflowError, ValueError) as error:  # a value that cannot be bound
+    except (OverflowError, ValueError) as error:  # A value that cannot be bound.
         raise WriteError(None, type(error).__name__) from error
 
 
 def _execute(db: sqlite3.Connection, statement: str, values: Sequence[Row]) -> None:
-    """Execute a statement for each of some rows, several at once where it can take them.
+    """Execute a statement for each row, several rows at once if the statement allows it.
 
-    Each execution gives the interpreter's lock away and has to get it back from the event loop.
+    Each execution releases the interpreter lock and must then get it back from the event loop's thread.
     """
     done = 0
     if isinstance(statement, Insert):

@@ -48,8 +48,8 @@ class MemoryStore(SqlStore):
 
     After each group of writes, what exceeds ``max_bytes`` (at most :data:`MAX_BYTES`) is deleted: the callers
     with the most content lose the oldest of it (see :mod:`proxy.store.sqlite.room`).  Nothing is sealed,
-    because nothing is written to disk and no other process shares it.  After ``aclose`` runs can still be
-    read; they go with the object.
+    because nothing is written to disk and no other process shares it.  After ``aclose``, runs can still be
+    read until the object is gone.
     """
 
     def __init__(self, options: StoreOptions = DEFAULTS) -> None:
@@ -71,7 +71,7 @@ class MemoryStore(SqlStore):
 
     @property
     def sealed(self) -> bool:
-        """True: nothing is written to disk, so nothing has to be masked."""
+        """True: nothing is written to disk, so nothing must be masked."""
         return True
 
     @property
@@ -101,7 +101,7 @@ class MemoryStore(SqlStore):
         return self._writer.running
 
     async def healthy(self) -> bool:
-        """Whether writes are taken."""
+        """Return whether the store accepts writes."""
         return self._writer.running and self._writer.failure is None
 
     def _exclusive(self, name: str) -> contextlib.AbstractAsyncContextManager[None]:
@@ -123,7 +123,7 @@ class MemoryStore(SqlStore):
 
     @contextlib.asynccontextmanager
     async def _snapshot(self) -> AsyncIterator[SqlReader]:
-        """The database itself: queries do not yield to other tasks, so nothing changes in between."""
+        """Yield the database itself: queries do not yield to other tasks, so nothing changes in between."""
         db = self._connection()
         try:
             yield db
@@ -137,7 +137,7 @@ class MemoryStore(SqlStore):
             return await db.execute_fetchall(sql, values)
 
     async def _look_up(self, sql: str, values: rows.Row) -> Iterable[Any]:
-        """A query that also sees pending writes; unlike one in a file it is always fast enough."""
+        """Run a query that also sees pending writes; unlike in a file it is always fast enough."""
         await self._see_writes()
         return await self._query(sql, values)
 
@@ -171,11 +171,11 @@ class _Connection:
         return self._db.execute(sql, tuple(parameters or ())).fetchall()
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """The result of ``work``."""
+        """Return the result of ``work``."""
         return work(self._db)
 
     async def transaction(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """The result of ``work``, which is committed as a whole or not at all."""
+        """Return the result of ``work``, which is committed as a whole or not at all."""
         return commit(self._db, work)
 
     async def write(self, batches: Sequence[Batch]) -> None:
@@ -185,7 +185,7 @@ class _Connection:
             make_room(self._db, self._empty, self._max_bytes)
 
     def held(self) -> int:
-        """The size of the rows, in bytes."""
+        """Return the size of the rows, in bytes."""
         return used(self._db) - self._empty
 
 
@@ -197,7 +197,7 @@ class _NoFile(KeyMark):
         self._changes = 0
 
     def exists(self) -> bool:
-        """Whether a client key was ever made."""
+        """Return whether a client key was ever created."""
         return self._changes > 0
 
     @property

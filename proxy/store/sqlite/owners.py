@@ -1,8 +1,8 @@
-"""Who is writing, and how others can tell that it has died.
+"""The owner of rows, a process, and how other processes can prove that it has died.
 
-Each process that writes holds an exclusive ``flock`` on a file of its own beside the database.
-The kernel drops that lock when the process ends, however it ends, and never before: a lock that
-can be taken is proof of death, which a process id, reused within minutes, is not.
+Each process that writes holds an exclusive ``flock`` on its own file beside the database. The kernel drops
+that lock when the process ends, however it ends, and never before. So a lock that can be taken proves that
+the owner is dead. A process id proves nothing, because it is reused within minutes.
 """
 
 import contextlib
@@ -25,15 +25,15 @@ _LOCK_NAME = re.compile(r"[0-9a-f]{32}\.lock")
 
 
 def lock_folder(database: Path) -> Path:
-    """Where the owners of a database keep their lock files."""
+    """Return the folder of the owners' lock files of a database."""
     return database.with_name(f"{database.name}.owners")
 
 
 class OwnerLock:
-    """This process's own claim to be alive.
+    """The lock of this process, which shows that it is alive.
 
-    ``name`` is the lock file's name, or ``None`` while no lock is held, also where the platform
-    or the file system has none; such an owner is never taken for dead.
+    ``name`` is the lock file's name. It is ``None`` while no lock is held, also if the platform or the file
+    system has no locks; such an owner is never taken for dead.
     """
 
     def __init__(self, database: Path) -> None:
@@ -45,7 +45,7 @@ class OwnerLock:
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
-        """Take the lock, before the owner's row is written.  Blocks on the disk; idempotent."""
+        """Take the lock, before the owner's row is written. Blocks on the disk; idempotent."""
         if self._descriptor is not None or sys.platform == "win32":
             return
         path = self._folder / f"{self.id}.lock"
@@ -68,7 +68,7 @@ class OwnerLock:
         self.name = path.name
 
     def release(self, *, remove: bool) -> None:
-        """Give the lock up; ``remove`` its file only once the record says that the owner has ended."""
+        """Release the lock; ``remove`` its file only if the record says that the owner has ended."""
         if self._descriptor is None:
             return
         if remove:
@@ -81,10 +81,10 @@ class OwnerLock:
 
 @contextlib.contextmanager
 def proven_dead(database: Path, lock_file: str | None) -> Iterator[bool]:
-    """Whether the owner of ``lock_file`` is provably dead; its lock is held meanwhile.
+    """Yield whether the owner of ``lock_file`` is provably dead, and hold its lock meanwhile.
 
-    Of several that ask at once one is told so.  A lock file that is gone proves nothing: its
-    owner may still hold it.  On leaving the block without an error the file is removed.
+    If several processes ask at once, only one gets ``True``.  A missing lock file proves nothing, because
+    its owner may still hold it.  If the block ends without an error, the file is removed.
     """
     if lock_file is None or sys.platform == "win32" or not _LOCK_NAME.fullmatch(lock_file):
         yield False

@@ -28,7 +28,7 @@ _LENGTH: Final = "length(CAST({} AS BLOB))"
 
 
 def _caller(table: ContentTable) -> str:
-    """SQL for the caller of a row of content, from its run if the row has no such column."""
+    """Return SQL for the caller of a row of content, from its run if the row has no such column."""
     if table in OF_RUNS:
         return f"coalesce((SELECT caller FROM runs WHERE id = {table.name}.run_id), '')"
     return "caller"
@@ -59,7 +59,7 @@ _DROP_OLDEST: Final = tuple(
 
 
 def used(db: sqlite3.Connection) -> int:
-    """The size of the pages in use, in bytes."""
+    """Return the size of the pages in use, in bytes."""
     pages, free, size = [
         int(db.execute(f"PRAGMA {pragma}").fetchone()[0])
         for pragma in ("page_count", "freelist_count", "page_size")
@@ -70,9 +70,9 @@ def used(db: sqlite3.Connection) -> int:
 def make_room(db: sqlite3.Connection, empty: int, max_bytes: int) -> None:
     """Delete what exceeds ``max_bytes``, the limit for the rows of a database.
 
-    ``empty`` is the size of the tables without rows, in bytes.  To find out who has the most, all content
-    must be read.  So each step deletes more than it must: an eighth of the limit of content, and less of
-    rows, which take longer.
+    ``empty`` is the size of the tables without rows, in bytes. To find out who has the most, all content must
+    be read. So each step deletes more than necessary: an eighth of the limit of content, and less of rows,
+    which take longer.
     """
     while (over := used(db) - empty - max_bytes) > 0:
         held = {str(whose): int(size) for whose, size in db.execute(_HELD)}
@@ -88,10 +88,10 @@ def make_room(db: sqlite3.Connection, empty: int, max_bytes: int) -> None:
 
 
 def who_gives(held: Mapping[str, int], need: int) -> dict[str, int]:
-    """How many bytes each caller must give up, so that together they give up ``need``.
+    """Return how many bytes each caller must give up, so that together they give up ``need``.
 
-    ``held`` is how many bytes each caller has.  The client keys with the most come down to a common level,
-    and within a key the end users with the most do.
+    ``held`` is how many bytes each caller has. The client keys with the most come down to a common level, and
+    within a key the end users with the most do.
     """
     keys: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for caller, size in held.items():
@@ -103,7 +103,8 @@ def who_gives(held: Mapping[str, int], need: int) -> dict[str, int]:
 
 
 def _above_level(held: Mapping[str, int], need: int) -> dict[str, int]:
-    """What each has above the level at which all excess adds up to ``need``; everything if it never does."""
+    """Return what each has above the level at which the excess adds up to ``need``; everything if it never
+    does."""
     level, total = 0, 0
     ordered = sorted(held.values(), reverse=True)
     for count, (size, following) in enumerate(zip(ordered, [*ordered[1:], 0], strict=False), 1):

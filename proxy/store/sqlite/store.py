@@ -1,9 +1,9 @@
 """The record in one SQLite file.
 
-Two connections, each in a thread of its own, so that the event loop never waits for a disk: one
-that alone writes, in groups (:mod:`proxy.store.sql.writer`), and one that reads.  Runs, turns and
-invocations stay until they are purged; content (messages, calls as they came, suspended and hidden
-turns, responses, large results) goes after ``keep_days``, large results sooner.
+It has two connections, each in its own thread, so that the event loop never waits for a disk. One writes, in
+groups (:mod:`proxy.store.sql.writer`), and one reads. Runs, turns and invocations stay until they are purged.
+Content is deleted after ``keep_days``, large results sooner: messages, calls as the upstream sent them,
+suspended and hidden turns, responses, large results.
 """
 
 import asyncio
@@ -37,17 +37,16 @@ _log = logging.getLogger(__name__)
 
 _SCRUB_PAUSE_S: Final = 0.1
 _CLOSE_S: Final = 2.0
-"""For closing a file of which nothing is left to be written."""
+"""Seconds to close a file after all writes."""
 
 
 class SqliteStore(SqlStore):
     """:class:`~proxy.store.base.Store` in a SQLite file of mode 0600.
 
-    With ``reap`` the store looks after the file: at its start, and every ``tidy_every_s`` seconds,
-    it marks what dead owners left open as ``interrupted`` and deletes content past its days, and
-    what makes the file larger than ``max_bytes`` (0: no bound; see :mod:`proxy.store.sql.retention`).
-    Only the server does that; other commands leave a file as it is, and one that only reads writes
-    no row.
+    With ``reap`` the store maintains the file, at its start and every ``tidy_every_s`` seconds. It marks what
+    dead owners left open as ``interrupted``. It deletes expired content, and what makes the file larger than
+    ``max_bytes`` (0: no limit; see :mod:`proxy.store.sql.retention`). Only the server does that. Other
+    commands leave a file as it is, and a command that only reads writes no row.
     """
 
     def __init__(self, path: Path, options: StoreOptions = DEFAULTS) -> None:
@@ -57,22 +56,22 @@ class SqliteStore(SqlStore):
         self._synchronous = options.synchronous
         self._db: SqliteConnection | None = None
         self._left = False
-        """Whether the log may have what was tidied away."""
+        """Whether the write-ahead log may still contain tidied data."""
         self._reader: SqliteConnection | None = None
         self._reading = asyncio.Lock()
 
     @property
     def keys_told(self) -> int:
-        """The number in the file beside this one, which all processes share."""
+        """The number in the mark file beside this one, which all processes share."""
         return self._mark.number
 
     async def start(self) -> None:
-        """Open, migrate, and with ``reap`` mark what dead owners left open.
+        """Open and migrate; with ``reap``, also mark what dead owners left open.
 
         Raises :class:`~proxy.errors.StoreTooNew`, :class:`~proxy.errors.StoreUnavailable` or
-        :class:`~proxy.errors.StoreError` as :func:`~proxy.store.sql.migrate.migrate_sqlite` does, and
-        the last also for content that another key has sealed; and :class:`~proxy.errors.ConfigError` for a
-        key file that cannot be used.
+        :class:`~proxy.errors.StoreError` as :func:`~proxy.store.sql.migrate.migrate_sqlite` does. StoreError
+        also means that another key sealed content. Raises :class:`~proxy.errors.ConfigError` for a key file
+        that cannot be used.
         """
         report = await asyncio.to_thread(migrate_sqlite, self.path, clock=self._clock)
         if report.copy is not None:
@@ -91,15 +90,15 @@ class SqliteStore(SqlStore):
         except sqlite3.Error as error:
             await self._disconnect()
             raise store_error(error, self.path) from error
-        except BaseException:  # A start that is cancelled leaves no thread of a connection behind either.
+        except BaseException:  # A cancelled start must not leave a connection's thread.
             await self._disconnect()
             raise
         self._writer.start(SqliteWriting(self._db), tidy_in_s=tidy_in_s)
 
     async def aclose(self) -> None:
-        """Write what is queued, within the lock time-out, and close.  Idempotent.
+        """Write what is queued, within the lock time-out, and close. Idempotent.
 
-        Rows that are still open become ``interrupted``: nobody is left to close them.
+        Rows that are still open become ``interrupted``, because no process will close them.
         """
         self._look_ups.close()
         written = await self._writer.aclose(self._lock_timeout_s)
@@ -118,7 +117,7 @@ class SqliteStore(SqlStore):
         self._mark.close()
 
     async def _disconnect(self) -> None:
-        async with self._reading:  # whoever still reads may finish
+        async with self._reading:  # A running read may finish.
             reader, self._reader = self._reader, None
         writer, self._db = self._db, None
         for db in (reader, writer):
@@ -133,7 +132,8 @@ class SqliteStore(SqlStore):
 
     @contextlib.asynccontextmanager
     async def _snapshot(self) -> AsyncIterator[SqliteConnection]:
-        """The reader, with one consistent view of the file for all that is read inside."""
+        """Lend the reading connection, with one consistent view of the file for all reads inside the
+        block."""
         async with self._reading:
             db = self._reader
             if db is None:
@@ -154,9 +154,10 @@ class SqliteStore(SqlStore):
                 raise store_error(error, self.path) from error
 
     async def scrub(self) -> str:
-        """Empty the log beside the file, where earlier states of its pages are; deleted rows are zeros.
+        """Empty the write-ahead log, which contains earlier states of pages; in the file, deleted rows are
+        zeros.
 
-        Waits for whoever reads, as long as for a lock.
+        Waits for readers, as long as for a lock.
         """
         db, until = self._db, time.monotonic() + self._lock_timeout_s
         while db is not None:
@@ -174,14 +175,16 @@ class SqliteStore(SqlStore):
         )
 
     async def _introduce(self) -> Sequence[tuple[str, rows.Row]]:
-        """Take the owner's lock, then say who writes; again later, as a sign of life."""
+        """Take the owner's lock, then return the statement that writes its row, later again as a
+        heartbeat."""
         await asyncio.to_thread(self._owner.acquire)
         owner = self._owner
         row = (owner.id, owner.pid, owner.host, owner.name, self._started_at, self._clock())
         return [(PUT_OWNER, row)]
 
     async def _tidy(self) -> float:
-        """Reap and expire one batch; the seconds after which to do so again."""
+        """Mark what dead owners left open and delete one expired batch; return the seconds until the next
+        call."""
         db = self._db
         if db is None:
             return self._tidy_every_s
@@ -195,7 +198,7 @@ class SqliteStore(SqlStore):
             self._left = self._left or await _changes(db) != before
             if not more:
                 await db.execute_fetchall(f"PRAGMA incremental_vacuum({TIDY_ROWS})")
-                # What was deleted is in the log still; where somebody reads, the next time will do.
+                # The log still contains the deleted rows. If a process is reading, the next call empties it.
                 self._left = self._left and not await _empty_log(db)
         except sqlite3.Error as error:
             if failure_of(error) is None:
@@ -205,32 +208,32 @@ class SqliteStore(SqlStore):
         return 0.0 if more else self._tidy_every_s
 
     async def _reap_owners(self, db: SqliteConnection) -> None:
-        """Mark what dead owners left open (rule R1); an owner in doubt is left alone."""
+        """Mark what dead owners left open (rule R1); skip owners that may be alive."""
         others = await db.execute_fetchall(
             "SELECT id, lock_file FROM owners WHERE ended_at IS NULL AND id <> ?", (self._owner.id,)
         )
         for owner_id, lock_file in others:
-            # The lock file is on a local disk and nobody waits for a lock here.
+            # This may block: the lock file is on a local disk, and the lock is only tried.
             with proven_dead(self.path, lock_file) as dead:
                 if dead:
                     interrupted = await db.transaction(partial(self._end, owner_id=owner_id))
                     _log.warning("an earlier process died: %d rows are now interrupted", interrupted)
 
     def _end(self, db: sqlite3.Connection, owner_id: str) -> int:
-        """Mark what an owner left open, inside a transaction; how many rows."""
+        """Mark what an owner left open, inside a transaction; return how many rows."""
         now = self._clock()
         db.execute(END_OWNER, (now, owner_id))
         return sum(db.execute(statement, (now,)).rowcount for statement in INTERRUPT)
 
 
 async def _empty_log(db: SqliteConnection) -> bool:
-    """Move the write-ahead log into the file and make it empty; false where somebody reads meanwhile."""
+    """Move the write-ahead log into the file and empty it; return false if a process reads meanwhile."""
     ((busy, _, _),) = await db.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
     return not busy
 
 
 async def _changes(db: SqliteConnection) -> int:
-    """How many rows this connection has changed so far."""
+    """Return how many rows this connection has changed so far."""
     ((changes,),) = await db.execute_fetchall("SELECT total_changes()")
     return int(changes)
 
@@ -242,7 +245,7 @@ async def _reading(db: SqliteConnection) -> AsyncIterator[None]:
         yield
         await db.execute("COMMIT")
     except BaseException:  # A transaction that failed or was cancelled must not stay open.
-        # Whoever was cancelled left a statement running in the connection's thread.  This one runs
-        # after it, whatever it was, and does nothing where no transaction is open.
+        # A cancelled task leaves its statement running in the connection's thread. The rollback runs after
+        # that statement, and does nothing if no transaction is open.
         await db.rollback()
         raise

@@ -1,4 +1,4 @@
-"""How a SQLite database is tidied, in a file or in memory."""
+"""Tidying of a SQLite database, in a file or in memory."""
 
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -13,21 +13,21 @@ __all__ = ["TIDY_RETRY_S", "TIDY_ROWS", "SqliteKeeper", "TidiedDatabase", "expir
 T = TypeVar("T")
 
 TIDY_ROWS: Final = 500
-"""Rows of one table that go in one step."""
+"""Rows of one table deleted in one step."""
 
 TIDY_RETRY_S: Final = 5.0
 
 
 class TidiedDatabase(SqlReader, Protocol):
-    """A connection that does several things as a whole."""
+    """A connection that can run a function in one transaction."""
 
     def transaction(self, work: Callable[[sqlite3.Connection], T]) -> Awaitable[T]:
-        """What ``work`` comes to, with all of it committed or nothing."""
+        """Return the result of ``work``, which is committed as a whole or not at all."""
         ...
 
 
 class SqliteKeeper:
-    """The database as it is tidied; pages that are free for other rows do not count."""
+    """The database during tidying; free pages do not count as used."""
 
     counts_runs = True
     length = "length(CAST({} AS BLOB))"
@@ -36,7 +36,7 @@ class SqliteKeeper:
         self._db = db
 
     async def used(self) -> int:
-        """The bytes of the pages in use."""
+        """Return the size of the pages in use, in bytes."""
         pages, free, size = [
             int(row[0])
             for pragma in ("page_count", "freelist_count", "page_size")
@@ -45,18 +45,18 @@ class SqliteKeeper:
         return (pages - free) * size
 
     async def fetch(self, sql: str, values: rows.Row) -> Iterable[Any]:
-        """The rows of a query."""
+        """Return the rows of a query."""
         return await self._db.execute_fetchall(sql, values)
 
     async def change(self, sql: str, values: Iterable[rows.Row]) -> int:
-        """How many rows a statement changed."""
+        """Execute a statement for each of ``values``; return how many rows changed."""
         return await self._db.transaction(lambda db: db.executemany(sql, values).rowcount)
 
 
 def expire(db: sqlite3.Connection, expiring: Sequence[tuple[str, float]], oldest_kept: float) -> bool:
-    """Delete one batch of what is past its time; whether a batch was full.
+    """Delete one batch of expired rows from each table; return whether a batch was full.
 
-    ``expiring`` names each table with the time from which on its rows stay.
+    ``expiring`` names each table and the time from which on its rows stay.
     """
     full = False
     for table, oldest in expiring:

@@ -1,1 +1,1 @@
-"""The rights of a tool: policy, bounds of arguments, hosts, credentials."""
+"""The rights of a tool: policy, argument bounds, hosts, credentials."""

@@ -1,4 +1,4 @@
-"""Resolves names for tools, and drops every address that they may not reach."""
+"""Resolve host names for tools and drop every address that tools may not reach."""
 
 import ipaddress
 import socket
@@ -14,11 +14,11 @@ _IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class AddressRefused(OSError):
-    """Every address of a name is one that tools may not reach."""
+    """A host name has no address that tools may reach."""
 
 
 class CheckedResolver(AbstractResolver):
-    """Resolves names and drops every address that tools may not reach."""
+    """A resolver that drops every address that tools may not reach."""
 
     def __init__(self, inner: AbstractResolver, allowed: Sequence[_IPNetwork]) -> None:
         self._inner = inner
@@ -27,7 +27,7 @@ class CheckedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """The addresses of ``host`` that may be connected to; ``OSError`` if there are none."""
+        """Return the addresses of ``host`` that tools may reach; raise ``OSError`` if there are none."""
         found = await self._inner.resolve(host, port, family)
         kept = [one for one in found if is_public_address(one["host"], self._allowed)]
         if not kept:

@@ -1,7 +1,7 @@
-"""Which tools there are.  A tool is looked up by its exact id; nothing is normalised or guessed.
+"""The catalog of tools.  A tool is found by its exact id; the id is never normalised or guessed.
 
-The tools of one moment are a :class:`Catalog`, which never changes.  A run keeps the one that it was planned
-with to its end; the :class:`Registry` has the newest.
+A :class:`Catalog` has the tools of one moment and never changes.  A run keeps the catalog that it was planned
+with until it ends; the :class:`Registry` has the newest one.
 """
 
 import asyncio
@@ -27,17 +27,17 @@ MOST_OFFERED: Final = 128
 """The most tools that OpenAI accepts in one request.  Source: its API reference, ``tools`` of Chat."""
 
 _MOST_NAMES: Final = 2000
-"""Ids that are remembered of tools that were served; past these none is added."""
+"""The most ids of served tools that are remembered; above this number none is added."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Selection:
-    """What a policy says of the tools of a catalog.
+    """The decisions of a policy about the tools of a catalog.
 
-    ``offered`` are those that a model may see, sorted by id; ``withheld`` has for each other one the rule,
-    ``asking`` are those that need an approval; with ``asks`` they are offered, too, since somebody can be
-    asked about their calls.  ``guards`` says that an untrusted result would change what one of ``offered``
-    needs.  A selection is equal to itself alone.
+    ``offered`` are the tools that a model may see, sorted by id; ``withheld`` has the rule for each other
+    tool.  ``asking`` are the ids of the tools that need an approval.  With ``asks`` those tools are offered
+    too, since their calls can wait for an approval.  ``guards`` says that after an untrusted result some
+    allowed tool would need an approval.  Selections compare by identity.
     """
 
     catalog: "Catalog"
@@ -57,11 +57,10 @@ class Catalog(Snapshot):
         version: int = 1,
         guard: Guard = nullcontext,
     ) -> None:
-        """``guard`` stands around each tool.
+        """Check each tool inside ``guard()``.
 
-        Raises :class:`~proxy.errors.ConfigError` for an id that is not allowed, for one id of two
-        tools (rule T5), for a tool without a redaction rule (rule T4) and for a schema that a wire cannot
-        take (rule T8).
+        Raises :class:`~proxy.errors.ConfigError` for an invalid id, for two tools with the same id (rule T5),
+        for a tool without a redaction rule (rule T4) and for a schema that a wire cannot carry (rule T8).
         """
         super().__init__(version)
         found: dict[str, tuple[ToolSpec, ToolProvider]] = {}
@@ -74,20 +73,20 @@ class Catalog(Snapshot):
         self._tools = dict(sorted(found.items()))
 
     def get(self, name: str) -> ToolSpec | None:
-        """The tool of exactly this id."""
+        """Return the tool with exactly this id, or ``None``."""
         found = self._tools.get(name)
         return found[0] if found else None
 
     def provider(self, name: str) -> ToolProvider:
-        """Who runs the tool of this id; ``KeyError`` if there is none.  For the runner only."""
+        """Return the provider of the tool with this id; raise ``KeyError`` if none.  For the runner only."""
         return self._tools[name][1]
 
     def tools(self) -> Sequence[ToolSpec]:
-        """Every tool, sorted by id, so that what is offered is the same every time (rule T7)."""
+        """Return every tool, sorted by id, so that the offer is the same every time (rule T7)."""
         return tuple(spec for spec, _ in self._tools.values())
 
     def select(self, policy: Policy, *, asks: bool = False) -> Selection:
-        """What a caller under ``policy`` is offered; with ``asks`` also what needs an approval."""
+        """Select the tools that ``policy`` offers, with ``asks`` also those that need an approval."""
         decisions = [(spec, policy.decide(spec)) for spec in self.tools()]
         asking = frozenset(spec.name for spec, said in decisions if said.outcome == "needs_approval")
         allowed = [spec for spec, decision in decisions if decision.allowed]
@@ -107,21 +106,21 @@ class Catalog(Snapshot):
 
 
 def too_many_offered(catalog: Catalog, policy: Policy) -> int:
-    """How many tools a request is offered that chooses none, if some provider refuses so many; else 0."""
+    """Return the number of tools offered by default if it is above :data:`MOST_OFFERED`, else 0."""
     offered = len(catalog.select(policy).offered)
     return offered if offered > MOST_OFFERED else 0
 
 
 CatalogCheck = Callable[[Catalog], None]
-"""Raises :class:`~proxy.errors.ConfigError` for tools that do not fit the configuration."""
+"""Raise :class:`~proxy.errors.ConfigError` for tools that do not fit the configuration."""
 
 
 class Registry:
-    """The newest catalog, of providers that are the same for the life of the process.
+    """The newest catalog, and its providers, which stay the same for the life of the process.
 
-    Another may take its place at any time (:meth:`refresh`, :meth:`replace`).  Requests that come afterwards
-    are planned with it.  Runs under way go on with theirs, and call also what is gone from the new one; when
-    the last of them has ended, nothing is left of the old one.  Belongs to one event loop.
+    A new catalog may replace it at any time (:meth:`refresh`, :meth:`replace`); later requests are planned
+    with the new one.  Runs in progress keep theirs and can still call tools that the new one lacks.  When the
+    last of these runs has ended, the old catalog is released.  Belongs to one event loop.
     """
 
     def __init__(self, current: Catalog, providers: Iterable[ToolProvider] = ()) -> None:
@@ -134,32 +133,32 @@ class Registry:
 
     @classmethod
     async def load(cls, providers: Iterable[ToolProvider], guard: Guard = nullcontext) -> "Registry":
-        """Ask every provider for its tools; ``guard`` and what is raised are as for :class:`Catalog`."""
+        """Ask every provider for its tools; ``guard`` and the errors raised are as for :class:`Catalog`."""
         asked = tuple(providers)
         return cls(Catalog(await _listed(asked), guard=guard), asked)
 
     def __contains__(self, name: object) -> bool:
-        """Whether a tool of this id is served or was, as far as that is remembered."""
+        """Return whether a tool with this id is or was served, as far as remembered."""
         return name in self._served
 
     def hold_to(self, check: CatalogCheck) -> None:
-        """Have every catalog to come pass ``check``, too."""
+        """Require that every later catalog also passes ``check``."""
         self._check = check
 
     async def refresh(self, *, quiet: bool = False) -> Catalog:
-        """Ask every provider for its tools again, and serve what they say; ``quiet``: log nothing of it.
+        """Ask every provider for its tools again and serve them; with ``quiet`` log nothing.
 
-        Whoever calls this while it runs is answered with what the providers say after the call.  Raises what
-        a provider raises, and as :meth:`replace`; the catalog stays the old one then.
+        Calls run one after the other, so each returns what the providers list after the call.  Raises what a
+        provider or :meth:`replace` raises; the catalog then stays the old one.
         """
         async with self._refreshing:
             return self.replace(await _listed(self._providers), quiet=quiet)
 
     def replace(self, tools: Iterable[tuple[ToolSpec, ToolProvider]], *, quiet: bool = False) -> Catalog:
-        """Serve these tools in place of all that are served now, each run by the provider beside it.
+        """Serve these tools, each with its provider, in place of all current ones.
 
-        Raises :class:`~proxy.errors.ConfigError` for what would have stopped the start (see :class:`Catalog`
-        and :meth:`hold_to`); the catalog stays the old one then.
+        Raises :class:`~proxy.errors.ConfigError` for tools with which the proxy would not start (see
+        :class:`Catalog` and :meth:`hold_to`); the catalog then stays the old one.
         """
         old = self.current
         new = Catalog(tools, old.version + 1)
@@ -193,13 +192,13 @@ async def _listed(providers: Iterable[ToolProvider]) -> list[tuple[ToolSpec, Too
 
 
 def _check(spec: ToolSpec, provider: ToolProvider) -> None:
-    """Refuse a tool that cannot be served, whatever others there are."""
+    """Raise ``ConfigError`` for a tool that cannot be served, whatever the other tools are."""
     where = f"tool {spec.name}"
     check_tool_id(spec.name, provider.name)
     if spec.redaction is None:
         raise ConfigError(where, "redaction_missing: a tool without a redaction rule does not load")
     check_schema(spec.parameters, where)
-    # A tool with effects whose result is given out again, or that may take effect twice.
+    # Refuse a tool with effects whose result would be reused, or whose effect could happen twice.
     if spec.effect is ToolEffect.READ_ONLY:
         return
     if spec.cache_ttl_s > 0:

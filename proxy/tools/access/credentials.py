@@ -1,7 +1,7 @@
-"""Credentials by name: static tokens, and OAuth access tokens kept fresh (rule T6).
+"""Provide credentials by connection name: static tokens, and OAuth access tokens kept fresh (rule T6).
 
-A tool names a connection and gets an HTTP client that adds the ``Authorization`` header by itself.
-It never sees a token, its own or another's.  A connection that an MCP server uses is of that server alone.
+A tool names a connection and gets an HTTP client that adds the ``Authorization`` header itself.  A tool never
+sees a token, not even its own.  A connection for an MCP server serves that server only.
 """
 
 import time
@@ -21,7 +21,7 @@ __all__ = ["Connection", "CredentialBroker", "StaticToken"]
 
 @dataclass(frozen=True, slots=True)
 class StaticToken:
-    """A token that stays what it is.  ``server_url`` is that of the MCP server that it is for, if any."""
+    """A token that never changes.  ``server_url`` is the URL of its MCP server, if it is for one."""
 
     token: str = field(repr=False)
     server_url: str = ""
@@ -43,11 +43,11 @@ class CredentialBroker:
 
     Args:
         connections: the credentials of each connection by its name.
-        pool: whose HTTP the clients of tools call services with.
-        http: makes what the authorization server of a connection is called with.
-        clock: monotonic seconds.
-        vault: where refreshed tokens are shared with other processes and outlive this one.
-        now: seconds since the epoch, which all processes agree on.
+        pool: the HTTP pool with which the tools' clients call services.
+        http: returns the HTTP client with which a connection calls its authorization server.
+        clock: returns monotonic seconds.
+        vault: stores refreshed tokens, shared with other processes and kept after this one ends.
+        now: returns seconds since the epoch, the same for all processes.
     """
 
     def __init__(
@@ -75,18 +75,18 @@ class CredentialBroker:
 
     @property
     def names(self) -> frozenset[str]:
-        """The connections that there are."""
+        """The names of all connections."""
         return frozenset(self._authorizers)
 
     def connection(self, name: str) -> Connection | None:
-        """The configured connection of a name."""
+        """Return the configured connection of this name, or ``None``."""
         return self._connections.get(name)
 
     def client(self, name: str, hosts: Sequence[str]) -> HttpClient:
-        """A client for the named connection that reaches ``hosts`` only.
+        """Return a client for the named connection that reaches only ``hosts``.
 
-        Implements :data:`~proxy.tools.contract.capabilities.ConnectedHttpSource`.  For a connection that does
-        not exist, or is an MCP server's, it is one that reaches nothing and says so.
+        Implements :data:`~proxy.tools.contract.capabilities.ConnectedHttpSource`.  If the connection does not
+        exist or is for an MCP server, every request of the client fails with a message about it.
         """
         authorizer = self._authorizers.get(name)
         if authorizer is None or self._connections[name].server_url:
@@ -94,17 +94,20 @@ class CredentialBroker:
         return self._pool.client(hosts, authorizer)
 
     async def prepare(self, connection: str) -> None:
-        """As :class:`~proxy.tools.contract.capabilities.Credentials` says: one refresh for all who wait."""
+        """Load the credentials of a connection; calls that wait share one refresh.
+
+        Implements :class:`~proxy.tools.contract.capabilities.Credentials`.
+        """
         await self._authorizer(connection).authorization()
 
     async def authorize(
         self, connection: str, server_url: str, refused: str = "", *, wants_scope: bool = False
     ) -> str | None:
-        """The value of ``Authorization`` for the MCP server at ``server_url``.
+        """Return the value of ``Authorization`` for the MCP server at ``server_url``.
 
-        ``refused`` is a value that the server did not take: ``None`` where no other is to be had.
-        ``wants_scope`` says that its token lacks a scope, so that only a new login helps.
-        Raises :class:`~proxy.errors.ToolFailure` where there is none, and for another server's connection.
+        ``refused`` is a value that the server refused; the result is then another one, or ``None``.
+        ``wants_scope`` says that the refused token lacks a scope, so that only a new login helps.  Raises
+        :class:`~proxy.errors.ToolFailure` if there is no value or the connection is for another server.
         """
         authorizer = self._authorizer(connection)
         if self._connections[connection].server_url != server_url:
@@ -127,13 +130,13 @@ class _Static:
         self._connection = connection
 
     async def authorization(self) -> str:
-        """The header's value."""
+        """Return the header's value."""
         return f"Bearer {self._connection.token}"
 
     async def renew(self, refused: str) -> str | None:
-        """There is no other."""
+        """Return ``None``: there is no other value."""
         return None
 
     async def newer(self, refused: str) -> str | None:
-        """There is no other."""
+        """Return ``None``: there is no other value."""
         return None

@@ -1,9 +1,8 @@
-"""Outgoing HTTP for tools: named hosts only, public addresses only, bounded in size and time.
+"""Outgoing HTTP for tools: named hosts only, public IP addresses only, bounded in size and time.
 
-A tool's URL may be shaped by what a model wrote.  So the host must be one that the tool declared,
-and the address is checked where it is connected to: in the connector's own resolver, on every
-connection, so that a name cannot point elsewhere between check and use.  Address literals never
-reach a resolver and are checked before the request.
+A model may influence a tool's URL.  So the host must be one that the tool declared.  The IP address is
+checked in the connector's own resolver, on every connection, so that a name cannot change its address between
+check and use.  Address literals never reach a resolver and are checked before the request.
 """
 
 import asyncio
@@ -38,9 +37,9 @@ _JSON_HEADERS: Mapping[str, str] = MappingProxyType({"Accept": "application/json
 _TEXT_TYPES = frozenset({"application/json", "application/xml", "application/xhtml+xml"})
 _CHARSET = re.compile(rb"charset\s*=\s*[\"']?\s*([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE)
 _NOT_FOR_PAGES = frozenset({"idna", "punycode", "raw-unicode-escape", "unicode-escape", "utf-7"})
-"""Codecs of Python that no page is written in; some take very long for a long text."""
+"""Python codecs that no web page uses; some are very slow on a long text."""
 _MOST_VALUES = 200_000
-"""JSON values of a service's answer; each takes some hundred bytes."""
+"""The most JSON values in a service's response; each takes some hundred bytes of memory."""
 _MAX_REDIRECTS = 3
 
 
@@ -51,33 +50,33 @@ def _watched_socket(info: tuple[Any, ...]) -> socket.socket:
 
 
 class AddressForbidden(HttpFailure):
-    """A request to an address that tools may not reach; nothing was sent."""
+    """A request to an IP address that tools may not reach; nothing was sent."""
 
 
 class Authorizer(Protocol):
-    """Gives the ``Authorization`` header of one connection; see :mod:`proxy.tools.access.credentials`."""
+    """The source of one connection's ``Authorization`` header; see :mod:`proxy.tools.access.credentials`."""
 
     async def authorization(self) -> str:
-        """The header's value now; raises :class:`~proxy.errors.ToolFailure` where there is none."""
+        """Return the header's current value; raise :class:`~proxy.errors.ToolFailure` if there is none."""
         ...
 
     async def renew(self, refused: str) -> str | None:
-        """Another value after a 401 for ``refused``; ``None`` where none is to be had."""
+        """Return another value after a 401 for ``refused``; ``None`` if there is none."""
         ...
 
 
 class EgressPool:
-    """The connections of all tools.  Make one in the event loop that uses it; close it at the end.
+    """The HTTP connections of all tools.  Create it in the event loop that uses it; close it at the end.
 
     Args:
-        allowed_networks: address ranges opened beyond the public ones, such as ``127.0.0.0/8``.
-        schemes: URL schemes that may be used.
+        allowed_networks: IP ranges that tools may reach beside the public ones, such as ``127.0.0.0/8``.
+        schemes: the URL schemes that may be used.
         max_bytes: the largest response body.
-        timeout_s: seconds for one request, redirects and retries included.
-        retries: further tries after 429 and 503.
-        user_agent: what the tools say they are.
-        sleep: waits between tries; given by tests.
-        resolver: looks names up; the system's unless given.
+        timeout_s: the seconds for one request, redirects and retries included.
+        retries: the number of retries after 429 and 503.
+        user_agent: the ``User-Agent`` header of all requests.
+        sleep: waits between tries; tests replace it.
+        resolver: resolves host names; by default the system does.
     """
 
     def __init__(
@@ -103,16 +102,16 @@ class EgressPool:
         self._session: aiohttp.ClientSession | None = None
 
     def client(self, hosts: Sequence[str], authorizer: Authorizer | None = None) -> "EgressClient":
-        """A client that reaches ``hosts`` only: ``api.example.com``, ``*.example.com``, ``host:8443``.
+        """Return a client that reaches only ``hosts``: ``api.example.com``, ``*.example.com``, ``host:8443``.
 
-        An entry without a port means the scheme's own.  ``*`` alone is every public host.  With an
-        ``authorizer`` each request carries its header; it is never sent over plain HTTP, but to an
-        address that the operator opened.
+        An entry without a port means the default port of the scheme.  ``*`` alone means every public host.
+        With an ``authorizer`` each request has its header.  The client sends the header over plain HTTP only
+        to an IP literal in a network that the operator opened.
         """
         return EgressClient(self, tuple(host.lower() for host in hosts), authorizer)
 
     def session(self) -> aiohttp.ClientSession:
-        """The one session, made when first needed, inside the loop."""
+        """Return the one session; create it at the first call, inside the event loop."""
         if self._session is None:
             inner = self._resolver or aiohttp.ThreadedResolver()
             connector = aiohttp.TCPConnector(
@@ -133,7 +132,7 @@ class EgressPool:
         return self._session
 
     async def leads_inside(self, url: URL) -> bool:
-        """Whether every address of a URL's host is one that only ``allowed_networks`` open, if it has any."""
+        """Return whether a URL's host has IP addresses and none of them is public."""
         host = url.host or ""
         if is_literal(host):
             return not is_public_address(host)
@@ -153,10 +152,10 @@ class EgressPool:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What is asked for, whatever it takes to get it.
+    """A request as the tool makes it, before redirects and retries.
 
-    ``roams`` lets a redirect change the host; ``repeatable`` says that nothing comes of asking twice;
-    ``unread`` leaves the body of the answer alone.  ``bounds`` hold for every address on the way.
+    ``roams`` allows a redirect to change the host.  ``repeatable`` says that a repeat has no second effect.
+    ``unread`` leaves the response body unread.  ``bounds`` apply to the URL and to every redirect.
     """
 
     method: str
@@ -171,7 +170,7 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """One response, read whole.  ``told_wait_s`` are the seconds after which to ask again, if it says so."""
+    """A complete response.  ``told_wait_s`` is the wait before a retry in seconds, if the service says so."""
 
     url: URL
     status: int
@@ -186,9 +185,8 @@ class EgressClient:
     """One tool's view of the pool.  Implements :class:`~proxy.tools.contract.capabilities.HttpClient` and
     :class:`~proxy.tools.contract.capabilities.RepeatingClient`.
 
-    ``reads`` says that the tool changes nothing, so that its POST requests may be repeated.
-    ``timeout_s`` are the seconds for one request, the pool's unless given; ``fetches`` bounds where the
-    requests of one call go.
+    ``reads`` says that the tool changes nothing, so that its POST requests may be repeated.  ``timeout_s`` is
+    the time limit of one request, by default the pool's; ``fetches`` bounds the URLs that one call requests.
     """
 
     def __init__(
@@ -209,15 +207,15 @@ class EgressClient:
         self._fetches = fetches
 
     def for_reading(self) -> "EgressClient":
-        """The same client for a tool without effects."""
+        """Return this client for a tool without effects."""
         return self._with(reads=True)
 
     def with_time(self, tool_s: float) -> "EgressClient":
-        """The same client for a tool with a time limit of its own, less what it needs to say why."""
+        """Return this client with 80 % of a tool's own time limit; the rest is for the error message."""
         return self._with(timeout_s=0.8 * tool_s)
 
     def within(self, fetches: FetchBounds) -> "EgressClient":
-        """The same client for one call whose addresses are bounded."""
+        """Return this client for one call with bounds on its URLs."""
         return self._with(fetches=fetches)
 
     def _with(self, **changes: Any) -> "EgressClient":
@@ -228,7 +226,7 @@ class EgressClient:
         return () if self._fetches is None else self._fetches.starting_at(address, page=page)
 
     async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
-        """The JSON of a 2xx answer; raises :class:`HttpFailure` for anything else."""
+        """Return the JSON of a 2xx response; raise :class:`HttpFailure` for anything else."""
         request = _Request("GET", _address(url, params), _JSON_HEADERS, bounds=self._bounds(url))
         answer = await self._send(request)
         return _json(answer)
@@ -240,9 +238,9 @@ class EgressClient:
         params: QueryParams | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """The JSON of a 2xx answer to ``body``; raises :class:`HttpFailure` for anything else.
+        """POST ``body``; return the JSON of a 2xx response, raise :class:`HttpFailure` for anything else.
 
-        No redirect is followed.  ``ValueError`` for a header that is not the tool's to set.
+        Redirects are not followed.  Raises ``ValueError`` for a header that a tool may not set.
         """
         check_headers(headers or {})
         request = _Request(
@@ -257,9 +255,9 @@ class EgressClient:
         return _json(answer) if answer.body else None
 
     async def post_form(self, url: str, fields: Mapping[str, str], authorization: str | None = None) -> Any:
-        """The JSON of a 2xx answer to a form, as OAuth 2 token endpoints take it; ``None`` for an empty one.
+        """POST a form; return the JSON of a 2xx response, ``None`` if it is empty.
 
-        No tool has this.
+        OAuth 2 token endpoints require forms.  Tools cannot call this.
         """
         headers = {**_JSON_HEADERS, "Content-Type": "application/x-www-form-urlencoded"}
         if authorization is not None:
@@ -270,9 +268,9 @@ class EgressClient:
         return _json(answer) if answer.body else None
 
     async def challenge(self, url: str, body: Any, headers: Mapping[str, str]) -> str:
-        """``WWW-Authenticate`` of the answer to JSON, whatever its status; empty if it is not there.
+        """POST JSON; return the ``WWW-Authenticate`` of the response, whatever its status; ``""`` if missing.
 
-        No tool has this.
+        Tools cannot call this.
         """
         sent = {**headers, "Content-Type": "application/json"}
         request = _Request("POST", _address(url, None), sent, orjson.dumps(body), unread=True)
@@ -283,9 +281,9 @@ class EgressClient:
             raise HttpFailure("the service took too long to answer", transient=True) from None
 
     async def notify(self, url: str, body: bytes, headers: Mapping[str, str]) -> int:
-        """Send JSON whose answer nobody reads; its status.  No redirect is followed.
+        """POST JSON and return the status without reading the body; redirects are not followed.
 
-        No tool has this.
+        Tools cannot call this.
         """
         sent = {**headers, "Content-Type": "application/json"}
         request = _Request("POST", _address(url, None), sent, body, repeatable=False, unread=True)
@@ -296,7 +294,7 @@ class EgressClient:
             raise HttpFailure("the service took too long to answer", transient=True) from None
 
     async def get_text(self, url: str) -> TextPage:
-        """A page; raises :class:`HttpFailure` for one that is not text, and for all else that fails.
+        """Return a page; raise :class:`HttpFailure` if it is not text or the request fails.
 
         A redirect may lead to another of the tool's hosts, unless the requests carry credentials.
         """
@@ -312,7 +310,7 @@ class EgressClient:
         return TextPage(str(answer.url), media_type, text)
 
     async def _send(self, request: _Request) -> _Answer:
-        """A 2xx answer within the time there is."""
+        """Return a 2xx response within the time limit."""
         try:
             async with asyncio.timeout(self._timeout_s or self._pool.timeout_s):
                 return await self._send_with_retries(request)
@@ -320,7 +318,7 @@ class EgressClient:
             raise HttpFailure("the service took too long to answer", transient=True) from None
 
     async def _send_with_retries(self, request: _Request) -> _Answer:
-        """429 and 503 are tried again after a growing wait, 401 once with other credentials."""
+        """Send a request; retry after 429 and 503 with growing waits, once after 401 with a new header."""
         authorization = await self._authorizer.authorization() if self._authorizer else None
         attempt = 0
         renewed = False
@@ -346,7 +344,7 @@ class EgressClient:
         )
 
     async def _follow(self, request: _Request, authorization: str | None) -> _Answer:
-        """One answer after at most three redirects, each checked like the first address."""
+        """Return a response after at most three redirects, each checked like the first URL."""
         url = origin = request.url
         for _ in range(_MAX_REDIRECTS + 1):
             self._check(url, authorization is not None)
@@ -367,7 +365,7 @@ class EgressClient:
         raise HttpFailure("the service redirects its callers too often")
 
     def _check(self, url: URL, with_credentials: bool) -> None:
-        """Refuse a URL that is not of this tool's hosts, or is an address tools may not reach."""
+        """Raise :class:`HttpFailure` for a URL of another host, or with an IP that tools may not reach."""
         host = (url.host or "").lower()
         if (
             url.scheme not in self._pool.schemes
@@ -385,7 +383,7 @@ class EgressClient:
             raise HttpFailure("credentials are not sent over plain HTTP")
 
     async def _request(self, request: _Request, url: URL, authorization: str | None) -> _Answer:
-        """One request and its bounded answer."""
+        """Send one request and return its bounded response."""
         headers = dict(request.headers)
         if authorization is not None:
             headers["Authorization"] = authorization
@@ -413,7 +411,7 @@ class EgressClient:
             raise HttpFailure("the service's answer did not arrive whole", transient=True) from None
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
-        """The body, unless it is coded or larger than its bound."""
+        """Return the body; raise :class:`HttpFailure` if it has a content coding or is too large."""
         if response.headers.get("Content-Encoding", "identity").lower() != "identity":
             raise HttpFailure("the service answered in a coding that was not asked for")
         body = bytearray()
@@ -426,7 +424,7 @@ class EgressClient:
 
 
 def _address(url: str, params: QueryParams | None) -> URL:
-    """A URL with its parameters; raises :class:`HttpFailure` for what is no URL."""
+    """Return a URL with its parameters; raise :class:`HttpFailure` for an invalid URL."""
     try:
         return _url(url).update_query({key: str(value) for key, value in (params or {}).items()})
     except ValueError:
@@ -434,14 +432,14 @@ def _address(url: str, params: QueryParams | None) -> URL:
 
 
 def _url(text: str) -> URL:
-    """A URL whose host can be read: that happens only where it is asked for.  Raises ``ValueError``."""
+    """Parse a URL with its host and port, which yarl parses on access; raise ``ValueError`` if invalid."""
     url = URL(text)
     _ = url.host, url.port
     return url
 
 
 def _json(answer: _Answer) -> Any:
-    """The body of an answer as JSON."""
+    """Return the body of a response as JSON."""
     if count_values(answer.body, _MOST_VALUES) > _MOST_VALUES:
         raise HttpFailure(f"the service answered with more than {_MOST_VALUES} JSON values")
     try:
@@ -451,16 +449,16 @@ def _json(answer: _Answer) -> Any:
 
 
 def _is_text(media_type: str) -> bool:
-    """Whether a media type is one that can be read as text."""
+    """Return whether a media type can be read as text."""
     return (
         media_type.startswith("text/") or media_type in _TEXT_TYPES or media_type.endswith(("+xml", "+json"))
     )
 
 
 def decode_text(body: bytes, parameters: str = "", *, is_html: bool = False) -> str:
-    """The text of a body: by its mark, its ``charset`` parameter, what HTML says of itself, or UTF-8.
+    """Decode a body by its byte order mark, its ``charset`` parameter, the charset in its HTML, or UTF-8.
 
-    Bytes that make no sense become replacement characters.
+    Invalid bytes become replacement characters.
     """
     if body.startswith(b"\xef\xbb\xbf"):
         return body[3:].decode("utf-8", "replace")
@@ -468,11 +466,11 @@ def decode_text(body: bytes, parameters: str = "", *, is_html: bool = False) -> 
         return body.decode("utf-16", "replace")
     found = _CHARSET.search(parameters.encode("ascii", "ignore"))
     if found is None and is_html:
-        found = _CHARSET.search(body[:1024])  # Where HTML's own rules look for it.
+        found = _CHARSET.search(body[:1024])  # HTML's own rules search the first 1024 bytes.
     name = found[1].decode("ascii") if found else "utf-8"
     try:
         if codecs.lookup(name).name in _NOT_FOR_PAGES:
             name = "utf-8"
-        return body.decode(name, "replace")  # bytes.decode takes codecs of text only.
+        return body.decode(name, "replace")  # bytes.decode accepts only text codecs.
     except (LookupError, UnicodeError):
         return body.decode("utf-8", "replace")

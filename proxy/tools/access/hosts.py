@@ -1,4 +1,4 @@
-"""What a tool may reach and say over HTTP: for the real client, and for the one that authors test with."""
+"""Check the host and the headers of a tool's HTTP request, for the real client and for the test client."""
 
 from collections.abc import Iterable, Sequence
 
@@ -23,14 +23,14 @@ _NOT_THE_TOOLS = frozenset(
         "upgrade",
     }
 )
-"""Request headers that belong to the client: credentials, cookies, framing."""
+"""Request headers that only the client may set: credentials, cookies, framing."""
 
 
 def may_call(url: URL, hosts: Sequence[str]) -> bool:
-    """Whether a URL is of one of these hosts, in lower case: ``a.example.com``, ``*.example.com``, ``*``.
+    """Return whether a URL's host fits one of ``hosts``: ``a.example.com``, ``*.example.com`` or ``*``.
 
-    An entry without a port means the scheme's own.  Raises ``ValueError`` for a URL whose host or port
-    cannot be read.
+    The entries are in lower case; one without a port means the default port of the scheme.  Raises
+    ``ValueError`` if the URL's host or port cannot be parsed.
     """
     host = (url.host or "").lower()
     name = host if url.is_default_port() else f"{host}:{url.port}"
@@ -38,7 +38,7 @@ def may_call(url: URL, hosts: Sequence[str]) -> bool:
 
 
 def host_entry(url: str) -> str:
-    """The entry of a tool's host list that fits a URL: its host, with the port if it is not the usual."""
+    """Return the entry of a tool's host list for a URL: its host, and its port unless it is the default."""
     parsed = URL(url)
     host = parsed.host or ""
     return host if parsed.is_default_port() else f"{host}:{parsed.port}"

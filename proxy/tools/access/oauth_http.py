@@ -1,8 +1,8 @@
-"""Requests to the addresses that OAuth documents name, which are strangers' words.
+"""Send requests to the URLs in OAuth documents, which are untrusted.
 
-An address must be https, or lie on the machine or in a private network and be written as such.  The networks
-that the operator opened are open to a document's addresses only if the addresses that the operator wrote are
-in them, too: otherwise a server of the world could name an address inside.
+A URL must be https, or plain http to ``localhost`` or an IP literal that is not public.  A document's URL may
+use the networks that the operator opened only if the URLs that the operator wrote lead there too.  Otherwise
+a public server could name a URL inside the operator's network.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ from proxy.tools.contract.capabilities import HttpFailure
 __all__ = ["MAX_DOCUMENT", "CheckedOAuthHttp", "OAuthPools"]
 
 MAX_DOCUMENT: Final = 256 << 10
-"""Bytes of a document, and of a token endpoint's answer."""
+"""The size limit in bytes of a document and of a token endpoint's response."""
 
 _PATIENCE_S: Final = 10.0
 
@@ -36,7 +36,7 @@ _PROBE: Final = {
         }
     },
 }
-"""A request that no server keeps anything of: whoever wants a token refuses it."""
+"""A request without side effects; a server that requires a token refuses it."""
 
 _PROBE_HEADERS: Final = {
     "Accept": "application/json, */*",
@@ -49,10 +49,10 @@ class CheckedOAuthHttp:
     """:class:`~proxy.tools.oauth.port.OAuthHttp` for one connection.
 
     Args:
-        pool: reaches the networks that the operator opened, too.
-        public: reaches public addresses only.
-        written: the addresses that the operator wrote: of the server, of the issuer, or both.
-        setting: the setting that opens networks, for faults.
+        pool: also reaches the networks that the operator opened.
+        public: reaches only public IP addresses.
+        written: the URLs that the operator wrote: of the server, of the issuer, or both.
+        setting: the name of the setting that opens networks, for error messages.
     """
 
     def __init__(self, pool: EgressPool, public: EgressPool, written: Sequence[str], setting: str) -> None:
@@ -89,7 +89,7 @@ class CheckedOAuthHttp:
             raise HttpFailure(f"its address is not public{hint}") from None
 
     async def _may_go_inside(self, url: str) -> bool:
-        """Whether the networks that the operator opened are open to this address."""
+        """Return whether this URL may use the networks that the operator opened."""
         if not self._pool.allowed:
             return False
         if URL(url).origin() in [address.origin() for address in self._written]:
@@ -101,9 +101,9 @@ class CheckedOAuthHttp:
 
 
 class OAuthPools:
-    """The connections to authorization servers, for all connections of a process.
+    """The HTTP pools for requests to authorization servers, for all connections of a process.
 
-    Make one in the event loop that uses it; close it at the end.
+    Create it in the event loop that uses it; close it at the end.
     """
 
     def __init__(
@@ -114,14 +114,14 @@ class OAuthPools:
         resolver: Callable[[], AbstractResolver] | None = None,
     ) -> None:
         """``tools`` are the networks that are open to tools (``tools.networks``), ``servers`` those that are
-        open to MCP servers (``mcp.networks``); ``resolver`` makes what looks names up, the system's unless
-        given."""
+        open to MCP servers (``mcp.networks``).  ``resolver`` returns the name resolver, by default the
+        system's."""
         self._public = _pool((), resolver)
         self._tools = _pool(tools, resolver)
         self._servers = _pool(servers, resolver)
 
     def http(self, *, issuer: str = "", server_url: str = "") -> CheckedOAuthHttp:
-        """The requests of one connection, by the addresses that the operator wrote."""
+        """Return the HTTP client of one connection, given the URLs that the operator wrote."""
         pool, setting = (self._servers, "mcp.networks") if server_url else (self._tools, "tools.networks")
         written = [address for address in (server_url, issuer) if address]
         return CheckedOAuthHttp(pool, self._public, written, setting)

@@ -1,4 +1,4 @@
-"""Who may run what: data, denied by default, and every answer names its rule (rule T2)."""
+"""The policy that decides which tools may run: deny by default; each decision names its rule (rule T2)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,20 +12,20 @@ from proxy.tools.contract.spec import ToolEffect, ToolSpec
 __all__ = ["Decision", "Intersections", "Outcome", "Policy", "reasons_of"]
 
 Outcome = Literal["allowed", "denied", "needs_approval"]
-"""What a policy says of a tool."""
+"""The outcome of a policy decision about a tool."""
 
 _AND: Final = "; also "
 
 
 def reasons_of(rule: str) -> frozenset[str]:
-    """The reasons that the rule of a decision names; a call may need an approval for two."""
+    """Return the reasons in the rule of a decision; a call may need an approval for several."""
     return frozenset(rule.split(_AND))
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A policy's decision about one tool.  ``rule`` is the line of configuration that decided, or that you
-    would have to change."""
+    """A policy's decision about one tool.  ``rule`` is the line of configuration that decided, or the one to
+    change for another decision."""
 
     outcome: Outcome
     rule: str
@@ -38,24 +38,24 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Policy:
-    """Patterns of tool ids, as in a shell, case-sensitive, and the bounds of one call.
+    """The tools that may run, as case-sensitive shell patterns of tool ids, and the limits of one call.
 
-    ``approve_safety`` are patterns ``key=value`` over a tool's safety metadata.  ``after_untrusted``
-    says what tools with effects or egress need once the model has read an untrusted result:
-    ``"approve"``, ``"allow"``, or ``None`` for no word on it; somebody's ``"approve"`` outweighs
-    all, and so does nobody's word.
+    ``approve_safety`` are patterns ``key=value`` for a tool's safety metadata.  ``after_untrusted`` says what
+    tools with effects or egress need after the model has read an untrusted result: ``"approve"``,
+    ``"allow"``, or ``None`` if this policy does not say.  If any of the combined policies says ``"approve"``,
+    or none says ``"allow"``, an approval is needed.
 
-    ``arguments`` bounds arguments: patterns of tool ids, each with bounds by the dotted path of the
-    argument.  All that fit a tool hold together.
+    ``arguments`` maps patterns of tool ids to bounds by the dotted path of the argument.  All bounds whose
+    pattern fits a tool apply.
 
-    ``connections`` are those that have credentials: a tool that names another cannot run here though it
-    is allowed; ``None`` where none needs any.
+    ``connections`` are the names of connections that have credentials.  A tool that names another one cannot
+    run even if it is allowed.  ``None`` means that connections are not checked.
 
-    ``settings`` names the configuration lines that the three lists came from, for the rule of a
-    decision: allow, approve, approve_effects; ``arguments_setting`` the line of ``arguments``.
-    ``also`` are the policies that must agree.
+    ``settings`` names the configuration lines of the three lists allow, approve and approve_effects;
+    ``arguments_setting`` names the line of ``arguments``.  Both appear in the rule of a decision.
+    ``also`` are further policies that must agree.
 
-    A policy is equal to itself alone, and none of its parts may change.
+    Policies compare by identity, and no part of one may change.
     """
 
     allow: Sequence[str] = ()
@@ -78,7 +78,7 @@ class Policy:
         object.__setattr__(self, "_others", tuple(others))
 
     def intersect(self, other: "Policy") -> "Policy":
-        """A policy that allows what both allow, within the smaller of their bounds."""
+        """Return a policy that allows what both policies allow, with the smaller of each limit."""
         return replace(
             self,
             also=(*self.also, other),
@@ -88,10 +88,10 @@ class Policy:
         )
 
     def decide(self, spec: ToolSpec, *, untrusted: str = "") -> Decision:
-        """Allowed, denied or in need of an approval; a denial by anyone outweighs all else.
+        """Decide whether a tool is allowed, denied or needs an approval; a denial by any policy wins.
 
-        ``untrusted`` is the tool whose untrusted result the model has read, if there is one.  The rule of a
-        call that needs an approval has every reason for it.
+        ``untrusted`` is the tool whose untrusted result the model has read, or ``""``.  If an approval is
+        needed, the rule has every reason for it.
         """
         own, reasons = self._own(spec), []
         for said in (own, *(other._own(spec) for other in self._others)):
@@ -106,10 +106,10 @@ class Policy:
     def refuse_arguments(
         self, name: str, arguments: Mapping[str, Any], schema: Mapping[str, Any]
     ) -> tuple[Decision, str] | None:
-        """The denial of a call by a bound of its arguments, and why in words; ``None`` if all hold.
+        """Return the denial of a call by an argument bound, and the reason; ``None`` if all bounds are met.
 
-        ``schema`` is the tool's, with its defaults: what is left out is what the tool takes for it.
-        The words repeat nothing of the arguments (rule T3).
+        ``schema`` is the tool's schema with its defaults, which stand for absent arguments.  The reason
+        repeats nothing of the arguments (rule T3).
         """
         for where, bounds in self.bounds_of(name):
             found = find_excess(bounds, arguments, schema)
@@ -120,7 +120,7 @@ class Policy:
         return None
 
     def fetch_bounds(self, spec: ToolSpec, arguments: Mapping[str, Any]) -> FetchBounds | None:
-        """The bounds of a call's addresses, for what it fetches; ``None`` where none is bounded."""
+        """Return the bounds on the URLs among a call's arguments; ``None`` if no URL has a bound."""
         found = []
         for name in spec.url_arguments:
             address = arguments.get(name)
@@ -135,14 +135,14 @@ class Policy:
         return FetchBounds(tuple(found)) if found else None
 
     def bounds_of(self, name: str) -> Iterator[tuple[str, Mapping[str, ArgumentBound]]]:
-        """The bounds of a tool, of every policy that must agree, each beside the line that has them."""
+        """Yield the argument bounds of a tool from all combined policies, after their configuration lines."""
         for policy in (self, *self._others):
             for pattern, bounds in policy.arguments.items():
                 if fits(name, pattern):
                     yield f'{policy.arguments_setting}."{pattern}"', bounds
 
     def missing_connection(self, spec: ToolSpec) -> str:
-        """Which credentials a tool lacks, in words; empty where it lacks none."""
+        """Return a message about the credentials that a tool lacks; ``""`` if it lacks none."""
         known = self.connections
         if not spec.connection or known is None or spec.connection in known:
             return ""
@@ -150,12 +150,12 @@ class Policy:
 
     @property
     def guards_after_untrusted(self) -> bool:
-        """Whether an untrusted result changes what may run."""
+        """Whether tools with effects or egress need an approval after an untrusted result."""
         words = {policy.after_untrusted for policy in (self, *self._others)}
         return "approve" in words or "allow" not in words
 
     def _own(self, spec: ToolSpec) -> Decision:
-        """This policy's decision alone."""
+        """Return the decision of this policy alone."""
         allow, approve, approve_effects = self.settings
         pattern = _first_match(spec.name, self.allow)
         if pattern is None:
@@ -174,16 +174,16 @@ class Policy:
 
 
 class Intersections:
-    """Intersections of policies, each worked out once.
+    """A cache of intersections of policies.
 
-    Two policies that are alike now are two.
+    Its keys compare by identity: two policies with equal content are different keys.
     """
 
     def __init__(self, max_bytes: int = 16 << 20) -> None:
         self._known: Memo[tuple[Policy, Policy], Policy] = Memo("policies", max_bytes, _intersection_bytes)
 
     def of(self, one: Policy, other: Policy) -> Policy:
-        """``one.intersect(other)``, the same object each time."""
+        """Return ``one.intersect(other)``, the same object each time."""
         known = self._known.get((one, other))
         if known is None:
             known = self._known.put((one, other), one.intersect(other))
@@ -191,12 +191,12 @@ class Intersections:
 
 
 def _intersection_bytes(policies: tuple[Policy, Policy], _: Policy) -> int:
-    """Of both and their intersection."""
+    """Estimate the bytes of both policies and their intersection."""
     return 16_000 + 500 * sum(len(policy.allow) + len(policy.arguments) for policy in policies)
 
 
 def _first_match(name: str, patterns: Sequence[str]) -> str | None:
-    """The first pattern that fits."""
+    """Return the first pattern that fits, or ``None``."""
     for pattern in patterns:
         if fits(name, pattern):
             return pattern
@@ -204,12 +204,12 @@ def _first_match(name: str, patterns: Sequence[str]) -> str | None:
 
 
 def _can_do_harm(spec: ToolSpec) -> bool:
-    """Whether a tool can change something, or carry words to a place of the model's choosing."""
+    """Return whether a tool can change something or send data to a place that the model chooses."""
     return spec.effect is not ToolEffect.READ_ONLY or spec.egress
 
 
 def _safety_words(safety: Mapping[str, Any]) -> Iterator[str]:
-    """Safety metadata as ``key=value``, one for each value of a list; booleans as true and false."""
+    """Yield safety metadata as ``key=value``, one for each value of a list; booleans as true and false."""
     for key, value in safety.items():
         for one in value if isinstance(value, list | tuple | set | frozenset) else (value,):
             yield f"{key}={str(one).lower() if isinstance(one, bool) else one}"

@@ -1,7 +1,7 @@
-"""The header of an OAuth access token: fetched once for all who wait, and by one process for all.
+"""Keep an OAuth access token fresh: one refresh for all calls that wait, and one process for all processes.
 
-Tokens that were refreshed, and refresh tokens that a provider rotated, are kept in a vault, where there is
-one: all processes share them, one of them refreshes, and a restart goes on with the newest.
+If there is a vault, it stores refreshed tokens and the refresh tokens that a provider rotated.  All processes
+share them, one process refreshes, and a restart continues with the newest tokens.
 """
 
 import asyncio
@@ -23,20 +23,20 @@ from proxy.tools.oauth.port import OAuthFault, OAuthHttp
 __all__ = ["ConnectionFailure", "Refreshed"]
 
 _EARLY_S: Final = 60.0
-"""Seconds before its end that a token is replaced; half its life where that is shorter."""
+"""Replace a token this many seconds before it expires, or after half its lifetime if that is later."""
 
 _PAUSE_S: Final = 5.0
-"""Seconds after a failed refresh in which no other is tried."""
+"""Seconds without another try after a failed refresh, and after a 401 for a new token."""
 
 _LOOK_EVERY_S: Final = 5.0
-"""Until a login or a logout of another process is noticed."""
+"""Seconds between checks for a login or logout in another process."""
 
 
 class ConnectionFailure(HttpFailure):
     """A connection that cannot be used.
 
-    The message is for the model; ``reason`` is for the operator, and ``needs_login`` says that only a login
-    helps.  Neither has a token or a secret in it.
+    The message is for the model, ``reason`` for the operator; neither contains a token or a secret.
+    ``needs_login`` says that only a login helps.
     """
 
     def __init__(self, name: str, reason: str, *, needs_login: bool = False) -> None:
@@ -46,7 +46,7 @@ class ConnectionFailure(HttpFailure):
 
 
 class Refreshed:
-    """The header of one connection.  Belongs to one event loop."""
+    """The ``Authorization`` header of one connection, refreshed as needed.  Belongs to one event loop."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Refreshed:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """``clock`` gives monotonic seconds, ``now`` seconds since the epoch, which processes agree on."""
+        """``clock`` returns monotonic seconds; ``now`` seconds since the epoch, equal for all processes."""
         self._name = name
         self._grant = grant
         self._http = http
@@ -78,9 +78,9 @@ class Refreshed:
         self._logger: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.tools")
 
     async def authorization(self) -> str:
-        """The header's value, refreshed before its time is over.
+        """Return the header's value; refresh the token shortly before it expires.
 
-        Raises :class:`ConnectionFailure` where there is none.
+        Raises :class:`ConnectionFailure` if there is no valid token.
         """
         if self._header is not None and self._clock() < self._good_until and not self._may_be_another():
             return self._header
@@ -88,13 +88,13 @@ class Refreshed:
             return await self._refreshed()
         except ToolFailure:
             if self._header is not None and self._clock() < self._ends_at:
-                return self._header  # Not fresh any more, and still good.
+                return self._header  # Due for a refresh, but still valid.
             raise
 
     async def renew(self, refused: str) -> str | None:
-        """Another value after a 401, unless somebody has brought one since ``refused``.
+        """Return another value after a 401 for ``refused``; refresh unless a newer token is there already.
 
-        A token that was refused right after it was made is not made again.
+        Returns ``None`` if the refused token is only a few seconds old: a refresh would not help.
         """
         if self._header == refused:
             if self._clock() < self._refreshed_at + _PAUSE_S:
@@ -104,9 +104,9 @@ class Refreshed:
         return await self.authorization()
 
     async def newer(self, refused: str) -> str | None:
-        """The value of a login after the one that made ``refused``, which may do more; ``None`` for none.
+        """Return the value from a login newer than ``refused``, which may have more rights; ``None`` if none.
 
-        No token is asked for: a new one could do no more than the old one.
+        It does not refresh for this: a refreshed token has no more rights than the old one.
         """
         if self._header == refused and self._grant.is_login:
             self._looked_at = -math.inf
@@ -114,7 +114,7 @@ class Refreshed:
         return header if header != refused else None
 
     def _may_be_another(self) -> bool:
-        """Whether it is time to look if somebody has logged in anew, or out."""
+        """Return whether it is time to check for a new login or a logout."""
         due = self._clock() >= self._looked_at + _LOOK_EVERY_S
         return self._grant.is_login and self._vault is not None and due
 
@@ -127,9 +127,9 @@ class Refreshed:
             raise ConnectionFailure(self._name, "the refresh was cancelled") from None
 
     async def _refresh(self) -> str:
-        """The header by a refresh that goes on to its end, whoever waits for it.
+        """Return the header from a refresh that always runs to its end, even if no caller waits for it.
 
-        Its answer may hold the only refresh token that the provider still takes.
+        Its response may contain the only refresh token that the provider still accepts.
         """
         task = self._under_way
         if task is None or task.done():
@@ -138,9 +138,9 @@ class Refreshed:
         return await asyncio.shield(task)
 
     async def _refresh_once(self) -> str:
-        """The header by a token that another process has brought, else by one that is asked for now.
+        """Return the header with a token that another process has saved, or else with a new one.
 
-        Of several processes one asks: a provider that rotates refresh tokens takes each of them once.
+        Only one process requests it: a provider that rotates refresh tokens accepts each of them once.
         """
         vault, place = self._vault, self._grant.place
         if vault is None:
@@ -155,21 +155,21 @@ class Refreshed:
                     await self._share(vault)
                 return header
         except StoreError:
-            # To ask without the others would take the refresh token away from them.
+            # A refresh without the vault would make the refresh token useless for the other processes.
             raise self._fell_through(
                 OAuthFault("the record, which shares tokens between processes, cannot be used")
             ) from None
 
     def _adopt(self, written: bytes | None) -> str | None:
-        """Go on with what another process has kept; the header where its token is good still."""
+        """Adopt the tokens in the vault and return the header; ``None`` if there is no fresh token."""
         self._looked_at = self._clock()
         kept = read_kept(written)
         if kept is None or not self._grant.fits(kept):
             if self._grant.is_login:
-                self._forget()  # Somebody has logged out, or the login was for something else.
+                self._forget()  # The user has logged out, or the login was for another configuration.
             return None
         if self._unsaved and _is_same_login(kept, self._kept):
-            # What is kept is older than what this process has, and spent.
+            # The vault has older tokens than this process, and they are used up.
             return self._header if self._clock() < self._good_until else None
         self._unsaved = False
         header = f"Bearer {kept.access_token}"
@@ -185,18 +185,18 @@ class Refreshed:
         self._kept, self._header, self._unsaved = None, None, False
 
     async def _share(self, vault: TokenVault) -> None:
-        """Keep what the token endpoint gave, for the other processes and for the next start."""
+        """Save the new tokens in the vault for the other processes and for the next start."""
         if self._kept is None:
             return
         try:
             await vault.save(self._grant.place, self._kept.written())
             self._unsaved = False
         except StoreError:
-            # This process has them; another one may find its refresh token spent.
+            # This process has the tokens; the refresh token of another process may be used up.
             self._logger.error("credentials_not_kept", connection=self._name)
 
     def _take(self, kept: Kept, age_s: float) -> None:
-        """Use a token that was made so many seconds ago."""
+        """Use a token that was issued ``age_s`` seconds ago."""
         self._kept = kept
         self._header = f"Bearer {kept.access_token}"
         self._refreshed_at = self._clock() - age_s
@@ -204,7 +204,7 @@ class Refreshed:
         self._good_until = self._ends_at - _early(kept.lasts_s)
 
     async def _ask(self) -> str:
-        """Ask for a token, and take it."""
+        """Request a token, use it, and return its header."""
         try:
             kept = await self._grant.ask(self._http, self._kept, self._now)
         except OAuthFault as fault:
@@ -216,9 +216,10 @@ class Refreshed:
         return f"Bearer {kept.access_token}"
 
     def _fell_through(self, fault: OAuthFault) -> ConnectionFailure:
-        """Log a refresh that failed, and do not ask again at once; the failure for whoever waits.
+        """Log a failed refresh, pause further refreshes, and return the failure for the waiting calls.
 
-        Where somebody has to log in, nothing is asked but the record, and it is said once.
+        If a login is needed, there is no pause, since later tries only read the record, and the proxy logs
+        the same reason once.
         """
         failure = ConnectionFailure(self._name, str(fault), needs_login=fault.needs_login)
         if not fault.needs_login:
@@ -237,11 +238,11 @@ def _is_same_login(one: Kept, other: Kept | None) -> bool:
 
 
 def _look_at(task: asyncio.Task[str]) -> None:
-    """Look at a refresh's exception, which may have nobody left to look at it."""
+    """Retrieve the exception of a refresh, because no waiter may be left to do so."""
     if not task.cancelled():
         task.exception()
 
 
 def _early(lasts_s: float) -> float:
-    """How long before its end a token that lasts so long is replaced."""
+    """Return how many seconds before its expiry a token with this lifetime is replaced."""
     return min(_EARLY_S, lasts_s / 2) if math.isfinite(lasts_s) else 0.0

@@ -1,4 +1,4 @@
-"""When a tool's HTTP request is sent once more: what the service says of it, and what may be repeated."""
+"""Decide whether and when to retry a tool's HTTP request, by the response and by what may be repeated."""
 
 import time
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ _MAX_WAIT_S = 2.0
 
 
 def names_its_effect(headers: Mapping[str, str], body: Any) -> bool:
-    """Whether a request bears a key by which a service knows it again, so that a repeat changes nothing.
+    """Return whether a request has an idempotency key, so that a repeat has no second effect.
 
-    That is a header ``Idempotency-Key``, or an :class:`~proxy.tools.contract.capabilities.IdempotencyKey`
-    as a header or as a member of the JSON body, wherever the service wants it.
+    That is a header ``Idempotency-Key``, or an :class:`~proxy.tools.contract.capabilities.IdempotencyKey` as
+    the value of any header or of any member of the JSON body.
     """
     given = [*headers.values(), *(body.values() if isinstance(body, dict) else ())]
     named = any(name.lower() == "idempotency-key" for name in headers)
@@ -26,13 +26,12 @@ def names_its_effect(headers: Mapping[str, str], body: Any) -> bool:
 
 
 def told_wait(status: int, headers: Mapping[str, str]) -> float | None:
-    """Seconds after which a service wants to be asked again; ``None`` for no word on it.
+    """Return the seconds after which the service allows a retry; ``None`` if it does not say.
 
-    ``headers`` are found in any case.  Where ``Retry-After`` is missing, a 429 may say in
-    ``ratelimit-reset`` when its limit begins anew, if that limit is the one with nothing left: Duffel as
-    a date (https://duffel.com/docs/api/overview/response-handling), drafts of the IETF in seconds
-    (draft-ietf-httpapi-ratelimit-headers-06).  How large the limit is (``ratelimit-limit``) decides
-    nothing.
+    ``headers`` is case-insensitive.  If a 429 has no ``Retry-After``, its ``ratelimit-reset`` may say when
+    the limit resets.  It counts unless ``ratelimit-remaining`` shows that something is left.  Duffel sends a
+    date (https://duffel.com/docs/api/overview/response-handling), drafts of the IETF have seconds
+    (draft-ietf-httpapi-ratelimit-headers-06).  The size of the limit (``ratelimit-limit``) does not matter.
     """
     told = _seconds(headers.get("Retry-After"))
     if told is None and status == 429 and headers.get("RateLimit-Remaining", "0").strip() == "0":
@@ -41,11 +40,11 @@ def told_wait(status: int, headers: Mapping[str, str]) -> float | None:
 
 
 def wait_before_retry(status: int, told: float | None, attempt: int, *, repeatable: bool) -> float | None:
-    """Seconds until another try; ``None`` for none, also where the service wants a longer wait.
+    """Return the seconds until the next try; ``None`` for no retry, also if the service wants a longer wait.
 
-    ``told`` is what :func:`told_wait` read, ``attempt`` counts the retries so far.  A request that is
-    not ``repeatable`` goes out again only where the service did not act on it: after 429, and after a
-    503 that says when to come again.  Any other 503 may have come after the effect.
+    ``told`` is the result of :func:`told_wait`; ``attempt`` is the number of retries so far.  A request that
+    is not ``repeatable`` is retried only if the service did not act on it: after a 429, and after a 503 that
+    says when to retry.  The effect may have happened before any other 503.
     """
     if status not in _RETRIED or (status == 503 and told is None and not repeatable):
         return None
@@ -54,7 +53,7 @@ def wait_before_retry(status: int, told: float | None, attempt: int, *, repeatab
 
 
 def _seconds(value: str | None) -> float | None:
-    """``Retry-After`` (RFC 9110, section 10.2.3) in seconds from now; ``None`` for what is neither form."""
+    """Return a ``Retry-After`` value in seconds from now (RFC 9110, section 10.2.3); ``None`` if invalid."""
     if value is None or len(value) > 64 or not value.isascii():
         return None
     if value.isdigit():

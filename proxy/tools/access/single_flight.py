@@ -1,4 +1,4 @@
-"""Equal work at the same moment is made one piece of work."""
+"""Share one execution between equal pieces of work that are requested at the same time."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -11,33 +11,33 @@ T = TypeVar("T")
 
 
 class WorkCancelled(Exception):
-    """Shared work was cancelled by something else than its waiters."""
+    """Shared work was cancelled, but not because its waiters left."""
 
 
 @dataclass(slots=True)
 class _Flight(Generic[T]):
-    """One execution and how many wait for it."""
+    """One execution and the number of its waiters."""
 
     task: asyncio.Task[T]
     waiting: int = 0
 
 
 class SingleFlight(Generic[T]):
-    """Makes equal work at the same moment one piece of work.  Belongs to one event loop."""
+    """The executions in progress, by key; equal work shares one.  Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._flights: dict[str, _Flight[T]] = {}
 
     def is_under_way(self, key: str) -> bool:
-        """Whether work of this key runs now."""
+        """Return whether work with this key runs now."""
         return key in self._flights
 
     async def run(self, key: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return or raise what ``work`` does; equal calls at the same time share one execution.
+        """Return or raise what ``work`` does; calls with the same key at the same time share one execution.
 
-        The work has a task of its own, so a cancelled caller does not cancel it for the others.  It is
-        cancelled when no caller waits any more.  Raises :class:`WorkCancelled` if the work itself was
-        cancelled, so that no caller takes that for a cancellation of its own.
+        The work runs in a task of its own, so a cancelled caller does not cancel it for the others.  The task
+        is cancelled when its last waiter leaves.  Raises :class:`WorkCancelled` if the work itself was
+        cancelled, so that no caller mistakes it for its own cancellation.
         """
         flight = self._flights.get(key)
         if flight is None:
@@ -50,14 +50,14 @@ class SingleFlight(Generic[T]):
         finally:
             flight.waiting -= 1
             if flight.waiting == 0 and not flight.task.done():
-                self._flights.pop(key, None)  # Nobody may join what is about to end.
+                self._flights.pop(key, None)  # No caller may join an execution that is being cancelled.
                 flight.task.cancel()
         if flight.task.cancelled():
             raise WorkCancelled
         return flight.task.result()
 
     def _landed(self, key: str, task: asyncio.Task[T]) -> None:
-        """Forget a flight; look at its exception, which may have nobody left to look at it."""
+        """Remove a flight and retrieve its exception, because no waiter may be left to do so."""
         flight = self._flights.get(key)
         if flight is not None and flight.task is task:
             del self._flights[key]

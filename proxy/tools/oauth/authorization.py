@@ -1,4 +1,4 @@
-"""One attempt to log in: what the browser is sent to, and what comes back with it.
+"""One attempt to log in: the URL for the browser, and the check of the redirect that comes back.
 
 Sources: OAuth 2.1 (the code flow), RFC 7636 (PKCE), RFC 8707 (``resource``), RFC 9207 (``iss``).
 """
@@ -23,12 +23,12 @@ _MAX_REDIRECT: Final = 16384
 
 
 class NotOurs(Exception):
-    """What came back does not belong to this attempt: anybody may have sent it."""
+    """A redirect that does not belong to this attempt: anyone may have sent it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt.  ``url`` is where the browser is to go; ``state`` and ``verifier`` are secrets."""
+    """One attempt to log in.  ``url`` is the page for the browser; ``state`` and ``verifier`` are secrets."""
 
     server: AuthorizationServer
     client: Client
@@ -40,11 +40,11 @@ class Attempt:
     url: str = field(repr=False)
 
     def code_of(self, redirected: str) -> str:
-        """The authorization code in an address to which the browser was redirected, or in its query.
+        """Return the authorization code in the URL, or the query alone, to which the browser was redirected.
 
-        Raises :class:`NotOurs` for one that is not of this attempt, and
-        :class:`~proxy.tools.oauth.port.OAuthFault` where the server refused, or is not the one that was
-        asked (RFC 9207: a mix-up of two servers).
+        Raises :class:`NotOurs` if the URL does not belong to this attempt.  Raises
+        :class:`~proxy.tools.oauth.port.OAuthFault` if the server refused, or if another server answered
+        (RFC 9207: a mix-up of two servers).
         """
         found = _query_of(redirected)
         if not hmac.compare_digest(found.get("state", "").encode(), self.state.encode()):
@@ -68,7 +68,7 @@ class Attempt:
         return found["code"]
 
     def exchange(self, code: str) -> dict[str, str]:
-        """The fields that turn a code into tokens."""
+        """Return the fields of the token request that exchanges a code for tokens."""
         return {
             "grant_type": "authorization_code",
             "code": code,
@@ -87,10 +87,10 @@ def begin(
     scopes: tuple[str, ...],
     more: Mapping[str, str] | None = None,
 ) -> Attempt:
-    """An attempt with secrets of its own; ``more`` are further parameters of the request.
+    """Build an attempt with new secrets; ``more`` are further parameters of the request.
 
-    Raises :class:`~proxy.tools.oauth.port.OAuthFault` for a server without S256 of PKCE, or without a page
-    to log in at.
+    Raises :class:`~proxy.tools.oauth.port.OAuthFault` for a server without PKCE with S256, or without a login
+    page.
     """
     where = plain_text(server.issuer)
     if not server.authorization_endpoint:
@@ -117,7 +117,7 @@ def begin(
 
 
 def _query_of(redirected: str) -> dict[str, str]:
-    """The parameters of an address; raises :class:`NotOurs` for one that names one of them twice."""
+    """Return the query parameters of a URL; raise :class:`NotOurs` if it names one of them twice."""
     text = redirected.strip()
     if len(text) > _MAX_REDIRECT:
         raise NotOurs

@@ -1,4 +1,4 @@
-"""What a server asks for when it refuses a request: the challenge of ``WWW-Authenticate``.
+"""Parse the challenge in the ``WWW-Authenticate`` header of a refused request.
 
 Sources: RFC 9110, section 11.6.1 (the header); RFC 6750, section 3 (``scope``, ``error``); RFC 9728, section
 5.1 (``resource_metadata``).
@@ -20,10 +20,10 @@ _ITEM = re.compile(rf"(?:({_TOKEN})\s+)?({_TOKEN})\s*=\s*(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """A challenge of the scheme ``Bearer``, as a stranger wrote it.
+    """A challenge of the scheme ``Bearer``; its content is untrusted.
 
-    ``resource_metadata`` is the address of the document about the resource, ``error`` the word for why the
-    request was refused.  What the server does not say is empty.
+    ``resource_metadata`` is the URL of the document about the resource, ``error`` the code for the refusal.
+    A field that the server does not send is empty.
     """
 
     resource_metadata: str = ""
@@ -32,7 +32,7 @@ class Challenge:
 
 
 def read_challenge(header: str) -> Challenge:
-    """The ``Bearer`` challenge of a header that may hold several; an empty one if there is none."""
+    """Return the ``Bearer`` challenge of a header, which may have several; an empty one if there is none."""
     scheme = ""
     found: dict[str, str] = {}
     for item in parse_http_list(header[:_MAX_HEADER]):

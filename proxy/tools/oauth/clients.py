@@ -1,8 +1,8 @@
-"""Who the proxy is to an authorization server: a client that was registered beforehand, one whose id is the
-address of a document, or one that registers itself.
+"""The OAuth client as which the proxy acts: registered beforehand by the operator, identified by the URL of a
+document, or registered by the proxy itself.
 
-Sources: RFC 7591 (dynamic client registration), RFC 6749, section 2.3 (how a client proves itself), the draft
-on client id metadata documents.
+Sources: RFC 7591 (dynamic client registration), RFC 6749, section 2.3 (client authentication), the draft on
+client id metadata documents.
 """
 
 import base64
@@ -26,11 +26,11 @@ _METHODS: Final = ("none", "client_secret_basic", "client_secret_post")
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client.
+    """An OAuth client.
 
-    ``method`` is how it proves itself at the token endpoint: ``none``, ``client_secret_basic`` or
-    ``client_secret_post``.  ``redirect_uri`` is what it was registered with; ``expires_at``, in seconds since
-    the epoch, is when its secret ends, 0 for never.
+    ``method`` is its authentication method at the token endpoint: ``none``, ``client_secret_basic`` or
+    ``client_secret_post``.  ``redirect_uri`` is the one that it was registered with.  ``expires_at`` is the
+    expiry of its secret in seconds since the epoch, 0 for never.
     """
 
     id: str
@@ -42,9 +42,12 @@ class Client:
 
 
 def proven(client: Client, fields: Mapping[str, str]) -> tuple[dict[str, str], str | None]:
-    """The fields of a token request by this client, and its ``Authorization`` header, if it sends one."""
+    """Add the client's authentication to a token request: return its fields and its ``Authorization`` value.
+
+    The value is ``None`` if the client sends no such header.
+    """
     if client.method == "client_secret_basic":
-        # Each is encoded before it is joined: RFC 6749, section 2.3.1.
+        # Each part is encoded before they are joined: RFC 6749, section 2.3.1.
         pair = f"{quote(client.id, safe='')}:{quote(client.secret, safe='')}"
         return dict(fields), f"Basic {base64.b64encode(pair.encode()).decode()}"
     made = {**fields, "client_id": client.id}
@@ -54,11 +57,11 @@ def proven(client: Client, fields: Mapping[str, str]) -> tuple[dict[str, str], s
 
 
 def configured_client(server: AuthorizationServer, client_id: str, secret: str) -> Client:
-    """The client of the configuration; raises :class:`~proxy.tools.oauth.port.OAuthFault` where the server
-    takes a secret in no way that is known here."""
+    """Return the configured client; raise :class:`~proxy.tools.oauth.port.OAuthFault` if the server accepts
+    the secret by no method that the proxy knows."""
     if not secret:
         return Client(client_id, "configured")
-    # A server that says nothing takes Basic: RFC 8414, section 2.
+    # The default is Basic: RFC 8414, section 2.
     taken = server.auth_methods if server.auth_methods is not None else ("client_secret_basic",)
     for method in ("client_secret_basic", "client_secret_post"):
         if method in taken:
@@ -78,10 +81,10 @@ async def choose_client(
     known: Client | None = None,
     scopes: tuple[str, ...] = (),
 ) -> Client:
-    """The client for a login, in the order of the MCP specification.
+    """Return the client for a login, chosen in the order of the MCP specification.
 
-    ``known`` is one that registered itself with this server earlier: it is used again if its redirect
-    address is the same.  Raises :class:`~proxy.tools.oauth.port.OAuthFault`.
+    ``known`` is a client from an earlier login at this server.  If the proxy had registered it with the same
+    redirect URI, it is used again.  Raises :class:`~proxy.tools.oauth.port.OAuthFault`.
     """
     if client_id:
         return configured_client(server, client_id, client_secret)
@@ -123,13 +126,13 @@ async def _register(
 
 
 def _registered(said: Any, redirect_uri: str, asked: str) -> Client | None:
-    """The client in the answer to a registration; ``None`` for one that cannot be used."""
+    """Return the client in a registration response; ``None`` if it cannot be used."""
     if not isinstance(said, dict):
         return None
     client_id, secret = said.get("client_id"), said.get("client_secret") or ""
     if not _is_word(client_id) or not isinstance(secret, str) or (secret and not _is_word(secret)):
         return None
-    # Servers may put another method in the place of the one that was asked for; RFC 7591, section 3.2.1.
+    # Servers may replace the requested method by another one: RFC 7591, section 3.2.1.
     method = said.get("token_endpoint_auth_method") or ("client_secret_basic" if secret else asked)
     if method not in _METHODS or (method != "none" and not secret):
         return None

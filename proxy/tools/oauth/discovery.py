@@ -1,7 +1,7 @@
-"""How the authorization server of a resource is found, from the address that the operator wrote.
+"""Find the authorization server of a resource, starting from the URL that the operator wrote.
 
-The order is that of the MCP specification: the document that the server's 401 names, the well-known places
-of RFC 9728, and, as in revision 2025-03-26, the origin of the server as its own authorization server.
+The order is that of the MCP specification: the document that the server's 401 names, the well-known URLs of
+RFC 9728, and, as in revision 2025-03-26, the origin of the server as its own authorization server.
 """
 
 from dataclasses import dataclass
@@ -27,10 +27,10 @@ __all__ = ["Discovery", "discover"]
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """What was found.
+    """The result of :func:`discover`.
 
-    ``resource`` is what tokens are asked for; empty for services that are no MCP servers.  ``scopes`` are
-    those that the server asks for, or has, if it says so.
+    ``resource`` is the audience of the tokens to request; empty for a service that is not an MCP server.
+    ``scopes`` are those that the MCP server asks for, or else those that it supports, if it lists them.
     """
 
     server: AuthorizationServer
@@ -39,9 +39,10 @@ class Discovery:
 
 
 async def discover(http: OAuthHttp, *, server_url: str = "", issuer: str = "") -> Discovery:
-    """The authorization server of the MCP server at ``server_url``, or the one that ``issuer`` names.
+    """Find the authorization server of the MCP server at ``server_url``, or the one that ``issuer`` names.
 
-    With both, the MCP server must name this issuer.  Raises :class:`~proxy.tools.oauth.port.OAuthFault`.
+    If both are given, the MCP server must name this issuer, provided that it publishes a document.  Raises
+    :class:`~proxy.tools.oauth.port.OAuthFault`.
     """
     if not server_url:
         return Discovery(await _server(http, issuer))
@@ -64,7 +65,7 @@ async def _challenge(http: OAuthHttp, server_url: str) -> str:
 
 
 async def _resource(http: OAuthHttp, server_url: str, named: str) -> ProtectedResource | None:
-    """The document about the resource; ``None`` where there is none."""
+    """Return the document about the resource; ``None`` if there is none."""
     for place in dict.fromkeys([*([named] if named else []), *resource_places(server_url)]):
         said = await _document(http, place)
         if said is not None:
@@ -73,7 +74,7 @@ async def _resource(http: OAuthHttp, server_url: str, named: str) -> ProtectedRe
 
 
 def _choose(resource: ProtectedResource, issuer: str) -> str:
-    """The issuer to use, in the spelling of the resource."""
+    """Return the issuer to use, in the spelling of the resource's document."""
     if not issuer:
         return resource.issuers[0]
     for named in resource.issuers:
@@ -92,10 +93,10 @@ async def _server(http: OAuthHttp, issuer: str, *, loosely: bool = False) -> Aut
 
 
 async def _document(http: OAuthHttp, place: str) -> Any:
-    """The JSON at a place; ``None`` where there is none.
+    """Return the JSON document at a URL; ``None`` if there is none.
 
-    Raises :class:`~proxy.tools.oauth.port.OAuthFault` where it cannot be told whether there is one: an
-    outage must not send a login to another server.
+    Raises :class:`~proxy.tools.oauth.port.OAuthFault` if the proxy cannot know whether there is one: an
+    outage must not redirect a login to another server.
     """
     try:
         return await http.get_json(place)

@@ -1,4 +1,4 @@
-"""How each kind of connection gets its tokens from a token endpoint."""
+"""The grants by which each kind of connection gets its tokens from a token endpoint."""
 
 import hashlib
 from collections.abc import Callable
@@ -27,9 +27,9 @@ _REFRESH: Final = "refresh_token"
 
 @dataclass(frozen=True, slots=True)
 class OAuthToken:
-    """What it takes to get access tokens from ``token_url``.
+    """The configuration of a connection that gets access tokens from ``token_url`` with a refresh token.
 
-    ``server_url`` is that of the MCP server that the tokens are for; empty for tools.
+    ``server_url`` is the URL of the MCP server that the tokens are for; empty for tools.
     """
 
     token_url: str
@@ -41,10 +41,10 @@ class OAuthToken:
 
 @dataclass(frozen=True, slots=True)
 class ClientCredentials:
-    """A client that gets tokens of ``issuer`` in its own name (RFC 6749, section 4.4).
+    """A client that gets tokens from ``issuer`` in its own name (RFC 6749, section 4.4).
 
-    ``server_url`` is that of the MCP server that they are for; empty for tools.  No ``scopes`` means those
-    that the server asks for.
+    ``server_url`` is the URL of the MCP server that the tokens are for; empty for tools.  Without ``scopes``
+    the client requests those that the server asks for.
     """
 
     issuer: str
@@ -56,11 +56,11 @@ class ClientCredentials:
 
 @dataclass(frozen=True, slots=True)
 class LoggedIn:
-    """Somebody logs in with a command.
+    """A connection for which a person logs in with a command.
 
-    Fields as in :class:`ClientCredentials`; all may be empty.  ``issuer`` is then the one that the server
-    names, and the client is the one that ``document_url`` describes (a client id metadata document), or one
-    that registers itself.
+    The fields are as in :class:`ClientCredentials`; all may be empty.  Without ``issuer`` the server names
+    it.  Without ``client_id`` the client is the one that ``document_url`` describes (a client id metadata
+    document), or the proxy registers one.
     """
 
     issuer: str = ""
@@ -72,29 +72,29 @@ class LoggedIn:
 
 
 class Grant(Protocol):
-    """How one connection gets its tokens."""
+    """The way in which one connection gets its tokens."""
 
     @property
     def place(self) -> str:
-        """Where its tokens are kept in a vault."""
+        """The key of its tokens in a vault."""
         ...
 
     @property
     def is_login(self) -> bool:
-        """Whether only a person can begin it, who may do so anew, or end it, at any time."""
+        """Whether a person must log in, and may log in again or out at any time."""
         ...
 
     def fits(self, kept: Kept) -> bool:
-        """Whether what is kept is of the connection as it is configured now."""
+        """Return whether kept tokens belong to the connection as it is configured now."""
         ...
 
     async def ask(self, http: OAuthHttp, kept: Kept | None, now: Callable[[], float]) -> Kept:
-        """New tokens; raises :class:`~proxy.tools.oauth.port.OAuthFault`."""
+        """Request new tokens; raise :class:`~proxy.tools.oauth.port.OAuthFault` if that fails."""
         ...
 
 
 def grant_of(name: str, connection: OAuthToken | ClientCredentials | LoggedIn) -> Grant:
-    """How the connection of this name gets its tokens."""
+    """Return the grant of the connection with this name."""
     if isinstance(connection, OAuthToken):
         return _Configured(name, connection)
     if isinstance(connection, ClientCredentials):
@@ -103,24 +103,24 @@ def grant_of(name: str, connection: OAuthToken | ClientCredentials | LoggedIn) -
 
 
 def login_command(name: str) -> str:
-    """The command with which an operator logs in."""
+    """Return the command with which an operator logs in."""
     return f"toolrelay credentials login {name}"
 
 
 def login_place(name: str) -> str:
-    """Where a login is kept: one for each name, whatever the configuration says of it by now."""
+    """Return the key of a login in a vault: one per name, whatever its current configuration is."""
     return _digest("login", name)
 
 
 class _Configured:
-    """A refresh token of the configuration, and whatever the provider puts in its place."""
+    """The grant that uses the configured refresh token, and the ones by which the provider replaces it."""
 
     is_login = False
 
     def __init__(self, name: str, connection: OAuthToken) -> None:
         self._connection = connection
-        # Another refresh token in the configuration is another place: so an operator who puts a new one
-        # there is not answered with what came of the old one.
+        # The refresh token is part of the key.  So after an operator has configured a new one, the tokens
+        # that came from the old one are not used.
         self.place = _digest(name, connection.token_url, connection.client_id, connection.refresh_token)
 
     def fits(self, kept: Kept) -> bool:
@@ -139,7 +139,7 @@ class _Configured:
 
 
 class _InItsOwnName:
-    """Tokens without a person.  The authorization server is looked for once, and again after a failure."""
+    """The client credentials grant.  It finds the authorization server once, and again after a failure."""
 
     is_login = False
 
@@ -171,7 +171,7 @@ class _InItsOwnName:
 
 
 class _ByLogin:
-    """Tokens of a login, which is all in the vault."""
+    """The grant that uses the refresh token of a login; all it needs is in the vault."""
 
     is_login = True
 
@@ -204,7 +204,7 @@ class _ByLogin:
         }
         client = login.client
         if client.kind == "configured":
-            # The secret may have been replaced in the configuration since.
+            # The configured secret may have changed since the login.
             secret = self._connection.client_secret
             client = Client(client.id, "configured", secret, client.method if secret else "none")
         try:
@@ -212,7 +212,7 @@ class _ByLogin:
         except OAuthFault as fault:
             if fault.code != "invalid_grant":
                 raise
-            # To send it again could shut the account, and cannot help.
+            # A second try with this token cannot help and could block the account.
             self._ended = kept.refresh_token
             raise OAuthFault(
                 f"the login has ended (invalid_grant); run: {command}",

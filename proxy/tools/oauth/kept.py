@@ -1,4 +1,4 @@
-"""What is kept of a connection between two uses of it, in a vault, which seals it."""
+"""The tokens of a connection as stored in a vault, which encrypts them."""
 
 import math
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ __all__ = ["Kept", "Login", "read_kept", "with_answer"]
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """What a person logged in for, and all that a refresh needs.
+    """A person's login: its target, and all that a refresh needs.
 
-    ``id`` is another one for each login; ``at`` is its time in seconds since the epoch.  ``resource`` is the
-    audience of its tokens, empty where none was named.  ``scopes`` are those that were granted.
+    ``id`` is unique to each login; ``at`` is its time in seconds since the epoch.  ``resource`` is the
+    audience of its tokens, empty if none was named.  ``scopes`` are the granted scopes.
     """
 
     id: str
@@ -32,9 +32,9 @@ class Login:
     revocation_endpoint: str = ""
 
     def is_for(self, *, resource: str, issuer: str, client_id: str) -> bool:
-        """Whether it is one for what is configured; an issuer or client that is not configured may be any.
+        """Return whether the login fits the configuration; an empty issuer or client id fits any.
 
-        ``resource`` is the address of the server as the operator wrote it, empty for none.
+        ``resource`` is the URL of the server as the operator wrote it, empty for none.
         """
         if bool(resource) != bool(self.resource) or (resource and not covers(self.resource, resource)):
             return False
@@ -44,7 +44,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Tokens.  ``made_at`` is seconds since the epoch; ``login`` is ``None`` where nobody logged in."""
+    """Stored tokens.  ``made_at`` is in seconds since the epoch; ``login`` is ``None`` without a login."""
 
     access_token: str = field(repr=False)
     refresh_token: str = field(repr=False)
@@ -53,14 +53,14 @@ class Kept:
     login: Login | None = None
 
     def written(self) -> bytes:
-        """As JSON, tokens included: for the vault only."""
+        """Return the JSON, tokens included; for the vault only."""
         lasts_s = self.lasts_s if math.isfinite(self.lasts_s) else None
         return orjson.dumps({**asdict(self), "lasts_s": lasts_s})
 
 
 def with_answer(answer: TokenAnswer, now: float, before: Kept | None, refresh_token: str = "") -> Kept:
-    """What to keep after an answer.  A refresh token that is not replaced goes on (RFC 6749, section 6), and
-    so do the scopes of a login."""
+    """Return what to store after a token response.  The old refresh token (RFC 6749, section 6) and the old
+    scopes of a login stay unless the response replaces them."""
     login = before.login if before is not None else None
     if login is not None and answer.scopes:
         login = replace(login, scopes=answer.scopes)
@@ -68,7 +68,7 @@ def with_answer(answer: TokenAnswer, now: float, before: Kept | None, refresh_to
 
 
 def read_kept(written: bytes | None) -> Kept | None:
-    """What :meth:`Kept.written` wrote; ``None`` for whatever else stands there."""
+    """Read what :meth:`Kept.written` wrote; return ``None`` for anything else."""
     try:
         said = orjson.loads(written or b"null")
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""A login, from the address that the operator wrote to the tokens that are kept."""
+"""Begin, complete and revoke a login of a person at an authorization server."""
 
 import secrets
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from proxy.tools.oauth.tokens import ask_for_tokens
 __all__ = ["begin_login", "end_login", "revoke"]
 
 _SOON_S = 3600.0
-"""A client whose secret ends within this time registers itself anew."""
+"""The proxy registers a new client if the old one's secret expires within this many seconds."""
 
 
 async def begin_login(
@@ -30,10 +30,10 @@ async def begin_login(
     scopes: tuple[str, ...] = (),
     parameters: Mapping[str, str] | None = None,
 ) -> Attempt:
-    """Find the authorization server, and be a client of it.
+    """Find the authorization server, choose or register a client, and build the attempt.
 
-    ``before`` is the login that is there already: its client is used again, and where ``scopes`` are wanted
-    beyond the configured ones, its scopes are asked for, too.  Raises
+    ``before`` is the login that exists already; its client is used again.  If ``scopes`` has scopes beyond
+    the configured ones, the scopes of ``before`` are requested too.  Raises
     :class:`~proxy.tools.oauth.port.OAuthFault`.
     """
     found = await discover(http, server_url=connection.server_url, issuer=connection.issuer)
@@ -65,7 +65,7 @@ async def begin_login(
 
 
 async def end_login(http: OAuthHttp, attempt: Attempt, code: str, now: float) -> Kept:
-    """The tokens for a code.  Raises :class:`~proxy.tools.oauth.port.OAuthFault`."""
+    """Exchange a code for tokens; raise :class:`~proxy.tools.oauth.port.OAuthFault` if that fails."""
     server = attempt.server
     try:
         answer = await ask_for_tokens(http, server.token_endpoint, attempt.client, attempt.exchange(code))
@@ -79,7 +79,7 @@ async def end_login(http: OAuthHttp, attempt: Attempt, code: str, now: float) ->
         token_endpoint=server.token_endpoint,
         client=attempt.client,
         resource=attempt.resource,
-        # Who is given what was asked for need not be told so: RFC 6749, section 5.1.
+        # A server may omit the scopes if it granted those requested: RFC 6749, section 5.1.
         scopes=answer.scopes or attempt.scopes,
         revocation_endpoint=server.revocation_endpoint,
     )
@@ -87,9 +87,9 @@ async def end_login(http: OAuthHttp, attempt: Attempt, code: str, now: float) ->
 
 
 async def revoke(http: OAuthHttp, kept: Kept, client: Client) -> bool:
-    """Have the server end a login (RFC 7009); whether it can be asked to.
+    """Revoke a login at the server (RFC 7009); return ``False`` if the server has no revocation endpoint.
 
-    Raises :class:`~proxy.tools.contract.capabilities.HttpFailure` where it does not.
+    Raises :class:`~proxy.tools.contract.capabilities.HttpFailure` if the request fails.
     """
     login = kept.login
     if login is None or not login.revocation_endpoint:
@@ -105,11 +105,11 @@ async def revoke(http: OAuthHttp, kept: Kept, client: Client) -> bool:
 def _scopes(
     found: Discovery, configured: tuple[str, ...], last: Login | None, more: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """The scopes to ask for: those that are configured, or those of the server, with ``more`` and, beside
-    those, the ones that were granted before."""
+    """Return the scopes to request: the configured ones, or else those of the server, and ``more``.  With
+    ``more`` also the scopes that were granted before."""
     granted = last.scopes if last is not None and more else ()
     scopes = join_scopes(configured or found.scopes, granted, more)
-    # A server that has this scope gives refresh tokens only to who asks for it.
+    # A server that supports this scope gives refresh tokens only to clients that request it.
     if scopes and "offline_access" in found.server.scopes:
         return join_scopes(scopes, ("offline_access",))
     return scopes

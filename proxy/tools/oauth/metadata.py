@@ -1,8 +1,8 @@
-"""What resources and authorization servers say of themselves: documents of strangers.
+"""Read the metadata documents of resources and authorization servers.  Their content is untrusted.
 
 Sources: RFC 9728 (protected resources), RFC 8414 and OpenID Connect Discovery 1.0 (authorization servers),
-RFC 9207 (``iss`` in the answer), the draft on client id metadata documents, and the MCP specification's
-pages on authorization for where documents are looked for.
+RFC 9207 (``iss`` in the response), the draft on client id metadata documents, and for the URLs of the
+documents the MCP specification's pages on authorization.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ _Words = Annotated[list[_Word], Field(max_length=1000)]
 
 @dataclass(frozen=True, slots=True)
 class ProtectedResource:
-    """The resource that tokens are for: ``resource`` is their audience."""
+    """The resource that tokens are for; ``resource`` is their audience."""
 
     resource: str
     issuers: tuple[str, ...]
@@ -44,11 +44,11 @@ class ProtectedResource:
 
 @dataclass(frozen=True, slots=True)
 class AuthorizationServer:
-    """Who issues tokens.  Addresses that it does not have are empty.
+    """A server that issues tokens.  An endpoint that it does not have is empty.
 
-    ``auth_methods`` are the ways for a client to prove itself at the token endpoint, ``None`` if the document
-    does not say.  ``sends_iss`` says that each answer names the issuer.  ``takes_documents`` says that the
-    address of a client id metadata document is a client id there.
+    ``auth_methods`` are the authentication methods for clients at the token endpoint, ``None`` if the
+    document does not list them.  ``sends_iss`` says that each authorization response names the issuer.
+    ``takes_documents`` says that it accepts the URL of a client id metadata document as a client id.
     """
 
     issuer: str
@@ -92,20 +92,23 @@ class _Server(_Document):
 
 
 def origin_of(url: str) -> str:
-    """Scheme, host and port of an address, in lower case; raises ValueError for what is none."""
+    """Return scheme, host and port of a URL, in lower case; raise ValueError for an invalid URL."""
     parts = urlsplit(url)
     port = parts.port or {"https": 443, "http": 80}.get(parts.scheme.lower(), 0)
     return f"{parts.scheme.lower()}://{parts.hostname or ''}:{port}"
 
 
 def resource_of(server_url: str) -> str:
-    """The canonical URI of a server, by which tokens for it are asked for (RFC 8707, section 2)."""
+    """Return the canonical URI of a server, the ``resource`` of token requests (RFC 8707, section 2)."""
     parts = urlsplit(server_url)
     return urlunsplit(parts._replace(scheme=parts.scheme.lower(), netloc=parts.netloc.lower(), fragment=""))
 
 
 def covers(resource: str, server_url: str) -> bool:
-    """Whether a token for ``resource`` is one for the server: of one origin, and at or above its path."""
+    """Return whether a token for ``resource`` is valid for the server.
+
+    ``resource`` must have the same origin, and its path must be the server's path or above it.
+    """
     try:
         if origin_of(resource) != origin_of(server_url) or urlsplit(resource).fragment:
             return False
@@ -116,7 +119,7 @@ def covers(resource: str, server_url: str) -> bool:
 
 
 def is_same_issuer(one: str, other: str) -> bool:
-    """Whether two spellings mean one issuer: the same, but for a slash that is the whole path."""
+    """Return whether two spellings mean one issuer: they are equal, or differ only in the path ``/``."""
     if one == other:
         return True
     shorter, longer = sorted((one, other), key=len)
@@ -124,14 +127,14 @@ def is_same_issuer(one: str, other: str) -> bool:
 
 
 def resource_places(server_url: str) -> list[str]:
-    """Where the document about a resource may be, in the order to look (RFC 9728, section 3.1)."""
+    """Return the possible URLs of the document about a resource, in search order (RFC 9728, section 3.1)."""
     parts = urlsplit(server_url)
     root = f"{parts.scheme}://{parts.netloc}/.well-known/oauth-protected-resource"
     return [root + parts.path, root] if parts.path.strip("/") else [root]
 
 
 def server_places(issuer: str) -> list[str]:
-    """Where the document about an authorization server may be, in the order to look."""
+    """Return the possible URLs of the document about an authorization server, in search order."""
     parts = urlsplit(issuer)
     root, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
     places = [
@@ -142,9 +145,9 @@ def server_places(issuer: str) -> list[str]:
 
 
 def read_protected_resource(said: Any, place: str, server_url: str) -> ProtectedResource:
-    """The document about the resource that ``server_url`` is.
+    """Read the document about the resource at ``server_url``; ``place`` is the document's URL.
 
-    Raises :class:`~proxy.tools.oauth.port.OAuthFault` for one that is about another resource.
+    Raises :class:`~proxy.tools.oauth.port.OAuthFault` if it is invalid or about another resource.
     """
     document = _read(_Resource, said, place)
     if not covers(document.resource, server_url):
@@ -157,10 +160,10 @@ def read_protected_resource(said: Any, place: str, server_url: str) -> Protected
 
 
 def read_server(said: Any, place: str, issuer: str, *, loosely: bool = False) -> AuthorizationServer:
-    """The document about the authorization server ``issuer``.
+    """Read the document about the authorization server ``issuer``; ``place`` is the document's URL.
 
-    Raises :class:`~proxy.tools.oauth.port.OAuthFault` for one of another issuer: it is compared character by
-    character (RFC 8414, section 3.3), ``loosely`` but for a slash at the end of an origin.
+    Raises :class:`~proxy.tools.oauth.port.OAuthFault` if it is invalid or about another issuer.  Issuers are
+    compared character by character (RFC 8414, section 3.3); ``loosely`` ignores a slash after an origin.
     """
     document = _read(_Server, said, place)
     same = is_same_issuer(document.issuer, issuer) if loosely else document.issuer == issuer

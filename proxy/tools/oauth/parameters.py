@@ -1,4 +1,4 @@
-"""What of OAuth requests an operator may write: scopes, and further parameters."""
+"""The parts of OAuth requests that an operator may set: scopes and further parameters."""
 
 import re
 from typing import Final
@@ -24,13 +24,14 @@ PROTOCOL_PARAMETERS: Final = frozenset(
         "state",
     }
 )
-"""The parameters of an authorization request that are not the operator's to set."""
+"""The parameters of an authorization request that an operator may not set."""
 
 
 def read_scopes(said: object) -> tuple[str, ...]:
-    """The scopes in a string with spaces, or in a list; what is no scope (RFC 6749, section 3.3) is left out.
+    """Return the scopes in a space-separated string or a list, without duplicates.
 
-    At most 100, each of 256 characters at most, each once.
+    Invalid scopes (RFC 6749, section 3.3) are left out.  The result has at most 100 scopes of at most 256
+    characters.
     """
     words = said.split(" ") if isinstance(said, str) else said if isinstance(said, list | tuple) else ()
     scopes = [word for word in words if isinstance(word, str) and _SCOPE.fullmatch(word)]
@@ -38,5 +39,5 @@ def read_scopes(said: object) -> tuple[str, ...]:
 
 
 def join_scopes(*scopes: tuple[str, ...]) -> tuple[str, ...]:
-    """All of them, each once, in this order."""
+    """Join tuples of scopes, without duplicates, in this order."""
     return tuple(dict.fromkeys(scope for some in scopes for scope in some))

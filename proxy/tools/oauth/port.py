@@ -1,4 +1,4 @@
-"""The HTTP port of OAuth, and its errors."""
+"""The protocol of the HTTP client that the OAuth code uses, and the error of the OAuth code."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -7,10 +7,10 @@ __all__ = ["OAuthFault", "OAuthHttp"]
 
 
 class OAuthFault(Exception):
-    """Why there is no token.  The message is for the operator; no token and no secret is in it.
+    """A failure to get a token.  The message is for the operator and contains no token and no secret.
 
-    ``code`` is the error of a token endpoint, if it is one of the words of RFC 6749, section 5.2.
-    ``needs_login`` says that only a new login helps.
+    ``code`` is the error code of a token endpoint, if it is a known one, for example of RFC 6749, section
+    5.2.  ``needs_login`` says that only a new login helps.
     """
 
     def __init__(
@@ -23,24 +23,24 @@ class OAuthFault(Exception):
 
 
 class OAuthHttp(Protocol):
-    """Requests to addresses that servers name: checked, and bounded in size and time.
+    """An HTTP client for URLs that servers name; it checks them and bounds size and time.
 
-    Every method raises :class:`~proxy.tools.contract.capabilities.HttpFailure` for an address that must not
-    be called and where there is no usable answer.
+    Every method raises :class:`~proxy.tools.contract.capabilities.HttpFailure` for a URL that must not be
+    called and if there is no usable response.
     """
 
     async def get_json(self, url: str) -> Any:
-        """The JSON of a document."""
+        """Return a JSON document."""
         ...
 
     async def post_json(self, url: str, body: Any) -> Any:
-        """The JSON of a 2xx answer to JSON."""
+        """POST JSON and return the JSON of a 2xx response."""
         ...
 
     async def post_form(self, url: str, fields: Mapping[str, str], authorization: str | None = None) -> Any:
-        """The JSON of a 2xx answer to a form, ``None`` for an empty one."""
+        """POST a form and return the JSON of a 2xx response, ``None`` if it is empty."""
         ...
 
     async def challenge(self, url: str) -> str:
-        """What a server says in ``WWW-Authenticate`` to somebody without a token; empty if nothing."""
+        """Return the ``WWW-Authenticate`` of the response to a request without a token, or ``""``."""
         ...

@@ -1,4 +1,4 @@
-"""What a token endpoint answers: RFC 6749, sections 5.1 and 5.2."""
+"""Request tokens from a token endpoint and read its response: RFC 6749, sections 5.1 and 5.2."""
 
 import math
 from collections.abc import Mapping
@@ -24,12 +24,12 @@ _ERRORS: Final = frozenset(
         "unsupported_grant_type",
     }
 )
-"""Of RFC 6749, section 5.2, and RFC 8707, section 2."""
+"""The error codes of RFC 6749, section 5.2, and RFC 8707, section 2."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenAnswer:
-    """Tokens.  ``refresh_token`` is empty where there is none, ``lasts_s`` infinite where nothing is said."""
+    """Tokens from an endpoint.  ``refresh_token`` may be empty; ``lasts_s`` is infinite if unknown."""
 
     access_token: str = field(repr=False)
     refresh_token: str = field(repr=False)
@@ -40,9 +40,9 @@ class TokenAnswer:
 async def ask_for_tokens(
     http: OAuthHttp, endpoint: str, client: Client, fields: Mapping[str, str]
 ) -> TokenAnswer:
-    """Ask a token endpoint.  No word of its answer leaves here but tokens, and a known word for an error.
+    """Request tokens from an endpoint; raise :class:`~proxy.tools.oauth.port.OAuthFault` if that fails.
 
-    Raises :class:`~proxy.tools.oauth.port.OAuthFault`.
+    Of its response, only tokens, their lifetime and scopes, or a known error code get out of this function.
     """
     form, authorization = proven(client, fields)
     try:
@@ -65,14 +65,14 @@ async def ask_for_tokens(
 
 
 def is_token(value: object) -> TypeGuard[str]:
-    """Whether a value is a token that a header can carry."""
+    """Return whether a value is a token that a header can carry."""
     if not isinstance(value, str) or not 0 < len(value) <= _MAX_TOKEN:
         return False
     return value.isascii() and value.isprintable() and " " not in value
 
 
 def read_seconds(value: Any) -> float:
-    """``expires_in``; infinite where the answer does not say, until a 401 does."""
+    """Return ``expires_in`` in seconds; infinite if it is missing or invalid: then a 401 ends the token."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return math.inf
     try:
@@ -83,6 +83,6 @@ def read_seconds(value: Any) -> float:
 
 
 def _error_of(said: Any) -> str:
-    """The error code of an answer, if it is one of the known words."""
+    """Return the error code of a response if it is a known one, else ``""``."""
     code = said.get("error") if isinstance(said, dict) else None
     return code if isinstance(code, str) and code in _ERRORS else ""

@@ -24,7 +24,7 @@ __all__ = ["AnthropicWire"]
 
 
 class AnthropicWire:
-    """The Messages wire."""
+    """The wire of Anthropic Messages."""
 
     dialect = ANTHROPIC
     codec = AnthropicCodec()

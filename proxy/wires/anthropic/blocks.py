@@ -1,4 +1,4 @@
-"""Content blocks of Messages: what is in one, and which are ours."""
+"""Reads and writes content blocks of Messages, and recognizes the proxy's own."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -26,10 +26,10 @@ __all__ = [
 Block = dict[str, Any]
 
 OUR_SIGNATURE: Final = "toolrelay"
-"""The signature of a thought that tells of a server tool's call.
+"""The signature of a thought by which the proxy shows a server tool's call.
 
-No model has signed it, and an upstream refuses what it has not signed; by this word it is known when a client
-sends it back, and taken out again.
+No model signed it, and an upstream refuses what it did not sign.  So the proxy recognizes such a thought by
+this word when a client sends it back, and removes it.
 """
 
 _THOUGHTS: Final = ("thinking", "redacted_thinking")
@@ -52,32 +52,32 @@ _REASONS: Final = {
 
 
 def stop_word(reason: str) -> str:
-    """Why a turn stopped, in the neutral word; a reason that is not known stays as it is."""
+    """Return the neutral word for a stop reason; an unknown reason stays unchanged."""
     return _WORDS.get(reason, reason)
 
 
 def stop_reason(word: str | None, said: str | None) -> str:
-    """The reason to tell for a neutral word: what the upstream ``said``, where that means the same."""
+    """Return the stop reason for a neutral word: the upstream's own, ``said``, if that means the same."""
     if said is not None and (word is None or stop_word(said) == word):
         return said
     return _REASONS.get(word or "stop", word or "end_turn")
 
 
 def blocks_of(content: Any) -> Sequence[Block]:
-    """The blocks of a message's content; a text is one block."""
+    """Return the blocks of a message's content; a text is one block."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     return [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
 
 
 def blocks_text(blocks: Iterable[Mapping[str, Any]]) -> str:
-    """The text of all text blocks, joined."""
+    """Return the text of all text blocks, joined."""
     texts = [block.get("text") for block in blocks if block.get("type") == "text"]
     return "".join([text for text in texts if isinstance(text, str)])
 
 
 def called_blocks(content: Any) -> Sequence[Block]:
-    """The calls of a message that its client, or this proxy, has to answer."""
+    """Return the calls of a message that its client, or this proxy, has to answer."""
     return [
         block
         for block in blocks_of(content)
@@ -86,7 +86,7 @@ def called_blocks(content: Any) -> Sequence[Block]:
 
 
 def tool_use(fields: Mapping[str, bytes], call: ToolCall) -> bytes:
-    """A ``tool_use`` block with the fields of another: id, name and input are the call's."""
+    """Return a ``tool_use`` block with ``fields``, and with the id, name and input of the call."""
     own = {
         "type": b'"tool_use"',
         "id": orjson.dumps(call.call_id),
@@ -97,12 +97,12 @@ def tool_use(fields: Mapping[str, bytes], call: ToolCall) -> bytes:
 
 
 def is_ours(block: Mapping[str, Any]) -> bool:
-    """Whether a block tells of a server tool's call, which no upstream knows."""
+    """Return whether a block shows a server tool's call, which no upstream knows."""
     return block.get("type") == "thinking" and block.get("signature") == OUR_SIGNATURE
 
 
 def has_ours(block: Mapping[str, Any]) -> bool:
-    """Whether a block is ours, or has citations that we have made, which no upstream has the source of."""
+    """Return whether a block is ours, or has citations by the proxy, whose source no upstream has."""
     return is_ours(block) or _cites_ours(block)
 
 
@@ -116,7 +116,7 @@ def _is_our_citation(citation: Any) -> bool:
 
 
 def without_ours(message: bytes) -> bytes:
-    """A message without what tells of server calls; the same bytes where there is nothing of it."""
+    """Remove the proxy's blocks and citations from a message; returns the same bytes if there are none."""
     if OUR_SIGNATURE.encode() not in message:
         return message
     return _without_our_citations(_without(message, is_ours))
@@ -142,7 +142,7 @@ def _uncited(raw: bytes) -> bytes:
 
 
 def without_thoughts(message: bytes) -> bytes:
-    """A message without the model's thoughts; the same bytes where there are none."""
+    """Remove the model's thoughts from a message; returns the same bytes if there are none."""
     return _without(message, lambda block: block.get("type") in _THOUGHTS)
 
 

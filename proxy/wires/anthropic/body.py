@@ -1,8 +1,8 @@
-"""Messages: the request as it goes upstream, turn after turn.
+"""Messages: edits the request body for the upstream, turn after turn.
 
-The client's values keep their bytes: only the members that have to change are written anew.  Tools and
-messages only ever grow at their end, and breakpoints of the prompt cache stay where the client put them,
-so that what one turn sent is a prefix of what the next one sends and the provider's cache holds.
+The client's values keep their bytes: only members that must change are written anew.  Tools and messages grow
+only at their end, and breakpoints of the prompt cache stay where the client put them.  So each request of a
+run begins like the one before, and the provider's cache works.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -30,7 +30,7 @@ from proxy.wires.upstream_port import Mask
 __all__ = ["AnthropicBody"]
 
 _MOST_IMAGE_BYTES: Final = 20 << 20
-"""Of images of ours in one request, in base64; the provider takes requests of 32 MB."""
+"""The size limit for our images in one request, in base64; the provider accepts requests of 32 MB."""
 
 
 class AnthropicBody(MessageListBody):
@@ -48,8 +48,10 @@ class AnthropicBody(MessageListBody):
             self._members["messages"] = join_array(self._client_messages)
 
     def _definition(self, definition: ToolDefinition) -> bytes:
-        """A tool that is not ``strict``: what that costs when a schema is first seen is the client's to
-        decide, and arguments are checked here."""
+        """Return a tool without ``strict``: the client decides about the cost of a new strict schema.
+
+        The proxy checks the arguments itself.
+        """
         written = definition.written.get("anthropic")
         if written is None:
             tool = {
@@ -61,7 +63,7 @@ class AnthropicBody(MessageListBody):
         return written
 
     def _replacement(self, declared: bytes, definition: ToolDefinition) -> bytes:
-        """Our tool, with the client's breakpoint of the prompt cache."""
+        """Return our tool, with the client's breakpoint of the prompt cache."""
         kept = {key: value for key, value in members(declared).items() if key == "cache_control"}
         return extend_object(self._definition(definition), kept)
 
@@ -84,7 +86,7 @@ class AnthropicBody(MessageListBody):
         """Do nothing: every answer has its usage."""
 
     def restore(self, position: int, payload: bytes, *, needed: bool = True) -> None:
-        """Put a held turn back; what the client answered beside it stands behind our results."""
+        """Put a held turn back; anything else that the client sent with its results follows the results."""
         held = orjson.loads(payload)
         restored = [part.encode() for part in held["messages"]]
         end = position + 1
@@ -98,13 +100,13 @@ class AnthropicBody(MessageListBody):
         )
 
     def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:
-        """Add a turn.  All its results are one message; one that paused has none, and is gone on from."""
+        """Add a turn, with all its results in one message; a turn that paused has no results."""
         self._added.append(message)
         if results:
             self._added.append(b'{"role":"user","content":' + join_array(results) + b"}")
 
     def result_message(self, call: ToolCall, content: str, images: Sequence[ResultImage] = ()) -> bytes:
-        """One result, a block.  Images stand in it as far as there is room for them in the request."""
+        """Encode one result as a block, with its images as far as the request has room for them."""
         text, passed = choose_images(content, images, self._fits)
         return result_block(call.call_id, text, passed)
 
@@ -120,7 +122,7 @@ class AnthropicBody(MessageListBody):
 
     @property
     def _choice(self) -> Any:
-        """The client's choice in the words of the other wires, which share what becomes of it."""
+        """The client's choice in the form of the other wires, which have common code for choices."""
         asked = orjson.loads(self._members["tool_choice"]) if "tool_choice" in self._members else None
         return "required" if isinstance(asked, dict) and asked.get("type") == "any" else asked
 
@@ -140,9 +142,11 @@ class AnthropicBody(MessageListBody):
         return False
 
     def recover(self, message: str, code: str | None) -> bool:
-        """Leave out what the upstream refuses: hidden turns where the conversation is too long, our images
-        where it takes none, fields of the model's messages that it does not take back, thoughts in what is
-        put back that another upstream has signed."""
+        """Leave out what the upstream refuses.
+
+        It may be: hidden turns that make the conversation too long, our images, fields in the model's
+        messages, our cache marks, or thoughts in restored turns that another upstream signed.
+        """
         if says_too_long(message, code):
             return drop_unneeded(self._restored)
         said = f"{code or ''} {message}".lower()
@@ -180,7 +184,7 @@ class AnthropicBody(MessageListBody):
         return kept
 
     def _tokens_left(self, parts: Mapping[str, bytes]) -> bytes:
-        """The client's bound less what earlier turns used; it must stay above what is set for thinking."""
+        """Return what earlier turns left of the client's token limit, but more than the thinking budget."""
         bound = orjson.loads(parts["max_tokens"])
         if type(bound) is not int:
             return parts["max_tokens"]
@@ -190,7 +194,7 @@ class AnthropicBody(MessageListBody):
         return tokens_left(bound, self._used_tokens, least)
 
     def _narrowed(self) -> dict[str, bytes]:
-        """The members of the body, less the tools that are withheld."""
+        """Return the members of the body without the tools that are withheld."""
         left = without_tools(
             self._members,
             self._withheld,
@@ -216,7 +220,7 @@ class AnthropicBody(MessageListBody):
 
 
 def _free(choice: bytes) -> bytes:
-    """A choice that forces nothing; what it says of parallel calls stays."""
+    """Return a choice that forces nothing; its setting for parallel calls stays."""
     parts = members(choice)
     kept = {key: value for key, value in parts.items() if key == "disable_parallel_tool_use"}
     return join_object({"type": b'"auto"', **kept})

@@ -1,6 +1,6 @@
-"""Breakpoints of the prompt cache, for requests whose client's dialect has none.
+"""Sets breakpoints of the prompt cache in requests whose client's dialect has none.
 
-What stands before a breakpoint is kept by the provider, and a later request that begins alike reads it at a
+The provider keeps what stands before a breakpoint.  A later request that begins the same way reads it at a
 tenth of the price.  Source: Anthropic's "Prompt caching": four at most, none on a thought or an empty text;
 tools come first, then the system prompt, then the messages.
 """
@@ -19,8 +19,9 @@ _BREAKPOINT: Final = {"cache_control": b'{"type":"ephemeral"}'}
 
 
 def with_breakpoints(parts: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The members of a body with a breakpoint behind its tools, its system prompt and its last two messages
-    of the user's: the last one is new, and up to the one before it the last request was kept.
+    """Set breakpoints after the tools, the system prompt and the user's last two messages.
+
+    The last message is new; the cache has everything up to the one before it from the last request.
     """
     marked = dict(parts)
     for name in ("tools", "system"):
@@ -41,7 +42,7 @@ def _message_marked(raw: bytes) -> bytes:
 
 
 def _last_marked(listed: bytes) -> bytes:
-    """A list with a breakpoint at its last element; anything else, and an empty text, as it is."""
+    """Set a breakpoint at the last element of a list; other values and an empty text stay unchanged."""
     if listed[:1] != b"[" or not (found := elements(listed)):
         return listed
     last = orjson.loads(found[-1])

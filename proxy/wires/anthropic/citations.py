@@ -1,4 +1,4 @@
-"""Sources of an answer on Messages, where a citation belongs to a whole block of text.
+"""Reads and writes citations of Messages, each of which belongs to a whole block of text.
 
 Source: Anthropic's API reference, "Citations" and "Web search tool".
 """
@@ -14,13 +14,13 @@ from proxy.wires.turn.citations import page_address
 __all__ = ["Citations", "cited_blocks", "web_citation"]
 
 _MOST_PLACED: Final = 1000
-"""Citations of one reply that its text is cut for; no search finds as many."""
+"""The number of citations for which the text of one reply is cut; no search returns as many."""
 
 
 class Citations:
-    """The citations of a turn, told when the block of text that they belong to is over.
+    """The citations of a turn, which are returned at the end of the block of text that they belong to.
 
-    ``length`` is that of the text so far, in characters.
+    ``length`` is the length of the text so far, in characters.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Citations:
         self._found: list[Any] = []
 
     def begin(self, citations: Any) -> list[CitationAdded]:
-        """A block of text begins, with these ``citations``; those of the one before, if that is not over."""
+        """Begin a block of text with these ``citations``; return those of the last block if it was open."""
         told = self.end()
         self._start = self.length
         if isinstance(citations, list):
@@ -37,11 +37,11 @@ class Citations:
         return told
 
     def add(self, citation: Any) -> None:
-        """A citation of the block that is open."""
+        """Add a citation of the open block."""
         self._found.append(citation)
 
     def end(self) -> list[CitationAdded]:
-        """The block is over: its citations."""
+        """End the block, and return its citations."""
         if not self._found:
             return []
         found, self._found = self._found, []
@@ -50,7 +50,7 @@ class Citations:
     def _read(self, citation: Any) -> CitationAdded:
         said: Mapping[str, Any] = citation if isinstance(citation, dict) else {}
         kind = said.get("type")
-        # The source of a search result may also be the name of something.
+        # A search result may have a name instead of a URL as its source.
         name = {"web_search_result_location": "url", "search_result_location": "source"}.get(str(kind), "")
         title, cited = said.get("title"), said.get("cited_text")
         return CitationAdded(
@@ -63,10 +63,10 @@ class Citations:
 
 
 def web_citation(citation: CitationAdded) -> dict[str, Any]:
-    """A citation of a page that another provider's search has found.
+    """Return a citation of a page that another provider's search found.
 
-    ``encrypted_index`` is made by Anthropic's own search alone: in its place stands a word of ours, by which
-    the citation is known when it comes back, and is taken out again.
+    Only Anthropic's own search makes an ``encrypted_index``.  In its place stands a word of the proxy, by
+    which it recognizes the citation when it comes back, and removes it.
     """
     return {
         "type": "web_search_result_location",
@@ -78,9 +78,9 @@ def web_citation(citation: CitationAdded) -> dict[str, Any]:
 
 
 def cited_blocks(content: Sequence[Block], citations: Sequence[CitationAdded]) -> list[Block] | None:
-    """The blocks of a whole reply, with those of text cut so that each citation has what it is the source of.
+    """Return the blocks of a whole reply, with texts cut so that each citation belongs to its own text.
 
-    A citation of no certain text belongs to the last one.  ``None`` where there is no text at all.
+    A citation without a certain position belongs to the last text.  Returns ``None`` if there is no text.
     """
     texts = [block for block in content if block["type"] == "text"]
     if not any(block["text"] for block in texts):
@@ -106,7 +106,7 @@ def cited_blocks(content: Sequence[Block], citations: Sequence[CitationAdded]) -
 
 
 def _cut(text: str, start: int, citations: Sequence[CitationAdded]) -> list[Block]:
-    """A text that begins at ``start`` as blocks: one for each piece that has other sources."""
+    """Cut a text that begins at ``start`` into blocks: one for each piece with other sources."""
     end = start + len(text)
     inside = [one for one in citations if one.start < end and start < one.end]
     bounds = {start, end, *(max(start, one.start) for one in inside), *(min(end, one.end) for one in inside)}
@@ -116,7 +116,7 @@ def _cut(text: str, start: int, citations: Sequence[CitationAdded]) -> list[Bloc
         piece = text[at - start : until - start]
         sources = [web_citation(one) for one in inside if one.start <= at and until <= one.end]
         if blocks and not piece.strip():
-            # No upstream takes a block of white space back.
+            # No upstream accepts a block of white space in a later request.
             blocks[-1]["text"] += piece
             continue
         blocks.append({"type": "text", "text": piece, **({"citations": sources} if sources else {})})

@@ -1,4 +1,4 @@
-"""Messages, as one side of a request that crosses from a dialect to another."""
+"""Messages as one side of a request that is translated between dialects."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -27,6 +27,5 @@ class AnthropicCodec:
         return write_conversation(conversation, strict=strict)
 
     def without_reasoning(self, conversation: Conversation) -> Conversation:
-        """The model is not to think: with thinking on, each turn with calls has to begin with a thought that
-        bears its signature."""
+        """Turn thinking off: with it, each turn with calls must begin with a thought and its signature."""
         return replace(conversation, reasoning=ReasoningSettings("none"))

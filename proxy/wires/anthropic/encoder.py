@@ -1,11 +1,11 @@
-"""Messages: what an upstream of another dialect says, as a server of the Messages API would have sent it.
+"""Messages: encodes the turns of an upstream of another dialect as a server of the Messages API would.
 
 Source: Anthropic's API reference, "Streaming messages".  Blocks do not overlap: a call that begins while
 another one is open waits for its end.
 
-The arguments of a call are told when they are whole, as the API itself checks them before it sends them:
-its clients read them as JSON, and fail for anything else.  A tool with ``eager_input_streaming`` gets them as
-they come, unchecked; its client has asked for that.
+The arguments of a call are sent when they are complete, because the API itself checks them before it sends
+them: its clients parse them as JSON, and fail for anything else.  A tool with ``eager_input_streaming`` gets
+them as they come, unchecked, because its client asked for that.
 """
 
 import secrets
@@ -50,9 +50,9 @@ _TEXT_EVENT: Final = encode_event(
 _THINKING_EVENT: Final = encode_event(
     b'{"type":"content_block_delta","index":%d,"delta":{"type":"thinking_delta","thinking":"%b"}}', _DELTA
 )
-"""What :meth:`AnthropicTurnEncoder.encode` makes of a piece of text, but for the index and the piece."""
+"""The bytes that :meth:`AnthropicTurnEncoder.encode` makes of a text, without the index and the piece."""
 _PIECES_A_PING: Final = 32
-"""Pieces of arguments that are held before the client hears that something goes on."""
+"""The number of held pieces of arguments after which the client gets a ping."""
 
 Block = dict[str, Any]
 Event = dict[str, Any]
@@ -60,7 +60,7 @@ Event = dict[str, Any]
 
 @dataclass(slots=True)
 class _Call:
-    """A call as far as it was told."""
+    """A call, with what was sent of it so far."""
 
     call_id: str
     name: str
@@ -70,10 +70,10 @@ class _Call:
     is_done: bool = False
 
     def eager(self) -> str:
-        """Arguments that are told before they are whole.
+        """Return arguments that can be sent before they are complete.
 
-        Some servers write ``null``, or the object as a JSON string: whatever does not begin as an object
-        waits for the end of the call, where its arguments are known whole.
+        Some servers write ``null``, or the object as a JSON string.  So a text that does not begin like an
+        object waits for the end of the call, when its arguments are complete.
         """
         if not self.is_eager:
             return ""
@@ -84,7 +84,7 @@ class _Call:
         return said if self.is_told else ""
 
     def rest(self, *, cut: bool) -> str:
-        """What is left to tell when they are whole; nothing of what was ``cut`` short."""
+        """Return what is left to send when the call is complete; nothing of arguments that were ``cut``."""
         said = "".join(self.pieces)
         if self.is_told or not said:
             return ""
@@ -93,14 +93,14 @@ class _Call:
         return "" if cut else orjson.dumps(arguments_object(said)).decode()
 
     def block(self, *, cut: bool) -> Block:
-        """The whole block."""
+        """Return the complete block."""
         said = "".join(self.pieces)
         given = {} if cut and not is_object(said) else arguments_object(said)
         return {"type": "tool_use", "id": self.call_id, "name": self.name, "input": given}
 
 
 class AnthropicTurnEncoder:
-    """One turn.  ``eager`` are the names of the tools whose arguments are told as they come."""
+    """An encoder of one turn.  ``eager`` are the tools whose arguments are sent as they come."""
 
     def __init__(self, model: str, eager: Collection[str] = ()) -> None:
         self._model = model
@@ -125,7 +125,7 @@ class AnthropicTurnEncoder:
     def encode(self, frame: Frame) -> list[Frame]:
         """See :meth:`proxy.wires.client_port.TurnEncoder.encode`."""
         if len(frame.events) == 1 and type(only := frame.events[0]) is TextDelta:
-            # Nearly every frame is one piece of the text that is open.
+            # Nearly every frame is one piece of the open text.
             block = self._text
             if block is not None and self.text_is_open(TextDelta):
                 self._pieces.append(only.text)
@@ -139,7 +139,7 @@ class AnthropicTurnEncoder:
             if isinstance(event, UsageReported):
                 told = UsageReported(_in_messages_words(event.usage))
             if not isinstance(event, ToolCallStarted):
-                # The beginning of a call is told with its own block, which may have to wait.
+                # The event for a call's beginning goes with its own block, which may have to wait.
                 last = made.pop() if made else Frame(b"", undecided=frame.undecided)
                 made.append(replace(last, events=(*last.events, told)))
             frames += made
@@ -181,7 +181,7 @@ class AnthropicTurnEncoder:
                 self._id = str(message.get("id") or self._id)
                 self._model = str(message.get("model") or self._model)
             case "content_block_start" if isinstance(block := payload.get("content_block"), dict):
-                # What it begins with is counted as text that went out.
+                # The text in a block's start is part of the text that was sent.
                 self._text = {**block, "text": ""} if block.get("type") == "text" else dict(block)
             case "content_block_stop" if self._text is not None:
                 self._content.append(self._whole(self._text))
@@ -231,7 +231,7 @@ class AnthropicTurnEncoder:
         reason = "tool_calls" if called else self._reason
         return stop_reason(reason, None)
 
-    # What one event says.
+    # The encoding of one event.
 
     def _encode(self, event: TurnEvent) -> Iterator[Event]:
         match event:
@@ -302,7 +302,7 @@ class AnthropicTurnEncoder:
 
     def _said(self, text: str, *, thinking: bool) -> Iterator[Event]:
         kind, name = ("thinking", "thinking") if thinking else ("text", "text")
-        # What is said behind a citation has other sources, or none.
+        # Text after a citation has other sources, or none.
         goes_on = not self._is_cited or not text.strip()
         if self._text is None or self._text["type"] != kind or not goes_on:
             yield from self._closed_text()
@@ -317,7 +317,7 @@ class AnthropicTurnEncoder:
                 yield from self._cite(citation)
 
     def _cite(self, citation: CitationAdded) -> Iterator[Event]:
-        """A citation of the block of text that is open; one that comes before any text waits for it."""
+        """Add a citation to the open block of text; a citation before any text waits for it."""
         if self._text is None or self._text["type"] != "text":
             self._early.append(citation)
             return
@@ -335,7 +335,7 @@ class AnthropicTurnEncoder:
             yield self._stopped(self._whole(block))
 
     def _whole(self, block: Block) -> Block:
-        """The block of text that ends, with all that was said of it."""
+        """Return the block of text that ends, with its whole text."""
         text, self._pieces = "".join(self._pieces), []
         return {**block, block["type"]: text} if text else block
 
@@ -344,7 +344,7 @@ class AnthropicTurnEncoder:
         return {"type": "content_block_stop", "index": len(self._content) - 1}
 
     def _opened_call(self, seq: int) -> Iterator[Event]:
-        """The beginning of a call's block, with what is there of its arguments."""
+        """Begin a call's block, with the arguments so far."""
         self._open_call = seq
         call = self._calls[seq]
         block = {"type": "tool_use", "id": call.call_id, "name": call.name, "input": {}}
@@ -353,7 +353,7 @@ class AnthropicTurnEncoder:
             yield self._delta({"type": "input_json_delta", "partial_json": said})
 
     def _closed_call(self, seq: int) -> Iterator[Event]:
-        """The end of a call's block, and the beginning of the next one that waits."""
+        """End a call's block, and begin the block of the next call that waits."""
         call = self._calls.get(seq)
         if call is None or call.is_done:
             return
@@ -380,7 +380,7 @@ class AnthropicTurnEncoder:
                 yield from self._said(said.text, thinking=isinstance(said, ReasoningDelta))
 
     def _frame(self, event: Event, undecided: int = 0) -> Frame:
-        """One event.  The beginning of a call's block tells the run and the writer of the call, too."""
+        """Encode one event.  A frame that begins a call's block also has the event of the call."""
         if event["type"] == "error":
             error: Mapping[str, Any] = event["error"]
             raw = ANTHROPIC.errors.event(
@@ -397,12 +397,11 @@ class AnthropicTurnEncoder:
 
 
 def _in_messages_words(usage: Usage) -> Usage:
-    """The same tokens, with a usage object of this dialect beside them: what was read from a cache stands
-    apart from what was not."""
+    """Return the same tokens, with a usage object of this dialect, which counts cached tokens separately."""
     native: dict[str, Any] = {
         "input_tokens": max(0, usage.input_tokens - usage.cached_tokens),
         "cache_creation_input_tokens": 0,
-        # Some servers tell more than all.
+        # Some servers report more cached tokens than input tokens.
         "cache_read_input_tokens": min(usage.cached_tokens, usage.input_tokens),
         "output_tokens": usage.output_tokens,
     }
@@ -412,7 +411,7 @@ def _in_messages_words(usage: Usage) -> Usage:
 
 
 def turn_blocks(message: Message) -> bytes:
-    """An assistant message as a Messages client would send it back; reasoning is only its own model's."""
+    """Write an assistant message as a Messages client would send it back, without reasoning."""
     blocks: list[Block] = []
     for part in message.parts:
         if isinstance(part, Text | Refusal):

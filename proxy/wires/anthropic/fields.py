@@ -1,5 +1,4 @@
-"""What becomes of each field of a Messages request in another dialect, and how Messages says what others ask
-for.
+"""The rules by which the fields of Messages are read, and by which other dialects' fields are written in it.
 
 Source: Anthropic's API reference, "Create a Message".
 """
@@ -11,7 +10,7 @@ from proxy.wires.crossing.tables import FieldTable, inverse, omitted, refused, t
 __all__ = ["ANTHROPIC_FIELDS", "KEEPER"]
 
 KEEPER: Final = "anthropic"
-"""Whose ids the files of Messages have."""
+"""The provider to whom the file ids in Messages belong."""
 
 _CACHE = omitted("Only the provider that a cache mark was written for understands it.")
 _HOSTED = refused("Only the provider can run this tool.")

@@ -1,4 +1,4 @@
-"""What a Messages client asks for, as a conversation.
+"""Reads a Messages client's request as a conversation.
 
 Source: Anthropic's API reference, "Create a Message".
 """
@@ -46,13 +46,13 @@ _CHOICES: Final[Mapping[str, ToolChoice]] = {
     "none": ToolChoice("none"),
 }
 _BUDGETS: Final = ((4096, "low"), (16384, "medium"))
-"""Tokens of thought below which an effort is meant."""
+"""Token budgets for thinking, and the effort that a smaller budget means."""
 
 
 def read_conversation(payload: Mapping[str, Any]) -> Conversation:
     """Read a Messages request.
 
-    Raises :class:`RequestError`, which names the field, for one of the wrong type.
+    Raises :class:`RequestError`, which names the field, for a field of the wrong type.
     """
     asked = Fields(payload, ANTHROPIC_FIELDS)
     model = asked.text("model")
@@ -77,7 +77,7 @@ def read_conversation(payload: Mapping[str, Any]) -> Conversation:
             format=_format(config) if config is not None else None,
         ),
         reasoning=reasoning,
-        # Messages keeps no answers, so nobody else is to.
+        # Messages stores no answers, so the upstream must not store them either.
         service=Service(
             user=identity.text("user_id") if identity is not None else None, store=False, tier=_tier(asked)
         ),
@@ -91,12 +91,12 @@ def read_conversation(payload: Mapping[str, Any]) -> Conversation:
 
 
 def _messages(asked: Fields) -> Iterator[Message]:
-    """The messages: the results of a turn's calls stand before what the user says beside them."""
+    """Read the messages; the results of a turn's calls become a message before the user's other content."""
     for message in asked.elements("messages"):
         role = message.text("role") or ""
         if role not in ("user", "assistant", "system"):
             raise message.fault("role", "must be user, assistant or system")
-        # Only a message that the system says may have settings instead of words.
+        # Only a system message may have settings instead of content.
         wordless = role == "system" and message.peek("content") is None
         parts = () if wordless else tuple(_blocks(message))
         results = tuple(part for part in parts if isinstance(part, ToolResultPart))
@@ -109,14 +109,14 @@ def _messages(asked: Fields) -> Iterator[Message]:
 
 
 def _blocks(message: Fields) -> Iterator[Part]:
-    """The content of a message."""
+    """Read the content of a message."""
     for said in message.contents("content", each="blocks", needed=True):
         if (part := said if isinstance(said, Text) else _block(said)) is not None:
             yield part
 
 
 def _block(block: Fields) -> Part | None:
-    """One block; ``None`` for an empty text."""
+    """Read one block; ``None`` for an empty text."""
     kind = block.text("type") or ""
     match kind:
         case "tool_use":
@@ -133,7 +133,7 @@ def _block(block: Fields) -> Part | None:
 
 
 def _contents(holder: Fields, name: str) -> Iterator[Content]:
-    """A system prompt or the content of a result."""
+    """Read a system prompt or the content of a result."""
     for said in holder.contents(name, each="blocks"):
         found = said if isinstance(said, Text) else _content(said, said.text("type") or "")
         if found is not None:
@@ -141,7 +141,7 @@ def _contents(holder: Fields, name: str) -> Iterator[Content]:
 
 
 def _content(block: Fields, kind: str) -> Content | None:
-    """A block of what somebody says, or of what a tool results in."""
+    """Read a block of a message or of a tool's result."""
     match kind:
         case "text":
             block.skip("citations", [])
@@ -161,7 +161,7 @@ def _content(block: Fields, kind: str) -> Content | None:
 
 
 def _found_text(block: Fields) -> Text:
-    """A result of the client's own search, as words: what it is called, where it is, what it says."""
+    """Read a result of the client's own search as text: its title, its source and its content."""
     texts = [part.get("text") for part in block.listed("content") if isinstance(part, dict)]
     words = [block.text("title"), block.text("source"), *texts]
     block.skip("citations", {"enabled": False}, {"enabled": True})
@@ -170,7 +170,7 @@ def _found_text(block: Fields) -> Text:
 
 
 def _source(block: Fields) -> Source:
-    """Where an image or a document is."""
+    """Read the source of an image or a document."""
     source = block.inner("source")
     kind = source.text("type") if source is not None else None
     if source is not None:
@@ -214,7 +214,7 @@ def _tool(tool: Fields) -> Tool:
 
 
 def _choice(asked: Fields) -> tuple[ToolChoice | None, bool | None]:
-    """A choice of tools, and whether several may be called at once."""
+    """Read a choice of tools, and whether several may be called at once."""
     choice = asked.inner("tool_choice")
     if choice is None:
         return None, None

@@ -1,4 +1,4 @@
-"""Hidden turns of Messages: how they are kept, put back, and written as rows of the record."""
+"""Restores hidden turns of Messages, masks them, and writes them as rows of the record."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,10 +18,10 @@ __all__ = ["answered", "masked_turn", "rows_of"]
 def answered(
     messages: Sequence[bytes], start: int, calls: Sequence[Mapping[str, Any]]
 ) -> tuple[int, list[bytes]]:
-    """Where the client's results of a turn end, and the one message that stands in their place.
+    """Return where the client's results of a turn end, and the one message that replaces them.
 
-    ``calls`` are all calls of the turn.  Their results come first and in order, ours and the client's under
-    the ids that the upstream knows; behind them stands what else the client said.
+    ``calls`` are all calls of the turn.  Their results come first and in order, ours and the client's, under
+    the upstream's ids.  The client's other content follows.
     """
     end = start
     theirs: dict[str, bytes] = {}
@@ -45,7 +45,7 @@ def answered(
 
 
 def _results(message: bytes) -> list[tuple[bytes, str | None]] | None:
-    """The blocks of a message that brings results, each with the id that it answers if it is one."""
+    """Return the blocks of a message with results; each result has the id of its call."""
     parts = members(message)
     if parts.get("role") != b'"user"' or parts.get("content", b"")[:1] != b"[":
         return None
@@ -58,14 +58,14 @@ def _results(message: bytes) -> list[tuple[bytes, str | None]] | None:
 
 
 def _under(result: bytes, call_id: str) -> bytes:
-    """A client's result under the id the upstream knows; bytes as they came where it is the same."""
+    """Return a client's result under the upstream's call id; unchanged if the id is the same."""
     if orjson.loads(members(result)["tool_use_id"]) == call_id:
         return result
     return replace_values(result, {"tool_use_id": orjson.dumps(call_id)})
 
 
 def masked_turn(raw: bytes, mask: Mask) -> bytes:
-    """A message with the private arguments of its calls masked; the same bytes where there are none."""
+    """Return a message with the private arguments of its calls masked; the same bytes if it has none."""
     parts = members(raw)
     if parts.get("content", b"")[:1] != b"[":
         return raw
@@ -87,7 +87,7 @@ def _masked_block(raw: bytes, mask: Mask) -> bytes:
 
 
 def rows_of(run_id: str, turn: int, message: Mapping[str, Any]) -> list[MessageRecord]:
-    """A message as rows in the terms that all wires share: a turn is one, each result another."""
+    """Return a message as rows in the form of all wires: one for a turn, one for each result."""
     blocks = blocks_of(message.get("content"))
     if message.get("role") != "assistant":
         return [

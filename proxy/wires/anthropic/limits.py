@@ -1,6 +1,6 @@
-"""How many tokens a model may be asked for where a client sets no bound.
+"""Token limits to send to a model if the client sets none.
 
-Messages needs a bound, other dialects do not.  Source: Anthropic's overview of its models, "Max output".
+Messages needs a limit, other dialects do not.  Source: Anthropic's overview of its models, "Max output".
 """
 
 from typing import Final
@@ -10,7 +10,7 @@ from proxy.globs import fits
 __all__ = ["output_limit"]
 
 _OTHER: Final = 8192
-"""For models of other makers, and for Claude models that are not known here by another figure."""
+"""The limit for models of other makers, and for Claude models without a limit in the table."""
 _LIMITS: Final = (
     ("*claude-3-5-*", 8192),
     ("*claude-3-7-*", 64_000),
@@ -22,9 +22,9 @@ _LIMITS: Final = (
     ("*claude-sonnet-4*", 64_000),
     ("*claude-haiku-4*", 64_000),
 )
-"""The first pattern that fits applies; names of gateways have a prefix or a suffix more."""
+"""The first pattern that fits applies; gateways add a prefix or a suffix to a model's name."""
 
 
 def output_limit(model: str) -> int:
-    """The most output tokens that a model gives in one answer."""
+    """Return the largest number of output tokens that a model gives in one answer."""
     return next((most for pattern, most in _LIMITS if fits(model, pattern)), _OTHER)

@@ -1,10 +1,10 @@
-"""Server tools that a Messages request chooses, as Anthropic's MCP connector is asked::
+"""Reads the server tools that a Messages request chooses, in the form of Anthropic's MCP connector::
 
     "mcp_servers": [{"type": "url", "name": "docs", "url": "toolrelay/files"}],
     "tools": [{"type": "mcp_toolset", "mcp_server_name": "docs", "configs": {"read": {"enabled": true}}}]
 
-A server without a toolset is the connector's older form: all of its tools, or those of its
-``tool_configuration``.  Elements of ``tools`` in the form that all dialects share count, too.
+A server without a toolset is the connector's older form: it chooses all tools of the server, or those of its
+``tool_configuration``.  Elements of ``tools`` in the form that all dialects share also count.
 Source: Anthropic's API reference, "MCP connector".
 """
 
@@ -32,9 +32,9 @@ _Entry = tuple[int, Mapping[str, Any]]
 
 
 def chosen_tools(payload: Mapping[str, Any], tools: Sequence[Any]) -> Chosen:
-    """The server tools that a request chooses; ``tools`` are its own.
+    """Return the server tools that a request chooses; ``tools`` are the elements of its own list.
 
-    Raises :class:`~proxy.errors.RequestError` for an entry of ours that says what it may not.
+    Raises :class:`~proxy.errors.RequestError` for an entry that names this proxy and is not valid.
     """
     chosen = read_chosen(tools)
     listed = payload.get("mcp_servers")
@@ -59,7 +59,7 @@ def chosen_tools(payload: Mapping[str, Any], tools: Sequence[Any]) -> Chosen:
         if len(found) > 1:
             raise RequestError(
                 400,
-                f"tools[{found[1][0]}] is a second toolset of the server {label[:64]!r}. Write one.",
+                f"tools[{found[1][0]}] is a second toolset of the server {label[:64]!r}. Send one.",
                 param=f"tools[{found[1][0]}]",
             )
         name = server_name(server["url"])
@@ -74,7 +74,7 @@ def chosen_tools(payload: Mapping[str, Any], tools: Sequence[Any]) -> Chosen:
 
 
 def _of_server(server: Mapping[str, Any], at: str, label: str, name: str) -> ChosenServer | None:
-    """A server in the older form; ``None`` for one that is switched off."""
+    """Read a server in the older form; ``None`` if it is disabled."""
     configuration = server.get("tool_configuration")
     param = f"{at}.tool_configuration"
     if configuration is not None and not isinstance(configuration, dict):
@@ -95,7 +95,7 @@ def _of_server(server: Mapping[str, Any], at: str, label: str, name: str) -> Cho
 
 
 def _of_toolset(place: int, toolset: Mapping[str, Any], at: str, label: str, name: str) -> ChosenServer:
-    """A server with its toolset, which enables tools one by one or all of them."""
+    """Read a server with its toolset, which enables tools one by one or all of them."""
     where = f"tools[{place}]"
     default = toolset.get("default_config")
     configs = toolset.get("configs")

@@ -1,8 +1,8 @@
-"""The assistant message of one turn, as the upstream sent it.
+"""Builds the assistant message of one turn, as the upstream sent it.
 
-Every block goes back with every field that came, known or not: thoughts with their signatures, what the
-provider ran itself, citations.  A block in which there is nothing but an empty text is left out, since no
-upstream takes it back.
+Every block goes back with every field that came, known or not: thoughts with their signatures, tools that the
+provider ran itself, citations.  A block with only an empty text is left out, because no upstream takes it
+back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ _PIECE: Final = 64
 
 
 class _Built:
-    """A block in the making: what its start said, and the pieces that came since."""
+    """A block that is being built: its start, and the pieces that came since."""
 
     __slots__ = ("call", "fields", "json", "texts")
 
@@ -39,7 +39,7 @@ class _Built:
         return (start if isinstance(start, str) else "") + "".join(self.texts.get("text", ()))
 
     def raw_fields(self) -> dict[str, bytes]:
-        """The fields of the whole block; what came as JSON text keeps its bytes."""
+        """Return the fields of the complete block; a field that came as JSON text keeps its bytes."""
         whole = dict(self.fields)
         for key, pieces in self.texts.items():
             start = whole.get(key)
@@ -51,7 +51,7 @@ class _Built:
 
 
 class MessageBuilder:
-    """Blocks and their deltas in, one message out."""
+    """A builder of one message from blocks and their deltas."""
 
     def __init__(self) -> None:
         self._blocks: list[_Built] = []
@@ -60,11 +60,11 @@ class MessageBuilder:
 
     @property
     def text(self) -> str:
-        """The text of the answer, blocks joined."""
+        """The text of the answer, with its blocks joined."""
         return "".join([block.text for block in self._blocks if block.fields.get("type") == "text"])
 
     def start(self, index: int, block: Block, call: int | None = None) -> None:
-        """A block begins; ``call`` is its number among the calls, if it is one that has to be answered.
+        """Begin a block; ``call`` is its number among the calls, if it is a call that must be answered.
 
         Raises :class:`WireError` for a turn larger than any model makes, as :meth:`add` does.
         """
@@ -100,11 +100,11 @@ class MessageBuilder:
             raise WireError(f"the message of one turn is larger than {_MAX_TURN_BYTES} bytes")
 
     def fields_of(self, call: int) -> Mapping[str, bytes]:
-        """The raw fields of the block of a call."""
+        """Return the raw fields of the block of a call."""
         return next(block.raw_fields() for block in self._blocks if block.call == call)
 
     def build(self, calls: Mapping[int, ToolCall]) -> bytes:
-        """The message as JSON; ``calls`` are its calls by their numbers, whole."""
+        """Return the message as JSON; ``calls`` are its complete calls by their numbers."""
         found = []
         for block in self._blocks:
             if block.call is not None:
@@ -112,26 +112,26 @@ class MessageBuilder:
             elif block.fields.get("type") == "tool_use" or (
                 block.fields.get("type") == "text" and not block.text
             ):
-                continue  # A call without a name can be answered by nobody.
+                continue  # Nobody can answer a call without a name.
             else:
                 found.append(join_object(block.raw_fields()))
         return assistant_message(found)
 
 
 def _as_called(fields: Mapping[str, bytes], call: ToolCall) -> bytes:
-    """A call as it goes back: what is no object cannot."""
+    """Return a call in the form that goes back; arguments that are no object become ``{}``."""
     if is_object(call.arguments):
         return tool_use(fields, call)
     return join_object({**fields, "id": orjson.dumps(call.call_id), "input": b"{}"})
 
 
 def assistant_message(blocks: Sequence[bytes]) -> bytes:
-    """An assistant message of raw blocks."""
+    """Return an assistant message of raw blocks."""
     return b'{"role":"assistant","content":' + join_array(blocks) + b"}"
 
 
 def reply_blocks(content: bytes, calls: Sequence[ToolCall]) -> list[bytes]:
-    """The raw blocks of a message that was not streamed; a call that was repaired is written anew.
+    """Return the raw blocks of a message that was not streamed; repaired calls are written anew.
 
     ``calls`` are those of its calls that have a name, in order.
     """
@@ -151,11 +151,11 @@ def reply_blocks(content: bytes, calls: Sequence[ToolCall]) -> list[bytes]:
 
 
 def _means(arguments: str, given: Any) -> bool:
-    """Whether arguments are what a call was given."""
+    """Return whether two forms of a call's arguments mean the same."""
     return is_object(arguments) and bool(orjson.loads(arguments) == given)
 
 
 def native_block(fields: Mapping[str, bytes], arguments: str) -> str:
-    """A call as it came, with arguments that are masked; those that are no JSON object stand as a text."""
+    """Return a call as it came, but with masked arguments; arguments that are no JSON object stay a text."""
     raw = arguments.encode() if is_object(arguments) else orjson.dumps(arguments)
     return join_object({**fields, "input": raw}).decode()

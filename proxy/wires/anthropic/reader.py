@@ -1,8 +1,8 @@
-"""Messages: what the upstream says, read.
+"""Messages: reads the upstream's responses.
 
-Source for the events: Anthropic's API reference, "Streaming messages".  What servers make of them is seen in
-their recorded streams: blocks that overlap, a call without ``input``, usage in two halves, an error without
-its name.
+Source for the events: Anthropic's API reference, "Streaming messages".  The recorded streams of servers show
+how they differ: blocks that overlap, a call without ``input``, usage in two halves, an error without its
+name.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -42,7 +42,7 @@ _BROKEN: Final = {"type": "api_error", "code": "upstream_broken", "message": UNF
 
 
 class AnthropicTurnReader(StreamReader[SSEEvent]):
-    """One response of a Messages upstream.  Odd JSON is looked at and let through, never a crash."""
+    """A reader of one response of a Messages upstream.  Odd JSON is let through and never raises."""
 
     def __init__(
         self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
@@ -72,8 +72,8 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
             events += self._give(number)
         events += super()._finish()
         if not (self._whole or self._last_word):
-            # Several clients take a stream that merely ends for a whole answer, and a call cut short for
-            # one without arguments.
+            # Several clients take a stream that just stops for a complete answer, and a call that was cut off
+            # for a call without arguments.
             events.append(TurnFailed(_BROKEN))
         return events
 
@@ -111,11 +111,11 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
 
     def _read(self, event: SSEEvent, *, cut: bool = False) -> Frame:
         if self._ended:
-            # What comes after it is no part of the turn, and passes, but for what may be a call (rule W5).
+            # Bytes after the last event belong to no turn.  Only what may be a call is dropped (rule W5).
             raw = b"" if may_hold_call(event.raw) and not event.is_comment else event.raw
             return Frame(raw, is_end_mark=True)
         if event.is_end_mark:
-            return Frame(event.raw)  # Of another dialect: a gateway's.
+            return Frame(event.raw)  # A gateway's end mark, from another dialect.
         payload = loads(event.data) if event.data else None
         if not isinstance(payload, dict):
             return self._unread(event, cut=cut)
@@ -148,7 +148,7 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
             if not isinstance(message, dict):
                 return []
             if self._started and message.get("id") not in (None, self._id):
-                # Calls of two messages would be taken for those of one.
+                # The calls of two messages would be taken for calls of one.
                 self._stop(Unreadable(_SPLICED))
                 return []
             return self._begin(message)
@@ -172,7 +172,7 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
         return [*events, *self._report(message)]
 
     def _report(self, holder: Mapping[str, Any]) -> list[TurnEvent]:
-        """Usage so far: what a later event leaves out an earlier one has said."""
+        """Report the usage so far; fields that a later event lacks keep their earlier values."""
         usage = holder.get("usage")
         if not isinstance(usage, dict):
             return []
@@ -187,7 +187,7 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
         return [TurnFinished(stop_word(reason))]
 
     def _open(self, index: int, block: Block) -> list[TurnEvent]:
-        """A block begins."""
+        """Begin a block."""
         kind, name = block.get("type"), block.get("name")
         self._numbers.pop(index, None)
         if kind == "tool_use" and isinstance(name, str) and name.strip():
@@ -199,7 +199,7 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
         return events
 
     def _said(self, text: str) -> TextDelta:
-        """Text of the answer, in which citations have their places."""
+        """Return text of the answer, and count it for the positions of citations."""
         self._citations.length += len(text)
         return TextDelta(text)
 
@@ -209,16 +209,16 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
         self._message.start(index, block, number)
         given = block.get("input")
         if given and isinstance(given, dict):
-            # Some servers say them whole; others say them here and in pieces.
+            # Some servers send the arguments only here; others send them here and in pieces.
             self._given[number] = orjson.dumps(given).decode()
         call_id = block.get("id")
         known = call_id if isinstance(call_id, str) and call_id.strip() else _mint()
-        # The name is whole, so it is settled: it would else be waited for, whether it is another's beginning.
+        # The name is complete, so settle it.  Otherwise the assembler waits: it may begin a longer name.
         events = self._calls.add(Fragment(number, known, name))
         return [*events, *self._calls.settle_name(number, name)]
 
     def _give(self, number: int) -> list[TurnEvent]:
-        """The arguments that a call was started with, if there came no others."""
+        """Add the arguments from a call's start, if no others came."""
         text = self._given.pop(number, None)
         return self._calls.add(Fragment(number, arguments=text)) if text is not None else []
 
@@ -243,12 +243,12 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
 
 
 def _mint() -> str:
-    """An id for a call that has none."""
+    """Return an id for a call without one."""
     return "toolu_" + mint_call_id().removeprefix("call_")
 
 
 def _raw_content(body: bytes, payload: Mapping[str, Any]) -> bytes:
-    """The content of a reply as it came; written anew where only a lenient reader could read it."""
+    """Return the content of a reply as it came, or written anew if only a lenient parser can read it."""
     try:
         orjson.loads(body)
         raw = value_at(body, "content")

@@ -1,6 +1,6 @@
-"""Messages without streaming: the one object the client gets.
+"""Messages without streaming: writes the client's one object.
 
-As on a stream, the upstream's bytes are handed on as they are unless a server tool was called.
+As on a stream, the upstream's bytes are forwarded unchanged unless a server tool was called.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ __all__ = ["AnthropicReplyWriter"]
 
 
 class AnthropicReplyWriter(ReplyWriter):
-    """One message over all turns of its run.  The options are those of :class:`ReplyWriter`."""
+    """A writer of one message over all turns.  The options are those of :class:`ReplyWriter`."""
 
     def __init__(self, view: ClientView, **options: Any) -> None:
         super().__init__(view, **options)

@@ -1,4 +1,4 @@
-"""Messages: what the client asked for.
+"""Messages: reads the client's request.
 
 Source: Anthropic's API reference, "Create a message".
 """
@@ -27,18 +27,18 @@ __all__ = ["AnthropicRequest", "declared_name", "parse_anthropic_request"]
 _MAX_CALL_ID: Final = 256
 _PREVIEW: Final = 120
 _UNSEEN: Final = frozenset({"thinking", "redacted_thinking"})
-"""Blocks that some clients leave out of what they send back."""
+"""Blocks that some clients do not send back."""
 _NOT_OF_ANSWERS: Final = frozenset({"tool_use", "tool_result", "image", "document"})
 _BILLING: Final = "x-anthropic-billing-header:"
-"""A line of Claude Code's about itself before its system prompt, another one with each request."""
+"""A line that Claude Code writes about itself before its system prompt; it differs in each request."""
 
 
 @value_class
 class AnthropicRequest:
-    """The parts of a request that decide what happens to it.
+    """The parts of a request that the proxy needs.
 
-    ``members`` are the names of the body's members; ``people`` is whom ``metadata.user_id`` names; ``eager``
-    are the tools with ``eager_input_streaming``.
+    ``members`` are the names of the body's members.  ``people`` is the user in ``metadata.user_id``.
+    ``eager`` are the tools with ``eager_input_streaming``.
     """
 
     members: Collection[str]
@@ -69,7 +69,7 @@ class AnthropicRequest:
         object.__setattr__(self, "_beginnings", PrefixDigests(self.messages, _visible, _speaker, _said))
 
     def check_history(self, reserved: Callable[[str], bool]) -> None:
-        """Every result answers one open call of the assistant message before it, once."""
+        """Check that every result answers one open call of the assistant message before it, once."""
         calls: dict[str, str] = {}
         answered: set[str] = set()
         for position, message in enumerate(self.messages):
@@ -95,13 +95,13 @@ class AnthropicRequest:
         ]
 
     def _answering(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """The messages of the model, each with its place."""
+        """Yield the messages of the model, each with its position."""
         for position, message in enumerate(self.messages):
             if message.get("role") == "assistant":
                 yield position, message
 
     def used_ids(self) -> frozenset[str]:
-        """Call ids that stand in the history; a new call must not bear one of them."""
+        """Return the call ids in the history; a new call must have another id."""
         calls = [call for _, message in self._answering() for call in called_blocks(message.get("content"))]
         return frozenset([call["id"] for call in calls])
 
@@ -133,7 +133,7 @@ class AnthropicRequest:
         return found and replace(found, told=found.told + self._told(told).encode("utf-8", "surrogatepass"))
 
     def _told(self, rule: ToldRule) -> str:
-        """What the model is told, as it is compared."""
+        """Return the system prompt in the form in which it is compared."""
         if rule == "ignore":
             return ""
         system = self.system.strip()
@@ -155,7 +155,7 @@ class AnthropicRequest:
         return len(calls) == len(shown) and all(_is_call(call, shown.get(call["id"])) for call in calls)
 
     def _answered_once(self, start: int, shown: Collection[str]) -> bool:
-        """Whether the results from a place on are of these calls and of no other, one of each at most."""
+        """Return whether the results from a position on belong to these calls alone, at most one to each."""
         following = itertools.takewhile(
             lambda message: message.get("role") != "assistant", itertools.islice(self.messages, start, None)
         )
@@ -198,14 +198,14 @@ def _check_result(
 
 
 def _is_call(call: Mapping[str, Any], made: Mapping[str, Any] | None) -> bool:
-    """Whether a call that a client sends back is the one that a model made, whatever its id."""
+    """Return whether a call that a client sends back is the one that a model made, apart from its id."""
     return made is not None and all(
         (call.get(key) or {}) == (made.get(key) or {}) for key in ("name", "input")
     )
 
 
 def _answer_text(blocks: Sequence[Block]) -> str:
-    """The text of an answer; empty for a message that says more than a model's answer does, or calls."""
+    """Return the text of an answer; empty for a message with calls, results, images or documents."""
     if any(block.get("type") in _NOT_OF_ANSWERS for block in blocks):
         return ""
     return blocks_text(blocks)
@@ -225,10 +225,10 @@ def _said(message: Mapping[str, Any]) -> str | None:
 
 
 def _visible(message: Mapping[str, Any]) -> list[Any]:
-    """What makes a message the same message, whichever client library sends it back.
+    """Return what identifies a message, whichever client library sends it back.
 
-    Clients move ``cache_control`` from one request to the next, drop thoughts, add fields that are null,
-    and write one text as a string or as a block.
+    Clients move ``cache_control`` from one request to the next, drop thoughts, add fields that are null, and
+    write one text as a string or as a block.
     """
     return [message.get("role"), _neutral(message.get("content"))]
 
@@ -248,16 +248,16 @@ def _neutral(content: Any) -> list[Any]:
             if kind == "tool_result":
                 said["content"] = _neutral(said.get("content"))
             found.append(said)
-    # Blanks around a text do not count: libraries trim.
+    # Whitespace around a text is removed, because libraries trim it.
     trimmed = [part.strip() if isinstance(part, str) else part for part in joined_texts(found)]
     return [part for part in trimmed if part != ""]
 
 
 def parse_anthropic_request(payload: Mapping[str, Any]) -> AnthropicRequest:
-    """Read the parts of a request that matter here; everything else is the upstream's to judge.
+    """Read the parts of a request that the proxy needs; the upstream checks the rest.
 
-    Raises :class:`RequestError` for a model or messages that are missing or of the wrong type, for
-    tools that are no list and for one that is declared twice.
+    Raises :class:`RequestError` for a model or messages that are missing or of the wrong type, for tools that
+    are no list and for a tool that is declared twice.
     """
     model = payload.get("model")
     if not isinstance(model, str) or not model:
@@ -300,13 +300,13 @@ def parse_anthropic_request(payload: Mapping[str, Any]) -> AnthropicRequest:
 
 
 def declared_name(tool: Any) -> str | None:
-    """The name of one element of ``tools``, or of a choice, if it has one."""
+    """Return the name of one element of ``tools``, or of a choice, if it has one."""
     name = tool.get("name") if isinstance(tool, dict) else None
     return name if isinstance(name, str) else None
 
 
 def _declared(tools: Sequence[Any]) -> tuple[str, ...]:
-    """Names of the declared tools, of the provider's own too; one that stands twice is refused."""
+    """Return the names of the declared tools, including the provider's; raise for a repeated one."""
     names: dict[str, None] = {}
     for position, tool in enumerate(tools):
         name = declared_name(tool)
@@ -319,7 +319,7 @@ def _declared(tools: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _wants_json(payload: Mapping[str, Any]) -> bool:
-    """Whether the answer is to be JSON, by the field or by the older one of a beta."""
+    """Return whether the answer must be JSON, by the field or by the older field of a beta."""
     config = payload.get("output_config")
     wanted = config.get("format") if isinstance(config, dict) else None
     return isinstance(wanted or payload.get("output_format"), dict)

@@ -1,7 +1,7 @@
-"""Results of server tools as blocks of Messages, with their images where there are some.
+"""Writes results of server tools as blocks of Messages, with their images.
 
-An image stands behind a line of text that says what it is.  That line makes our images known among a
-client's, so that they can be taken out again: for an upstream that takes none, or for a file.
+A line of text before each image describes it.  By that line the proxy recognizes its own images among a
+client's, and can remove them: for an upstream that takes none, or for the record.
 """
 
 import re
@@ -19,12 +19,14 @@ __all__ = ["image_bytes", "recorded_result", "result_block", "without_images"]
 _LABEL: Final = "[toolrelay: image "
 _SIGN: Final = orjson.dumps(_LABEL)[:-1]
 _FAILED: Final = re.compile(r'\{"ok": ?false, ?"error_code":')
-"""How the content of a result begins that says why its call failed."""
+"""Matches the beginning of a result that says why its call failed."""
 
 
 def result_block(call_id: str, content: str, images: Sequence[ResultImage] = ()) -> bytes:
-    """A ``tool_result``; its content is a list only where there are images, and is left out where it is
-    empty: no upstream takes an empty text."""
+    """Return a ``tool_result``.  Its content is a list only if there are images.
+
+    An empty content is left out, because no upstream accepts an empty text.
+    """
     block: Block = {"type": "tool_result", "tool_use_id": call_id}
     if images:
         parts: list[Block] = [{"type": "text", "text": content}] if content.strip() else []
@@ -47,12 +49,12 @@ def _image(url: str) -> Block:
 
 
 def image_bytes(messages: Sequence[bytes]) -> int:
-    """Bytes of the messages that hold images of ours, which is little more than the images."""
+    """Return the size of the messages that hold our images, which is little more than the images."""
     return sum(len(message) for message in messages if _SIGN in message)
 
 
 def without_images(message: bytes) -> bytes:
-    """A message with words in place of our images in its results; a client's own stay."""
+    """Replace our images in the results of a message by words; a client's own images stay."""
     if _SIGN not in message:
         return message
     parts = members(message)
@@ -72,18 +74,18 @@ def _without_images(raw: bytes) -> bytes:
 
 
 def _lines(content: Sequence[Any], say: Any) -> list[str]:
-    """The lines of a result of ours; ``say`` takes the words about an image."""
+    """Return the lines of a result of ours; ``say`` writes the line for an image from its description."""
     lines: list[str] = []
     for block in content:
         text = block.get("text") if isinstance(block, dict) else None
         if not isinstance(text, str):
-            continue  # The image itself, whose line came before it.
+            continue  # The image itself; its line came before it.
         lines.append(say(text.removeprefix(_LABEL)[:-1]) if text.startswith(_LABEL) else text)
     return lines
 
 
 def recorded_result(block: Mapping[str, Any]) -> str:
-    """A result as a row has it: its text, and of an image what it was."""
+    """Return a result as a row of the record has it: its text, with a description of each image."""
     content = block.get("content")
     if isinstance(content, list):
         return "\n".join(_lines(content, lambda words: f"[image {words}]"))

@@ -1,4 +1,4 @@
-"""Events and blocks of the proxy's own in a client's stream or reply."""
+"""Makes the proxy's own events and blocks in a client's stream or reply."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,12 +13,12 @@ __all__ = ["block_events", "encode", "mint", "new_message", "text_block", "thoug
 
 
 def encode(payload: Mapping[str, Any]) -> bytes:
-    """An event under the name that its data has."""
+    """Encode an event under the name in its data."""
     return encode_event(orjson.dumps(payload), str(payload["type"]).encode())
 
 
 def mint(prefix: str) -> str:
-    """An id as the provider makes them: ``msg_`` or ``toolu_`` and letters."""
+    """Return an id in the provider's form: ``msg_`` or ``toolu_`` and letters."""
     return prefix + mint_call_id().removeprefix("call_")
 
 
@@ -27,12 +27,12 @@ def text_block(text: str) -> Block:
 
 
 def thought_block(text: str) -> Block:
-    """A thought of ours, which is known by its signature when the client sends it back."""
+    """Return a thought by the proxy, which recognizes it by its signature when the client sends it back."""
     return {"type": "thinking", "thinking": text, "signature": OUR_SIGNATURE}
 
 
 def block_events(index: int, block: Block) -> bytes:
-    """A whole text or thought as a stream tells it: its texts begin empty, a signature comes last."""
+    """Encode a whole text or thought as events: its texts begin empty, and a signature comes last."""
     kind = block["type"]
     empty = {key: value if key == "type" else "" for key, value in block.items()}
     deltas = [{"type": f"{kind}_delta", kind: block[kind]}]
@@ -47,7 +47,7 @@ def block_events(index: int, block: Block) -> bytes:
 
 
 def new_message(model: str) -> dict[str, Any]:
-    """A message in which nothing is said yet."""
+    """Return an empty message."""
     return {
         "id": mint("msg_"),
         "type": "message",

@@ -1,7 +1,7 @@
-"""A conversation as the body of a Messages request.
+"""Writes a conversation as the body of a Messages request.
 
 Source: Anthropic's API reference, "Create a Message", and the errors with which the API refuses a body:
-results stand first in the message behind their calls, no text is empty, the first message is the user's.
+results must come first in the message after their calls, no text is empty, the first message is the user's.
 """
 
 import re
@@ -51,8 +51,8 @@ _CHOICES: Final[Mapping[str, str]] = {"auto": "auto", "none": "none", "required"
 def write_conversation(conversation: Conversation, *, strict: bool = False) -> Written:
     """Write the body of a Messages request.
 
-    Raises :class:`RequestError` with status 400, which names the field of the client's request, for what
-    Messages cannot say and the body cannot go without; with ``strict`` for all that it goes without.
+    Raises :class:`RequestError` with status 400, which names the field of the client's request, if Messages
+    cannot express a field that must not be left out; with ``strict``, for every field left out.
     """
     ledger = Ledger(ANTHROPIC_FIELDS, conversation.names, strict=strict)
     ledger.check(conversation)
@@ -78,13 +78,13 @@ def write_conversation(conversation: Conversation, *, strict: bool = False) -> W
 
 
 class _Blocks:
-    """Writes messages as the blocks of a user and an assistant who take turns."""
+    """A writer of messages as blocks of a user and an assistant who take turns."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
     def messages(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
-        """The messages; neighbours of one role are one."""
+        """Write the messages; neighbours with the same role become one."""
         written: list[dict[str, Any]] = []
         waiting: dict[str, str] = {}
         for message in messages:
@@ -115,7 +115,7 @@ class _Blocks:
             written.append({"role": role, "content": blocks})
 
     def _results(self, message: Message, waiting: dict[str, str]) -> list[dict[str, Any]]:
-        """The results of a turn's calls, each once; one that answers no call is what the user says."""
+        """Write the results of a turn's calls, each once; a result without a call becomes user content."""
         blocks: list[dict[str, Any]] = []
         strays: list[dict[str, Any]] = []
         for part in message.parts:
@@ -135,7 +135,7 @@ class _Blocks:
         return [*blocks, *self._unanswered(waiting), *strays]
 
     def _unanswered(self, waiting: dict[str, str]) -> list[dict[str, Any]]:
-        """A result for each call that the client went on without."""
+        """Write a result for each call that the client did not answer."""
         blocks = [
             {
                 "type": "tool_result",
@@ -151,7 +151,7 @@ class _Blocks:
     def _said(self, message: Message) -> list[dict[str, Any]]:
         blocks = self.contents(message.parts)
         if message.role in ("system", "developer"):
-            # In the middle of a conversation it keeps its place, and says whose word it is.
+            # In the middle of a conversation it keeps its place, and the tag names its role.
             blocks = [
                 {**block, "text": f"<system>{block['text']}</system>"} if _is(block, "text") else block
                 for block in blocks
@@ -161,7 +161,7 @@ class _Blocks:
         return blocks
 
     def contents(self, parts: Sequence[Part]) -> list[Any]:
-        """Blocks for parts; what is left out has none."""
+        """Write blocks for parts; a part that is left out has none."""
         return [block for part in parts for block in self._block(part)]
 
     def _block(self, part: Part) -> Iterator[Any]:
@@ -205,7 +205,7 @@ class _Blocks:
         }
 
     def _thought(self, part: Reasoning) -> dict[str, Any] | None:
-        """Reasoning goes back only with what vouches for it."""
+        """Write reasoning only if it has its signature or its encrypted data."""
         if part.redacted:
             return {"type": "redacted_thinking", "data": part.redacted}
         if part.signature:
@@ -228,7 +228,7 @@ class _Blocks:
 
 
 def _is(block: Any, kind: str) -> bool:
-    """Whether a block is of a type; one that only Messages knows is bytes, and of none that is made here."""
+    """Return whether a block has this type.  It ignores native blocks, which are raw JSON."""
     return isinstance(block, dict) and block.get("type") == kind
 
 
@@ -250,7 +250,7 @@ def _tools(conversation: Conversation, ledger: Ledger) -> dict[str, Any]:
     ]
     chosen = _choice(choice, ledger) if choice is not None else None
     if not tools:
-        # What has to be called may be a tool of the proxy's, which is offered after this.
+        # A tool that must be called may be a server tool, which the proxy offers later.
         return {"tool_choice": chosen} if chosen is not None and chosen["type"] in ("any", "tool") else {}
     if conversation.parallel_tool_calls is False:
         chosen = {**(chosen or {"type": "auto"}), "disable_parallel_tool_use": True}
@@ -286,10 +286,10 @@ def _choice(choice: ToolChoice, ledger: Ledger) -> dict[str, Any]:
 
 
 def _settings(conversation: Conversation, ledger: Ledger) -> dict[str, Any]:
-    """What is asked for beside the messages, without what is not."""
+    """Return the settings that the client asked for."""
     output, sampling, service = conversation.output, conversation.sampling, conversation.service
     if sampling.temperature is not None and sampling.temperature > 1:
-        raise ledger.refuse(ledger.name_of("sampling.temperature"), "Messages takes 1 at most.")
+        raise ledger.refuse(ledger.name_of("sampling.temperature"), "Messages allows at most 1.")
     config: dict[str, Any] = {}
     effort = conversation.reasoning.effort
     if effort in _EFFORTS or effort == "minimal":

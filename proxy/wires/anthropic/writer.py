@@ -1,8 +1,8 @@
-"""Messages: the stream the client sees.
+"""Messages: writes the client's stream.
 
-The writer begins by handing on the upstream's bytes, and goes on like that to the end of a run in which no
-server tool is called.  From the first server call on it composes: one message from its start to its stop,
-blocks numbered without a gap over all turns, no server call, the usage of all turns.
+The writer begins by forwarding the upstream's bytes, and does so to the end of a run without server calls.
+From the first server call on it composes one message from its start to its stop.  Its blocks are numbered
+without gaps over all turns.  It has no server calls, and the usage of all turns.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ __all__ = ["AnthropicStreamWriter"]
 
 
 class AnthropicStreamWriter(ComposingWriter):
-    """One client's stream, over all turns of its run.  The options are those of :class:`ComposingWriter`."""
+    """A writer of one client's stream, over all turns.  The options are those of :class:`ComposingWriter`."""
 
     def __init__(self, view: ClientView, **options: Any) -> None:
         super().__init__(view, **options)
@@ -45,8 +45,8 @@ class AnthropicStreamWriter(ComposingWriter):
             if isinstance(event, ToolCallStarted):
                 if self._is_hidden(event.name):
                     return HIDDEN
-                # Where its id was repaired, the upstream's own bytes may reach the client only if the turn
-                # calls no server tool, or the client would answer a call that nobody knows.
+                # If its id was repaired, the upstream's own bytes may reach the client only if the turn calls
+                # no server tool; otherwise the client would answer a call with an unknown id.
                 if _block(frame).get("id") != event.call_id:
                     sign = OPEN
         return sign
@@ -68,14 +68,14 @@ class AnthropicStreamWriter(ComposingWriter):
                 self._client_ids[event.call_id] = event.call_id
 
     def _is_readable_error(self, frame: Frame) -> bool:
-        """Without the name of the event some clients see only that a stream ends."""
+        """Return whether the event has its name: without it some clients see only that the stream ends."""
         return frame.raw.startswith((b"event: error\n", b"event:error\n", b"event: error\r\n"))
 
     def _error(self, message: str, *, type: str, code: str | None) -> bytes:
         return error_event(message, type=type, code=code)
 
     def _note(self, frame: Frame) -> None:
-        """Remember the turn's usage and how it ended."""
+        """Remember the turn's usage and how the turn ended."""
         super()._note(frame)
         if frame.payload is not None and frame.payload.get("type") == "message_delta":
             self._last = frame.payload
@@ -83,7 +83,7 @@ class AnthropicStreamWriter(ComposingWriter):
     # The composed stream.
 
     def _compose(self, frame: Frame) -> bytes:
-        """A frame as part of the composed stream: less what is hidden, at our places."""
+        """Write a frame as part of the composed stream: without hidden parts, at our indices."""
         self._note(frame)
         payload = frame.payload
         if payload is None:
@@ -98,7 +98,7 @@ class AnthropicStreamWriter(ComposingWriter):
         return frame.raw if kind == "ping" else b""
 
     def _start(self, payload: Mapping[str, Any] | None = None) -> bytes:
-        """The start of the message, once."""
+        """Write the start of the message, once."""
         if self._started:
             return b""
         self._started = True
@@ -126,7 +126,7 @@ class AnthropicStreamWriter(ComposingWriter):
         return out + encode({**payload, "index": place, "content_block": block})
 
     def _hides(self, block: Block) -> bool:
-        """Whether a block is a call that the client must not see, or a text that would spoil its JSON."""
+        """Return whether a block is a call to hide from the client, or a text that would break its JSON."""
         if block.get("type") == "tool_use":
             return not block.get("name") or self._is_hidden(str(block["name"]))
         return self._drop_text and block.get("type") == "text"
@@ -145,7 +145,7 @@ class AnthropicStreamWriter(ComposingWriter):
         return encode({**payload, "index": place})
 
     def _show(self, block: Block) -> bytes:
-        """A block of our own at the next place."""
+        """Write a block of the proxy's own at the next index."""
         out = self._start() + block_events(self._next, block)
         self._next += 1
         if block["type"] == "text":
@@ -167,7 +167,7 @@ class AnthropicStreamWriter(ComposingWriter):
         self._new_turn()
         return out
 
-    # What the run tells.
+    # What the run reports.
 
     def keep_alive(self) -> bytes:
         return PING

@@ -1,7 +1,7 @@
-"""What counts as an answer about an approval, and the function's place in a request.
+"""Decides what counts as an answer about an approval, and removes the approval function from a request.
 
-Only the JSON value ``true`` approves.  Libraries answer for a person who was never asked: with the text of an
-error, an empty string, or ``"true"`` as a text.  All of these refuse.
+Only the JSON value ``true`` approves. Libraries also answer for a person whom they never asked: with an
+error text, an empty string, or ``"true"`` as a text. All of these refuse.
 """
 
 import json
@@ -16,16 +16,16 @@ from proxy.wires.json.splice import elements, join_array
 __all__ = ["NO_ANSWER", "answer_of", "function_name", "leave_out_function", "loaded", "text_of"]
 
 NO_ANSWER: Final = "The client gave no clear answer."
-"""The reason of a refusal that nobody put into words."""
+"""The reason of a refusal for which the client gave none."""
 _MOST_BYTES: Final = 256 * 1024
 _CHOICES: Final = ("tool_choice", "parallel_tool_calls")
 
 
 def answer_of(content: object) -> tuple[bool, str, Any, Any]:
-    """Whether the result of a call approves, the reason, the arguments that are to replace the model's, and
-    the grant that is to be given.
+    """Return what the result of a call answers: whether it approves, the reason, the arguments that replace
+    the model's, and the grant to give.
 
-    The content must be one JSON object without duplicate members, in a text or as the only part of a list.
+    The content must be one JSON object without duplicate members, as a text or as the only part of a list.
     """
     said = loaded(text_of(content))
     if not isinstance(said, dict) or said.get("approve") is not True:
@@ -42,14 +42,14 @@ def answer_of(content: object) -> tuple[bool, str, Any, Any]:
 
 
 def text_of(content: object) -> str:
-    """A text, or the text of the only part of a list; empty for anything else."""
+    """Return a text, or the text of the only part of a list; ``""`` for anything else."""
     if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
         content = content[0].get("text")
     return content if isinstance(content, str) and len(content) <= _MOST_BYTES else ""
 
 
 def loaded(text: object) -> Any:
-    """JSON text as values; ``None`` for what is not JSON or names a member twice."""
+    """Return JSON text as values; ``None`` if it is not JSON or repeats a member."""
     if not isinstance(text, str):
         return text
     try:
@@ -59,7 +59,7 @@ def loaded(text: object) -> Any:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object without duplicate members: parsers differ about which one of them counts."""
+    """Return a JSON object. Raise for duplicate members, because parsers differ about which one counts."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("duplicate member")
@@ -67,7 +67,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def function_name(tool: object) -> object:
-    """The name of the function that a tool, or the choice of one, means; in all dialects."""
+    """Return the name of the function in a tool, or in the choice of one, in any dialect."""
     if not isinstance(tool, dict):
         return None
     inner = tool.get("function")
@@ -75,7 +75,7 @@ def function_name(tool: object) -> object:
 
 
 def leave_out_function(parts: dict[str, bytes], payload: Mapping[str, Any]) -> bool:
-    """Take the function out of the members of a body; whether the client declared it."""
+    """Remove the function from the members of a body. Return whether the client declared it."""
     tools = payload.get("tools")
     if not isinstance(tools, list) or not any(function_name(tool) == APPROVE for tool in tools):
         return False
@@ -95,7 +95,7 @@ def leave_out_function(parts: dict[str, bytes], payload: Mapping[str, Any]) -> b
 
 
 def _without(choice: Any, is_ours: Callable[[object], bool]) -> Any:
-    """A choice of tools without the function; ``None`` where nothing is left of it."""
+    """Return a choice of tools without the function; ``None`` if nothing is left."""
     if not isinstance(choice, dict):
         return choice
     if is_ours(choice):

@@ -1,4 +1,4 @@
-"""Questions and answers about approvals among the items of the Responses API.
+"""Reads questions and answers about approvals from the items of the Responses API.
 
 Source: OpenAI's API reference, "MCP approval request" and "MCP approval response".
 """
@@ -28,10 +28,10 @@ Item = Mapping[str, Any]
 def read_items(
     items: list[Item], raws: list[bytes], *, whole: bool
 ) -> tuple[list[bytes], list[Shown], list[Answered]]:
-    """See :data:`proxy.wires.approving.read.Conversation`.
+    """Read the items; see :data:`proxy.wires.approving.read.Conversation`.
 
-    ``whole`` says that the items are the whole conversation.  Then an answer whose question is missing stands
-    for the question too: the Vercel AI SDK sends the answer alone if nothing is stored.
+    ``whole`` means that the items are the whole conversation. Then an answer whose question is missing
+    stands for the question too: the Vercel AI SDK sends the answer alone if nothing is stored.
 
     Raises :class:`~proxy.errors.RequestError` (400) for an answer that is neither yes nor no.
     """
@@ -40,7 +40,7 @@ def read_items(
     shown: list[Shown] = []
     seen: set[str] = set()
     answered: list[Answered] = []
-    # Whether what was left out shows that a further question is another response's.
+    # Whether an item left out since the last question shows that the next question begins another response.
     apart = False
     for place, (item, raw) in enumerate(zip(items, raws, strict=True)):
         at, kind = f"input[{place}]", item.get("type")
@@ -53,7 +53,7 @@ def read_items(
         elif kind == "mcp_approval_response" and (one := approval_of_item(item.get("approval_request_id"))):
             answered.append(_response(item, one, at, is_new=place > last))
             if whole and one not in seen:
-                # Answers alone do not say which of them were asked for together.
+                # Answers alone do not show which approvals one response asked for together.
                 seen.add(one)
                 left.append(_mention(one, begins=apart))
                 apart = False
@@ -71,14 +71,16 @@ def read_items(
 
 
 def _mention(approval_id: str, *, begins: bool) -> bytes:
-    """What stands in place of a question.  Its status says that an answer of a model ``begins`` with it."""
+    """Return the item that replaces a question. Its status marks the item with which a model's answer
+    ``begins``."""
     said = {"type": "output_text", "text": mention(approval_id), "annotations": []}
     status = {"status": "completed"} if begins else {}
     return orjson.dumps({"type": "message", "role": "assistant", "content": [said], **status})
 
 
 def _question(item: Item, at: str) -> Shown | None:
-    """A question that the client sends back, whole or by its id."""
+    """Return the question in an item that the client sends back, whole or by its id; ``None`` for other
+    items."""
     one = approval_of_item(item.get("id"))
     if one and item.get("type") == "mcp_approval_request":
         return Shown(one, at, item.get("name"), loaded(item.get("arguments")))

@@ -1,7 +1,8 @@
-"""Questions and answers about approvals in the dialects that hold a conversation as messages.
+"""Reads questions and answers about approvals in the dialects with messages.
 
-Chat and Ollama: a call in an assistant message and a message of the role ``tool``.  Anthropic: a ``tool_use``
-block and a ``tool_result`` block.  Ollama's calls have no ids, so its answers go by their order.
+In Chat and Ollama a question is a call in an assistant message, and an answer is a message of the role
+``tool``. In Anthropic they are a ``tool_use`` block and a ``tool_result`` block. Ollama's calls have no
+ids, so its answers are matched by their order.
 """
 
 import re
@@ -23,7 +24,7 @@ Message = Mapping[str, Any]
 
 
 class _Reading:
-    """What has been read of one conversation."""
+    """What has been read of one conversation so far."""
 
     def __init__(self, messages: list[Message]) -> None:
         roles = [message.get("role") for message in messages]
@@ -34,7 +35,7 @@ class _Reading:
         self._seen: set[str] = set()
 
     def show(self, approval_id: str, at: str, arguments: Any) -> str:
-        """Note a question; its mention, empty where it stood in the conversation before."""
+        """Add a question. Return its mention; ``""`` if the conversation already had the question."""
         said = loaded(arguments)
         said = said if isinstance(said, dict) else {}
         self.shown.append(Shown(approval_id, at, said.get("tool"), said.get("arguments")))
@@ -44,13 +45,13 @@ class _Reading:
         return mention(approval_id)
 
     def answer(self, approval_id: str, place: int, at: str, content: Any, *, fails: bool = False) -> None:
-        """Note an answer; one that says that it ``fails`` refuses."""
+        """Add an answer. One that ``fails`` (the client reports an error) refuses."""
         said = answer_of("" if fails else content)
         self.answered.append(Answered(approval_id, at, place > self._last, False, *said))
 
 
 def _with_mentions(content: Any, mentions: list[str]) -> str:
-    """The text of an assistant message with mentions behind it."""
+    """Return the text of an assistant message with the mentions appended."""
     if isinstance(content, list):
         texts = [one.get("text") for one in content if isinstance(one, dict)]
         content = "".join([text for text in texts if isinstance(text, str)])
@@ -59,7 +60,7 @@ def _with_mentions(content: Any, mentions: list[str]) -> str:
 
 
 def read_chat(messages: list[Message], raws: list[bytes]) -> tuple[list[bytes], list[Shown], list[Answered]]:
-    """Chat Completions; see :data:`proxy.wires.approving.read.Conversation`."""
+    """Read Chat Completions; see :data:`proxy.wires.approving.read.Conversation`."""
     reading = _Reading(messages)
     for place, (message, raw) in enumerate(zip(messages, raws, strict=True)):
         calls = message.get("tool_calls")
@@ -83,12 +84,12 @@ def read_chat(messages: list[Message], raws: list[bytes]) -> tuple[list[bytes], 
 
 
 def _chat_id(call: Any) -> str:
-    """The approval that a call asks about; empty for a call of something else."""
+    """Return the id of the approval that a call asks about; ``""`` for any other call."""
     return approval_of_call(call.get("id")) if function_name(call) == APPROVE else ""
 
 
 def _keep(reading: _Reading, message: Message, theirs: list[Any], mentions: list[str]) -> None:
-    """An assistant message with mentions in place of its questions; nothing where nothing is left."""
+    """Keep an assistant message with mentions in place of its questions, unless it becomes empty."""
     rest = {key: value for key, value in message.items() if key != "tool_calls"}
     rest["content"] = _with_mentions(message.get("content"), list(filter(None, mentions)))
     if theirs:
@@ -100,7 +101,7 @@ def _keep(reading: _Reading, message: Message, theirs: list[Any], mentions: list
 def read_ollama(
     messages: list[Message], raws: list[bytes]
 ) -> tuple[list[bytes], list[Shown], list[Answered]]:
-    """Ollama's chat; see :data:`proxy.wires.approving.read.Conversation`."""
+    """Read Ollama's chat; see :data:`proxy.wires.approving.read.Conversation`."""
     reading, open_ones = _Reading(messages), deque[str]()
     for place, (message, raw) in enumerate(zip(messages, raws, strict=True)):
         calls, at = message.get("tool_calls"), f"messages[{place}]"
@@ -123,7 +124,7 @@ def read_ollama(
 
 
 def _ollama_id(call: Any) -> str:
-    """The approval that a call asks about, by its arguments; empty for a call of something else."""
+    """Return the id of the approval that a call asks about, from its arguments; ``""`` for any other call."""
     inner = call.get("function") if isinstance(call, dict) else None
     if not isinstance(inner, dict) or inner.get("name") != APPROVE:
         return ""
@@ -135,7 +136,7 @@ def _ollama_id(call: Any) -> str:
 def read_anthropic(
     messages: list[Message], raws: list[bytes]
 ) -> tuple[list[bytes], list[Shown], list[Answered]]:
-    """Messages of Anthropic's API; see :data:`proxy.wires.approving.read.Conversation`."""
+    """Read Anthropic's Messages; see :data:`proxy.wires.approving.read.Conversation`."""
     reading = _Reading(messages)
     for place, (message, raw) in enumerate(zip(messages, raws, strict=True)):
         blocks = message.get("content")
@@ -167,7 +168,7 @@ def _is_text(block: Any) -> bool:
 
 
 def _block_id(block: Any) -> str:
-    """The approval that a block asks or answers about; empty for any other block."""
+    """Return the id of the approval that a block asks or answers about; ``""`` for any other block."""
     if not isinstance(block, dict):
         return ""
     if block.get("type") == "tool_use" and block.get("name") == APPROVE:

@@ -1,4 +1,4 @@
-"""Takes what a request says about approvals out of its body, in each dialect."""
+"""Removes questions and answers about approvals from a request body, in each dialect."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -13,20 +13,19 @@ from proxy.wires.json.splice import elements, join_array, join_object, members
 __all__ = ["read_approvals"]
 
 Conversation = tuple[list[bytes], list[Shown], list[Answered]]
-"""The raw messages or items that are left, and what was taken out of them."""
+"""The raw messages or items that are left, and the questions and answers that were removed."""
 
 _READERS: Final[Mapping[str, Callable[[list[Mapping[str, Any]], list[bytes]], Conversation]]] = (
     MappingProxyType({"chat": read_chat, "anthropic": read_anthropic, "ollama": read_ollama})
 )
 _ELSEWHERE: Final = ("previous_response_id", "conversation")
-"""Fields of a Responses request that say where the beginning of its conversation is."""
+"""Fields of a Responses request that refer to the beginning of its conversation."""
 
 
 def read_approvals(dialect: str, raw: bytes, payload: Mapping[str, Any]) -> Heard | None:
-    """What a request body says about approvals; ``None`` for nearly all, which say nothing.
+    """Return the questions and answers in a request body; ``None`` if it has none, as nearly always.
 
-    ``payload`` is ``raw``, loaded.  Raises :class:`~proxy.errors.RequestError` (400) for an answer that is
-    not valid.
+    ``payload`` is ``raw``, parsed. Raises :class:`~proxy.errors.RequestError` (400) for an invalid answer.
     """
     has_items = dialect == "responses"
     if not (has_items or dialect in _READERS) or not may_speak(raw):

@@ -1,10 +1,10 @@
-"""How a waiting call is shown to a client that can be asked within the conversation.
+"""Shows a waiting call to a client that can be asked within the conversation.
 
-There are two forms.  A client that chose tools of a server with an ``mcp`` tool gets items of the type
-``mcp_approval_request``.  A client that declared the function ``toolrelay__approve`` gets a call of it.
+There are two forms. A client that chose tools of a server with an ``mcp`` tool gets items of the type
+``mcp_approval_request``. A client that declared the function ``toolrelay__approve`` gets a call of it.
 
-Upstreams see neither.  Before a request is read, each shown question is replaced by a fixed text
-(:func:`~proxy.approval_records.mention`), by which the held turn is found, and each answer is taken out.
+Upstreams see neither. Before the proxy reads a request, it replaces each shown question by a fixed text
+(:func:`~proxy.approval_records.mention`), which leads to the held turn, and removes each answer.
 """
 
 import re
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 APPROVE: Final = "toolrelay__approve"
-"""The function that a client declares in order to be asked by calls of it."""
+"""The function that a client declares so that the proxy can ask it by calling this function."""
 
 _ITEM: Final = re.compile(r"mcpr_toolrelay([0-9a-f]{32})")
 _CALL: Final = re.compile(r"call_(appr_[0-9a-f]{32})")
@@ -37,49 +37,49 @@ _SIGNS: Final = (APPROVE.encode(), b"mcpr_toolrelay", b"call_appr_")
 
 
 def may_speak(raw: bytes) -> bool:
-    """Whether a request body may declare the function, or say something about an approval."""
+    """Return whether a request body may declare the function, or hold a question or an answer."""
     return any(sign in raw for sign in _SIGNS)
 
 
 def call_id_of(approval_id: str) -> str:
-    """The id of the call that asks about an approval."""
+    """Return the id of the call that asks about an approval."""
     return f"call_{approval_id}"
 
 
 def item_id_of(approval_id: str) -> str:
-    """The id of the item that asks about an approval; the mark makes it known as ours."""
+    """Return the id of the item that asks about an approval. Its prefix marks it as the proxy's own."""
     return "mcpr_toolrelay" + approval_id.removeprefix("appr_")
 
 
 def approval_of_call(call_id: object) -> str:
-    """The approval that a call with this id asks about; empty for any other call."""
+    """Return the id of the approval that the call with this id asks about; ``""`` for any other call."""
     found = _CALL.fullmatch(call_id) if isinstance(call_id, str) else None
     return found[1] if found is not None else ""
 
 
 def approval_of_item(item_id: object) -> str:
-    """The approval that an item with this id asks about; empty for any other item."""
+    """Return the id of the approval that the item with this id asks about; ``""`` for any other item."""
     found = _ITEM.fullmatch(item_id) if isinstance(item_id, str) else None
     return f"appr_{found[1]}" if found is not None else ""
 
 
 def visible_with(dialect: str, visible: str, approval_ids: Sequence[str]) -> str:
-    """The text of an answer as its client sends it back, once its questions are replaced by mentions.
+    """Return the text of an answer as its client sends it back, with mentions in place of the questions.
 
-    ``visible`` is the text that the client was shown, as the writer of that dialect tells it.
+    ``visible`` is the text that the client saw, as the writer of that dialect returns it.
     """
     mentions = [mention(one) for one in approval_ids]
     if dialect == "responses":
-        # Each message counts by itself, with its length.
+        # Each message counts separately, with its length.
         return visible + "".join(f"{len(one)}:{one}" for one in mentions)
     return "\n\n".join([*filter(None, [visible.strip()]), *mentions])
 
 
 @value_class
 class Shown:
-    """A question that a client sends back: which approval it asks about, and what it says of the call.
+    """A question that a client sends back.
 
-    ``at`` is its place in the body.  ``tool`` and ``arguments`` are what the client sends; ``None`` where it
+    ``at`` is its path in the body. ``tool`` and ``arguments`` are what the client sends; ``None`` if it
     only refers to the question.
     """
 
@@ -91,11 +91,12 @@ class Shown:
 
 @value_class
 class Answered:
-    """What a client answers about one approval.
+    """A client's answer about one approval.
 
-    ``at`` is its place in the body.  ``is_new`` says that no model has spoken since, so that the answer may
-    still have to be taken.  ``by_item`` tells the two forms apart.  ``arguments`` are to replace the model's
-    and ``grant`` says which later calls may run, unless they are ``None``; both are as the client wrote them.
+    ``at`` is its path in the body. ``is_new`` means that no model message follows, so the answer may still
+    need processing. ``by_item`` distinguishes the two forms. ``arguments`` replace the model's arguments,
+    and ``grant`` says which later calls may run, unless they are ``None``; both are as the client wrote
+    them.
     """
 
     approval_id: str
@@ -110,9 +111,9 @@ class Answered:
 
 @value_class
 class Heard:
-    """What a request says about approvals.
+    """What a request contains about approvals.
 
-    ``raw`` is its body without any of it.  ``declares`` says that the client declared the function.
+    ``raw`` is its body without all of that. ``declares`` means that the client declared the function.
     """
 
     raw: bytes
@@ -126,6 +127,6 @@ class AsksByItems(Protocol):
     """A writer whose dialect has items that ask for approvals."""
 
     def approval_requested(self, item_id: str, label: str, name: str, arguments: str) -> bytes:
-        """Show that a call waits: the client's ``label`` of its server, the server's ``name`` of its tool,
-        and its arguments as JSON text."""
+        """Ask about a waiting call: ``label`` is the client's name of the server, ``name`` the server's
+        name of the tool, and ``arguments`` is JSON text."""
         ...

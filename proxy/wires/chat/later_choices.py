@@ -16,13 +16,13 @@ _MOST = 128
 class LaterChoices:
     """A check of all choices but the first for calls of server tools (rule W5).
 
-    With server tools the proxy asks for one choice, but some upstreams return more.  The client gets the
-    upstream's own bytes of them, which may contain calls of its own tools.
+    With server tools the proxy asks for one choice, but some upstreams return more.  The client gets these
+    choices in the upstream's own bytes.  They may contain calls of its own tools.
     """
 
     REFUSED: Final = (
-        "The upstream calls a server tool in a choice after the first, of which none is run. "
-        "Let it give one choice (n = 1)."
+        "The upstream calls a server tool in a choice after the first, but the proxy runs only calls in the "
+        "first. Configure the upstream to return one choice (n = 1)."
     )
 
     def __init__(self, declared: Collection[str], is_hidden: Callable[[str], bool]) -> None:

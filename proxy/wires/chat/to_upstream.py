@@ -204,7 +204,7 @@ class _Messages:
             case Remote():
                 return image.source.url
             case Stored():
-                raise self._ledger.refuse(image.at, "Chat takes no images by the id of a file.")
+                raise self._ledger.refuse(image.at, "Chat cannot refer to an image by the id of a file.")
 
     def _file(self, part: File) -> dict[str, Any]:
         file: dict[str, Any] = {}
@@ -218,7 +218,7 @@ class _Messages:
             case Stored():
                 raise self._ledger.refuse(part.at, "The file is kept by another provider.")
             case Remote():
-                raise self._ledger.refuse(part.at, "Chat takes no files by their address.")
+                raise self._ledger.refuse(part.at, "Chat cannot refer to a file by its address.")
         if part.name:
             file["filename"] = part.name
         if part.context:

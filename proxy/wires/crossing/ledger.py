@@ -147,7 +147,7 @@ def _digest(text: str) -> str:
 
 
 def fitting_id(call_id: str, most: int, allowed: re.Pattern[str] | None = None) -> str:
-    """Return a call id that the dialect accepts.  Equal ids give equal ids, so that results match calls."""
+    """Return a call id that the dialect accepts: always the same for the same id, so results match calls."""
     if 0 < len(call_id) <= most and (allowed is None or allowed.fullmatch(call_id)):
         return call_id
     return f"call_{_digest(call_id)[: most - 5]}"

@@ -1,4 +1,4 @@
-"""JSON of an upstream's events, read also where it is not quite JSON but some client would read it."""
+"""Reads the JSON of an upstream's events, also text that is not quite JSON but that some clients accept."""
 
 import json
 import re
@@ -33,9 +33,9 @@ UNREADABLE_REPLY = (
 )
 _MAX_DEPTH = 200
 _MOST_LENIENT = 4 * 1024 * 1024
-"""Bytes that are looked at once more in the hope that they are nearly JSON."""
+"""The largest number of bytes for which the lenient reading is tried."""
 _BEFORE_JSON = b" \t\r\n\0\xef\xbb\xbf\xfe\xff"
-"""Blanks, byte order marks, and the zeros of UTF-16 and UTF-32, which readers of whole bodies detect."""
+"""Blanks, byte order marks, and the zeros of UTF-16 and UTF-32, which some readers of whole bodies detect."""
 _HALF_PAIR = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -44,12 +44,15 @@ _MOST_DIGITS = 20
 
 
 def loads(data: bytes, what: str = "an event") -> Any:
-    """An event's data as JSON; ``None`` where it is none, or nested deeper than JSON can be written.
+    """Return an event's data as JSON; ``None`` if it is not JSON, or nested deeper than JSON can be
+    written.
 
-    Of what is nearly JSON only an object is read.  Invalid UTF-8 and half surrogate pairs are replaced
-    for reading: a call must not hide behind one bad byte, and some servers cut an emoji in two.  So are
-    NaN and infinities, which JSON does not have: Python servers write them as log probabilities, and
-    clients in Python read them.  Raises :class:`~proxy.errors.TooManyValues`, which names ``what`` it is.
+    The lenient reading only accepts objects. It replaces invalid UTF-8 and half surrogate pairs, because a
+    call must not hide behind one bad byte, and some servers cut an emoji in two. It also replaces NaN and
+    infinities, which are not JSON: Python servers write them as log probabilities, and Python clients read
+    them.
+
+    Raises :class:`~proxy.errors.TooManyValues` with ``what`` as the name of the data.
     """
     if len(data) > MOST_READ_VALUES and count_values(data, MOST_READ_VALUES) > MOST_READ_VALUES:
         raise TooManyValues(what, MOST_READ_VALUES)
@@ -72,24 +75,24 @@ def loads(data: bytes, what: str = "an event") -> Any:
 
 
 def may_hold_call(data: bytes) -> bool:
-    """Whether a client could find a tool call in text that was not read here.
+    """Return whether a client could find a tool call in text that the proxy could not read.
 
-    Each wire has one of these words in the names that a call goes by, and JSON can spell a letter in one
-    other way.
+    The member names of a call contain one of these words on every wire. JSON can also spell a letter as an
+    escape.
     """
     return b"{" in data and (b"call" in data or b"tool_use" in data or b"\\u" in data)
 
 
 def may_be_reply(body: bytes) -> bool:
-    """The same of a whole body, which some readers take in UTF-16 and UTF-32 as well."""
+    """Do the same for a whole body, which some readers also accept in UTF-16 and UTF-32."""
     start = body.lstrip(_BEFORE_JSON)[:1]
     return start in (b"{", b"[") and (b"\0" in body or may_hold_call(body))
 
 
 def _whole_characters(data: bytes) -> bytes:
-    """Text in UTF-8 with no half of a character in it, nor an escape of half a surrogate pair.
+    """Return the text as valid UTF-8, with half characters and escapes of half surrogate pairs replaced.
 
-    It holds no NUL, so that two of them can stand for an escaped backslash: what is behind one is no escape.
+    The text holds no NUL, so two NULs can stand for an escaped backslash: what follows it is not an escape.
     """
     text = data.decode("utf-8", "replace").encode().replace(b"\\\\", b"\0\0")
     if b"\\u" in text:
@@ -98,7 +101,7 @@ def _whole_characters(data: bytes) -> bytes:
 
 
 def _depth(value: Any) -> int:
-    """How deeply containers are nested in a JSON value."""
+    """Return how deeply containers are nested in a JSON value."""
     depth = 0
     level = [value]
     while level:
@@ -113,7 +116,7 @@ def _depth(value: Any) -> int:
 
 
 def _integer(text: str) -> int | float:
-    """A whole number as orjson reads it: what 64 bits do not hold becomes a float."""
+    """Return an integer as orjson reads it: one that does not fit into 64 bits becomes a float."""
     if len(text) <= _MOST_DIGITS and -(2**63) <= (number := int(text)) < 2**64:
         return number
     return float(text)

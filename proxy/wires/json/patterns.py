@@ -1,4 +1,4 @@
-"""A part of regular expressions that not every Python reads right."""
+"""A construct of regular expressions that some Python versions match wrongly."""
 
 import sys
 
@@ -8,9 +8,9 @@ _SOUND = sys.version_info >= (3, 11, 5)
 
 
 def repeated(pattern: bytes) -> bytes:
-    """``pattern`` as often as it fits, and never less often to make the rest fit.
+    """Return a pattern that matches ``pattern`` as often as possible and never gives a repetition back.
 
-    Pythons before 3.11.5 go on in the wrong place where one more of a group fits half (gh-100061).
-    A greedy group in an atomic one means the same, with a little more work.
+    Python before 3.11.5 continues in the wrong place if a further repetition matches only partly
+    (gh-100061). A greedy group inside an atomic group means the same, and is a little slower.
     """
     return rb"(?:%b)*+" % pattern if _SOUND else rb"(?>(?:%b)*)" % pattern

@@ -1,13 +1,14 @@
-"""JSON edited by its pieces: what is not changed keeps its bytes.
+"""Edits JSON by its pieces: everything that does not change keeps its bytes.
 
-A client's request is sent on with its numbers, order and escapes as they were, so it is never
-loaded and dumped as a whole.  These functions cut one level of an object or array into the raw
-bytes of its values and join them again.  They expect text that a JSON parser has accepted; an
-upstream's may also be such as only :mod:`proxy.wires.json.lenient` reads.
+The proxy sends a client's request on with its numbers, order and escapes unchanged, so it never loads and
+dumps the whole body. These functions cut one level of an object or array into the raw bytes of its values,
+and join them again. They expect text that a JSON parser has accepted. An upstream's text may also be what
+only :mod:`proxy.wires.json.lenient` reads.
 
-msgspec cuts, since its ``Raw`` keeps the bytes of a value.  It refuses what only lenient parsers read (half a
-surrogate pair, NaN, invalid UTF-8), and it does not say where in the text a value stands.  Regular
-expressions do both, several times as slowly: they cut what it refuses, and find the values to replace.
+msgspec does the cutting, since its ``Raw`` keeps the bytes of a value. It refuses what only lenient parsers
+read (half a surrogate pair, NaN, invalid UTF-8), and it does not report the position of a value. Regular
+expressions can do both, but take several times as long. So they cut what msgspec refuses, and find values
+to replace.
 """
 
 import json
@@ -36,18 +37,18 @@ __all__ = [
 
 _BLANK = rb"[ \t\r\n]*+"
 _QUOTED = (
-    # A search for a quote alone is several times as fast as one for a quote or a backslash.  Behind one or
-    # three backslashes it belongs to the text, behind none or two it ends it (JSON in a text has three);
-    # a text with a quote behind more of them is read again, escape by escape.
+    # A search for a quote alone is several times as fast as one for a quote or a backslash. A quote after one
+    # or three backslashes belongs to the text; after none or two it ends the text (JSON inside a text has
+    # three). A text with a quote after more backslashes is read again, escape by escape.
     rb'(?:"[^"]*+%b(?:(?<!\\)|(?<=[^\\]\\\\))"|"[^"\\]*+%b")'
     % (repeated(rb'(?:(?<=[^\\]\\)|(?<=[^\\]\\\\\\))"[^"]*+'), repeated(rb'\\.[^"\\]*+'))
 )
 _DEPTH = 8
-"""Levels of a value that one regular expression reads: messages take four, tools with their schemas more."""
+"""Levels of a value that one regular expression reads. Messages need four, tools with their schemas more."""
 
 
 def _nested(depth: int) -> bytes:
-    """A regular expression for a string, or for an object or array of no more levels than ``depth``."""
+    """Return a regular expression for a string, or for an object or array of at most ``depth`` levels."""
     value = _QUOTED
     for _ in range(depth):
         inside = repeated(value + rb"[^\"\[\]{}]*+")
@@ -60,9 +61,9 @@ _TOKEN = re.compile(_QUOTED + rb"|[\[\]{}]", re.DOTALL)
 _MEMBER = re.compile(
     rb"[ \t\r\n,]*+(%b)(%b:%b)(%b|[^\"\[\]{},\s]++)?" % (_QUOTED, _BLANK, _BLANK, _QUOTED), re.DOTALL
 )
-"""A member with what stands before it, and its value where that is neither an object nor an array."""
+"""A member with the blanks and commas before it, and with its value unless that is an object or an array."""
 _ELEMENT = re.compile(rb"[ \t\r\n,]*+(?:(%b|[^\"\[\]{},\s]++)|(?=[\[{]))" % _nested(_DEPTH), re.DOTALL)
-"""An element with what stands before it, or where it begins if it is too deep."""
+"""An element with the blanks and commas before it, or only its start if it is nested too deeply."""
 _SPACE = re.compile(_BLANK)
 _ARRAY_END = re.compile(_BLANK + rb"\]")
 _EMPTY = re.compile(rb"[\[{]" + _BLANK + rb"[\]}]")
@@ -70,7 +71,7 @@ _OBJECT_END = re.compile(_BLANK + rb"}")
 _READ_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _READ_ARRAY = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _NOT_READ = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
-"""What msgspec raises for text that is not quite JSON, or is nested too deeply for it."""
+"""What msgspec raises for text that is not quite JSON, or that is nested too deeply for it."""
 _OPENING = frozenset(b"{[")
 _CLOSING = frozenset(b"}]")
 
@@ -81,13 +82,13 @@ def _skip_space(raw: bytes, position: int) -> int:
 
 
 def _value_end(raw: bytes, start: int) -> int:
-    """The end of the object or array at ``start``."""
+    """Return the end of the object or array at ``start``."""
     match = _VALUE.match(raw, start)
     return match.end() if match else _deep_end(raw, start)
 
 
 def _deep_end(raw: bytes, start: int) -> int:
-    """The same, however deep it is."""
+    """Return the end of the object or array at ``start``, whatever its depth."""
     depth = 0
     if raw[start] in _OPENING:
         for token in _TOKEN.finditer(raw, start):
@@ -102,7 +103,7 @@ def _deep_end(raw: bytes, start: int) -> int:
 
 
 def members(raw: bytes) -> dict[str, bytes]:
-    """The members of the object ``raw``: decoded key → raw bytes of its value, in order."""
+    """Return the members of the object ``raw``, in order: decoded key → raw bytes of its value."""
     try:
         return {key: bytes(value) for key, value in _READ_OBJECT(raw).items()}
     except _NOT_READ:
@@ -110,7 +111,7 @@ def members(raw: bytes) -> dict[str, bytes]:
 
 
 def _spans(raw: bytes, position: int) -> dict[str, tuple[int, int]]:
-    """Where the value of each member of the object at ``position`` begins and ends."""
+    """Return the start and end of each member's value in the object at ``position``."""
     found: dict[str, tuple[int, int]] = {}
     position = _skip_space(raw, position) + 1
     while (member := _MEMBER.match(raw, position)) is not None:
@@ -124,10 +125,10 @@ def _spans(raw: bytes, position: int) -> dict[str, tuple[int, int]]:
 
 
 def replace_values(raw: bytes, values: Mapping[str, bytes], *path: str) -> bytes:
-    """``raw`` with new values for members that it has; every other byte stays as it is.
+    """Return ``raw`` with new values for members that it has. All other bytes stay the same.
 
-    ``path`` leads from the outermost object to the one whose members are meant; where it leads
-    nowhere, ``raw`` is returned as it is.
+    ``path`` leads from the outermost object to the object with these members. If it leads nowhere, return
+    ``raw``.
     """
     spans = _spans(raw, 0)
     for key in path:
@@ -144,7 +145,7 @@ def replace_values(raw: bytes, values: Mapping[str, bytes], *path: str) -> bytes
 
 
 def value_at(raw: bytes, *path: str) -> bytes | None:
-    """The raw value that ``path`` leads to from the outermost object; ``None`` where it leads nowhere."""
+    """Return the raw value at ``path`` from the outermost object; ``None`` if there is none."""
     start, end = 0, len(raw)
     for key in path:
         spans = _spans(raw, start) if raw[start : start + 1] == b"{" else {}
@@ -155,7 +156,7 @@ def value_at(raw: bytes, *path: str) -> bytes | None:
 
 
 def elements(raw: bytes) -> list[bytes]:
-    """The raw bytes of each element of the array ``raw``."""
+    """Return the raw bytes of each element of the array ``raw``."""
     try:
         return [bytes(value) for value in _READ_ARRAY(raw)]
     except _NOT_READ:
@@ -163,7 +164,7 @@ def elements(raw: bytes) -> list[bytes]:
 
 
 def _cut(raw: bytes) -> list[bytes]:
-    """:func:`elements` of text that is not quite JSON."""
+    """Do what :func:`elements` does, for text that is not quite JSON."""
     found: list[bytes] = []
     position = _skip_space(raw, 0) + 1
     while (element := _ELEMENT.match(raw, position)) is not None:
@@ -178,17 +179,17 @@ def _cut(raw: bytes) -> list[bytes]:
 
 
 def join_object(parts: Mapping[str, bytes]) -> bytes:
-    """An object of raw values, in the mapping's order."""
+    """Return an object of raw values, in the mapping's order."""
     return b"{" + b",".join(orjson.dumps(key) + b":" + value for key, value in parts.items()) + b"}"
 
 
 def join_array(parts: Iterable[bytes]) -> bytes:
-    """An array of raw elements."""
+    """Return an array of raw elements."""
     return b"[" + b",".join(parts) + b"]"
 
 
 def extend_array(raw: bytes, parts: Sequence[bytes]) -> bytes:
-    """The array ``raw``, with nothing around it, and more raw elements behind its own."""
+    """Return the array ``raw`` with more raw elements at its end. No blanks may surround ``raw``."""
     if not parts:
         return raw
     between = b"" if _EMPTY.fullmatch(raw) else b","
@@ -196,7 +197,7 @@ def extend_array(raw: bytes, parts: Sequence[bytes]) -> bytes:
 
 
 def extend_object(raw: bytes, parts: Mapping[str, bytes]) -> bytes:
-    """The object ``raw`` and more members of raw values behind its own, of which none has their names."""
+    """Return the object ``raw`` with more raw members at its end. It must not have members of these names."""
     raw = raw.strip(b" \t\r\n")
     if not parts:
         return raw
@@ -205,11 +206,11 @@ def extend_object(raw: bytes, parts: Mapping[str, bytes]) -> bytes:
 
 
 def load_strict(raw: bytes) -> dict[str, Any]:
-    """Parse a request body that can be read in one way only.
+    """Parse a request body, and accept it only if every reader understands it alike.
 
     Raises :class:`RequestError` if the text is not JSON (RFC 8259, so no NaN and no lone surrogate), is not
-    an object, has more than some 250 levels, or names a key twice.  Two readers could understand such a body
-    differently (rule E1).  The caller bounds the length of the text and the number of its values
+    an object, has more than about 250 levels, or repeats a key. Two readers could understand such a body
+    differently (rule E1). The caller bounds the length of the text and the number of its values
     (:mod:`proxy.json_size`).
     """
     try:
@@ -219,7 +220,7 @@ def load_strict(raw: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise RequestError(400, "The request body must be a JSON object.", code="invalid_json")
     try:
-        # What is read has to be written again somewhere, and orjson writes less deep than it reads.
+        # The proxy must write what it reads, and orjson cannot write as deeply nested values as it can read.
         if _may_repeat_keys(raw, orjson.dumps(value)):
             json.loads(raw, object_pairs_hook=_refuse_duplicates)
     except (RecursionError, TypeError):
@@ -228,12 +229,12 @@ def load_strict(raw: bytes) -> dict[str, Any]:
 
 
 def _may_repeat_keys(raw: bytes, written: bytes) -> bool:
-    """Whether a key of ``raw`` may be missing from ``written``, its value written anew.
+    """Return whether ``raw`` may hold a key that is missing from ``written``, its value written anew.
 
-    Nothing is missing where both are the same, as with most clients that leave out the spaces.  A key
-    that was dropped takes two quotes along.  Only a quote that ``raw`` escapes as ``\\u0022`` adds one,
-    and it takes a ``u`` away, which nothing gives back.  So where both counts are the same, no key was
-    dropped.  Counting is a tenth of the work of looking at each key.
+    If both are the same, no key is missing. That is so for most clients that leave out the spaces. Dropping
+    a repeated key removes two quotes. Only a quote that ``raw`` escapes as ``\\u0022`` adds one, and it
+    removes a ``u``, which nothing adds again. So if both counts are the same, no key was dropped. Counting
+    takes a tenth of the time of checking each key.
     """
     if raw == written:
         return False

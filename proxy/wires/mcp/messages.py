@@ -1,9 +1,10 @@
 """Reads JSON-RPC messages of clients, in their revision of the protocol.
 
-Until 2025-11-25 a client makes a handshake (``initialize``), and each later request names its revision in a
-header.  From 2026-07-28 on there is no handshake: each request has all of it in ``params._meta``, and headers
-repeat it for intermediaries.  This module reads both, and refuses a client whose header and body differ.
-Sources: JSON-RPC 2.0; the specification's pages "Base protocol" and "Transports" of these revisions.
+Up to revision 2025-11-25 a client makes a handshake (``initialize``), and a header of each later request
+names the revision. From 2026-07-28 on there is no handshake: ``params._meta`` of each request holds all
+facts, and headers repeat them for intermediaries. This module reads both, and refuses a request whose
+headers and body differ. Sources: JSON-RPC 2.0; the specification's pages "Base protocol" and "Transports"
+of these revisions.
 """
 
 import base64
@@ -36,10 +37,10 @@ HANDSHAKE_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-
 
 LATEST_HANDSHAKE: Final = HANDSHAKE_VERSIONS[-1]
 MODERN_VERSIONS: Final = ("2026-07-28",)
-"""Revisions in which each request stands for itself."""
+"""Revisions without a handshake: each request is self-contained."""
 
 _UNSAID: Final = "2025-03-26"
-"""What a client speaks that sends no header: the specification says to take it for this."""
+"""The revision of a client that sends no version header: the specification says to assume this one."""
 
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
@@ -49,7 +50,7 @@ UNSUPPORTED_VERSION: Final = -32022
 _VERSION: Final = "io.modelcontextprotocol/protocolVersion"
 _CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
 _NAMED_BY: Final[Mapping[str, str]] = {"tools/call": "name"}
-"""Methods, and the member of their parameters that ``Mcp-Name`` repeats."""
+"""Methods, and the member of their parameters that the header ``Mcp-Name`` repeats."""
 
 _BASE64: Final = re.compile(r"=\?base64\?(.*)\?=\Z", re.DOTALL)
 _LONGEST_ID: Final = 256
@@ -58,9 +59,9 @@ RequestId = str | int
 
 
 class ProtocolFault(ToolRelayError):
-    """A message that cannot be served, as the JSON-RPC error that answers it.
+    """A message that the server refuses, as the JSON-RPC error that answers it.
 
-    ``status`` is the HTTP status that it comes with; ``number`` the id of the request, ``None`` where it has
+    ``status`` is the HTTP status of the answer. ``number`` is the id of the request, ``None`` if it has
     none.
     """
 
@@ -83,9 +84,9 @@ class ProtocolFault(ToolRelayError):
 
 @dataclass(frozen=True, slots=True)
 class RoutingHeaders:
-    """The headers that say what a message is: each with all the lines in which it stands.
+    """The headers that repeat what a message is. Each holds the values of all its header lines.
 
-    ``version`` is ``MCP-Protocol-Version``, ``method`` ``Mcp-Method``, ``name`` ``Mcp-Name``.
+    ``version`` is ``MCP-Protocol-Version``, ``method`` is ``Mcp-Method``, ``name`` is ``Mcp-Name``.
     """
 
     version: Sequence[str] = ()
@@ -97,9 +98,9 @@ class RoutingHeaders:
 class Message:
     """One message of a client.
 
-    ``id`` is ``None`` for one that asks for no answer.  ``modern`` says that it stands for itself, so that
-    nothing was agreed on before.  ``progress_token`` is what the client calls the request's progress,
-    ``None`` where it does not want to be told.
+    ``id`` is ``None`` for a message that wants no answer. ``modern`` means that the message is
+    self-contained: no handshake came before it. ``progress_token`` is the client's token for progress
+    notifications, ``None`` if it wants none.
     """
 
     method: str
@@ -116,9 +117,9 @@ class Message:
 
 
 def read_message(body: Mapping[str, Any], headers: RoutingHeaders) -> Message | None:
-    """The message that a body is; ``None`` for a client's answer to something that was never asked.
+    """Return the message in a body; ``None`` for a client's answer, since the server never asks clients.
 
-    Raises :class:`ProtocolFault`.
+    Raises :class:`ProtocolFault` for a message that the server refuses.
     """
     number, asks = _request_id(body)
     if body.get("jsonrpc") != "2.0":
@@ -135,7 +136,7 @@ def read_message(body: Mapping[str, Any], headers: RoutingHeaders) -> Message | 
     if not isinstance(meta, dict):
         raise ProtocolFault(INVALID_PARAMS, "params._meta must be an object", number=number)
     said = headers.version[0].strip() if headers.version else None
-    # A client that says its revision in the body shakes no hands, whatever its headers say.
+    # A client that names its revision in the body makes no handshake, whatever its headers say.
     modern = _VERSION in meta or (said is not None and said not in HANDSHAKE_VERSIONS)
     token = meta.get("progressToken")
     message = Message(
@@ -151,7 +152,7 @@ def read_message(body: Mapping[str, Any], headers: RoutingHeaders) -> Message | 
 
 
 def _request_id(body: Mapping[str, Any]) -> tuple[RequestId | None, bool]:
-    """The id of a request, and whether there is one at all."""
+    """Return the id of a request, and whether the body has an id at all."""
     if "id" not in body:
         return None, False
     number = body["id"]
@@ -169,7 +170,7 @@ def _is_id(value: Any) -> bool:
 
 
 def _check_headers(message: Message, headers: RoutingHeaders, meta: Mapping[str, Any]) -> None:
-    """Refuse a message whose parts contradict each other, and one in a revision that is not served."""
+    """Raise if parts of the message contradict each other, or if its revision is not served."""
     named = {"MCP-Protocol-Version": headers.version, "Mcp-Method": headers.method, "Mcp-Name": headers.name}
     for name, lines in named.items():
         if len(lines) > 1:
@@ -188,7 +189,7 @@ def _check_headers(message: Message, headers: RoutingHeaders, meta: Mapping[str,
 
 
 def _check_envelope(message: Message, headers: RoutingHeaders, meta: Mapping[str, Any]) -> None:
-    """Refuse a request that does not say in its body and its headers, alike, what it is."""
+    """Raise unless ``params._meta`` is complete and the headers name the same revision, method and tool."""
     missing = [name for name in (_VERSION, _CAPABILITIES) if name not in meta]
     if missing:
         raise ProtocolFault(INVALID_PARAMS, f"params._meta lacks {' and '.join(missing)}", number=message.id)
@@ -209,13 +210,14 @@ def _mismatch(message: Message, header: str, member: str) -> ProtocolFault:
 
 
 def _decoded(value: str) -> str | None:
-    """What a header says, which is in base64 where it is no plain ASCII; ``None`` where that is broken."""
+    """Return a header's value; text that is not plain ASCII is in base64. Return ``None`` if that is
+    malformed."""
     found = _BASE64.match(value)
     if found is None:
         return value
     try:
         decoded = base64.b64decode(found[1], validate=True)
-        # Two spellings of one value would be two values to whoever reads none of them.
+        # An intermediary that does not decode would take two spellings of one value for two values.
         return decoded.decode() if base64.b64encode(decoded).decode() == found[1] else None
     except (binascii.Error, UnicodeDecodeError):
         return None

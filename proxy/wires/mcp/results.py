@@ -1,4 +1,5 @@
-"""What the server answers: results, errors and progress, as JSON-RPC messages and as events of a stream.
+"""Builds the server's answers: results, errors and progress, as JSON-RPC messages and as events of a
+stream.
 
 Sources: the specification's ``Result`` types, revisions 2024-11-05 to 2026-07-28.
 """
@@ -35,15 +36,15 @@ __all__ = [
 ]
 
 REQUEST_CANCELLED: Final = -32800
-"""What a request is answered with that its client has cancelled, where its stream has to end in an answer."""
+"""The error code for a request that its client has cancelled, if its stream must end with an answer."""
 
 KEEP_ALIVE: Final = comment("", pad_to=2048)
-"""A comment, padded so that proxies that buffer pass it on."""
+"""A comment, padded so that buffering intermediaries pass it on."""
 
 _SERVER_INFO: Final = "io.modelcontextprotocol/serverInfo"
 _CAPABILITIES: Final[Mapping[str, Any]] = {"tools": {}}
 _KEPT_MS: Final = 60_000
-"""How long a client may go by a list of tools before it asks again."""
+"""How long, in milliseconds, a client may reuse a list of tools before it asks again."""
 
 _LINKS_SINCE: Final = "2025-06-18"
 _HEADER: Final = "x-mcp-header"
@@ -51,12 +52,12 @@ _DATA: Final = frozenset({"const", "default", "enum", "examples"})
 
 
 def answer(number: RequestId | None, result: Mapping[str, Any]) -> bytes:
-    """A response to the request of that id."""
+    """Return the response to the request with the id ``number``."""
     return orjson.dumps({"jsonrpc": "2.0", "id": number, "result": result})
 
 
 def failure(fault: ProtocolFault) -> bytes:
-    """An error, as the response to a request."""
+    """Return the error response for a fault."""
     error: dict[str, Any] = {"code": fault.code, "message": fault.message}
     if fault.data is not None:
         error["data"] = dict(fault.data)
@@ -64,7 +65,7 @@ def failure(fault: ProtocolFault) -> bytes:
 
 
 def progress(token: RequestId, done: float, total: float | None = None, message: str | None = None) -> bytes:
-    """The notification that a request goes on: so much of so much is done."""
+    """Return a progress notification: ``done`` of ``total``."""
     params: dict[str, Any] = {"progressToken": token, "progress": done}
     if total is not None:
         params["total"] = total
@@ -74,15 +75,16 @@ def progress(token: RequestId, done: float, total: float | None = None, message:
 
 
 def as_event(message: bytes) -> bytes:
-    """A message as an event of a stream."""
+    """Return a message as an event of a stream."""
     return encode_event(message, b"message")
 
 
 def initialized(message: Message, version: str) -> dict[str, Any]:
-    """The end of a handshake; ``version`` is the server's own.
+    """Return the server's part of the handshake; ``version`` is the server's own.
 
-    A client that asks for a revision which is not served is offered the newest of those that are, and leaves
-    where it does not know that.  Raises :class:`~proxy.wires.mcp.messages.ProtocolFault`.
+    A client that asks for an unknown revision is offered the newest one with a handshake, and disconnects
+    if it does not know that. Raises :class:`~proxy.wires.mcp.messages.ProtocolFault` if it names no
+    revision.
     """
     wanted = message.params.get("protocolVersion")
     if not isinstance(wanted, str):
@@ -100,7 +102,7 @@ def initialized(message: Message, version: str) -> dict[str, Any]:
 
 
 def discovered(version: str) -> dict[str, Any]:
-    """The answer to a client that discovers the server without a handshake."""
+    """Return the answer to a client that discovers the server without a handshake."""
     return {
         "supportedVersions": list(MODERN_VERSIONS),
         "capabilities": _CAPABILITIES,
@@ -111,7 +113,7 @@ def discovered(version: str) -> dict[str, Any]:
 def listed_tool(
     name: str, description: str, schema: Mapping[str, Any], hints: Mapping[str, bool]
 ) -> dict[str, Any]:
-    """A tool as it is listed; ``hints`` are ``readOnlyHint`` and its like, by their names."""
+    """Return a tool's entry in the list; ``hints`` are annotations such as ``readOnlyHint``, by name."""
     return {
         "name": name,
         "description": description,
@@ -121,7 +123,8 @@ def listed_tool(
 
 
 def tool_list(tools: Sequence[Mapping[str, Any]], message: Message, version: str) -> dict[str, Any]:
-    """All tools, on one page.  Raises :class:`~proxy.wires.mcp.messages.ProtocolFault` for another page."""
+    """Return all tools, on one page. Raises :class:`~proxy.wires.mcp.messages.ProtocolFault` for another
+    page."""
     if message.params.get("cursor") is not None:
         status = 400 if message.modern else 200
         raise ProtocolFault(
@@ -136,7 +139,7 @@ def tool_list(tools: Sequence[Mapping[str, Any]], message: Message, version: str
 def call_result(
     message: Message, version: str, text: str, images: Sequence[ResultImage], *, failed: bool
 ) -> dict[str, Any]:
-    """What a call came to; ``text`` says why where it ``failed``, for the model to read."""
+    """Return the outcome of a call. If it ``failed``, ``text`` tells the model why."""
     content: list[dict[str, Any]] = [{"type": "text", "text": text}] if text or not images else []
     content += [_image(image, message) for image in images]
     return {"content": content, "isError": failed, **(_modern(version, False) if message.modern else {})}
@@ -157,15 +160,16 @@ def _info(version: str) -> dict[str, str]:
 
 
 def _modern(version: str, kept: bool) -> dict[str, Any]:
-    """What each result has since 2026-07-28; of one that is ``kept`` also for how long, and for whom."""
+    """Return the members that each result has since 2026-07-28. A ``kept`` result also says how long, and
+    for whom."""
     hints: dict[str, Any] = {"ttlMs": _KEPT_MS, "cacheScope": "private"} if kept else {}
     return {"resultType": "complete", **hints, "_meta": {_SERVER_INFO: _info(version)}}
 
 
 def _without_headers(schema: Any) -> Any:
-    """A schema without the wish that arguments be repeated in headers.
+    """Return a schema without requests to repeat arguments in headers.
 
-    It is that of another server, for whoever stands before that one; here nobody routes by them.
+    They are for intermediaries in front of another server. Nothing in front of this server routes by them.
     """
     if isinstance(schema, Mapping):
         return {

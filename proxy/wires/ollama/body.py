@@ -1,6 +1,6 @@
-"""Ollama's chat: the request as it goes upstream, turn after turn.
+"""Ollama's chat: edits the request body for the upstream, turn after turn.
 
-The client's values keep their bytes: only the members that have to change are written anew.
+The client's values keep their bytes: only members that must change are written anew.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -26,11 +26,11 @@ from proxy.wires.upstream_port import Mask
 __all__ = ["OllamaBody"]
 
 _MOST_IMAGE_BYTES: Final = 20 << 20
-"""Of images of ours in one request, in base64."""
+"""The size limit for our images in one request, in base64."""
 _FIELDS: Final = frozenset(
     {"role", "content", "tool_calls", "function", "name", "arguments", "tool_name", "tool_call_id", "images"}
 )
-"""Without these a message would say something else."""
+"""Fields without which a message would mean something else."""
 
 
 class OllamaBody(MessageListBody):
@@ -38,7 +38,7 @@ class OllamaBody(MessageListBody):
 
     def __init__(self, raw: bytes, request: OllamaRequest) -> None:
         super().__init__(raw, request.members, RefusedFields("messages", _FIELDS, _is_assistant))
-        # WIRE: the grammar of `format` holds from the first token on, so that no tool can be called.
+        # WIRE: the grammar of `format` applies from the first token on, so the model cannot call a tool.
         self._calls_nothing = request.wants_json
         self._without_tools = False
         self._images = ImageBudget(_MOST_IMAGE_BYTES)
@@ -61,7 +61,7 @@ class OllamaBody(MessageListBody):
         return masked_turn(raw, mask)
 
     def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
-        """Add tools, but none beside a ``format``: they could not be called."""
+        """Add tools, unless the client sets a ``format``: the model could not call them."""
         if not self._calls_nothing:
             super().offer(added, replaced)
 
@@ -69,7 +69,7 @@ class OllamaBody(MessageListBody):
         """Do nothing: every answer has its usage."""
 
     def restore(self, position: int, payload: bytes, *, needed: bool = True) -> None:
-        """Put a held turn back; what the client answered beside it stands among our results."""
+        """Put a held turn back, with the client's results in order among ours."""
         held = orjson.loads(payload)
         restored = [part.encode() for part in held["messages"]]
         end = position + 1
@@ -84,7 +84,7 @@ class OllamaBody(MessageListBody):
         )
 
     def result_message(self, call: ToolCall, content: str, images: Sequence[ResultImage] = ()) -> bytes:
-        """One result.  Images go along that stand in the result itself, as far as there is room for them."""
+        """Encode one result, with its images in ``data:`` URLs as far as the request has room for them."""
         text, passed = choose_images(content, images, self._fits)
         return result_message(call, text, tuple(passed))
 
@@ -102,13 +102,16 @@ class OllamaBody(MessageListBody):
         """Do nothing: this dialect cannot force a call."""
 
     def forbid_tools(self) -> bool:
-        """Leave all tools out, the client's too: there is no other way to ask for an answer without calls."""
+        """Leave out all tools, also the client's: this dialect has no other way to prevent calls."""
         self._without_tools = True
         return False
 
     def recover(self, message: str, code: str | None) -> bool:
-        """Leave out what the upstream refuses: hidden turns where the conversation is too long, our images
-        where it takes none, fields of the model's messages that it does not take back."""
+        """Leave out what the upstream refuses.
+
+        It may be: hidden turns that make the conversation too long, our images, or fields in the model's
+        messages.
+        """
         if says_too_long(message, code):
             return drop_unneeded(self._restored)
         if not self._may_learn():
@@ -141,7 +144,7 @@ class OllamaBody(MessageListBody):
         return [raw if id(raw) in sent else without_images(raw) for raw in kept]
 
     def _with_tokens_left(self, raw: bytes) -> bytes:
-        """The client's options with its own bound on tokens less what earlier turns used."""
+        """Return the client's options, with its token limit minus what earlier turns used."""
         options = members(raw) if raw[:1] == b"{" else {}
         bound = orjson.loads(options.get("num_predict", b"null"))
         if type(bound) is not int or bound <= 0:

@@ -1,8 +1,8 @@
-"""Calls and their results in Ollama's messages.
+"""Reads calls and their results in Ollama's messages, and matches them.
 
-WIRE: ids came late to this dialect.  Its Python client drops them, LangChain drops the names of results on
-top, and no server needs them.  So a call is what it says, its name and arguments, and a result belongs to a
-call by its id, else by its name, else by its place.
+WIRE: ids came late to this dialect.  Its Python client drops them, LangChain also drops the names of results,
+and no server needs them.  So the proxy identifies a call by its name and arguments.  It matches a result to a
+call by id, else by name, else by position.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ _DIGEST: Final = 24
 
 
 class Call(NamedTuple):
-    """A call as it stands in a message; ``call_id`` is empty for none, ``arguments`` is JSON text."""
+    """A call in a message; ``call_id`` is empty if it has none, ``arguments`` is JSON text."""
 
     call_id: str
     name: str
@@ -28,18 +28,18 @@ class Call(NamedTuple):
 
     @property
     def says(self) -> tuple[str, str]:
-        """Name and arguments in one form, whichever library wrote them."""
+        """Name and canonical arguments, the same whichever library wrote them."""
         return self.name, str(canonical_arguments(self.arguments))
 
 
 def role_of(message: Mapping[str, Any]) -> str:
-    """The role of a message.  Servers ignore its case."""
+    """Return the role of a message in lower case, because servers ignore its case."""
     role = message.get("role")
     return role.lower() if isinstance(role, str) else ""
 
 
 def calls_of(message: Mapping[str, Any]) -> Sequence[Call]:
-    """The calls of a message, without those that name no tool."""
+    """Return the calls of a message, without calls that name no tool."""
     listed = message.get("tool_calls")
     return list(_read(listed)) if isinstance(listed, list) else ()
 
@@ -55,7 +55,7 @@ def _read(listed: Sequence[Any]) -> Iterator[Call]:
 
 
 def keys_of(calls: Sequence[tuple[str, str]]) -> Sequence[str]:
-    """A key for each call of a message by its name and arguments; of equal calls the second has another."""
+    """Return a key for each call, from its name and arguments; equal calls get different keys."""
     found: list[str] = []
     seen: dict[tuple[str, str], int] = {}
     for says in calls:
@@ -66,15 +66,15 @@ def keys_of(calls: Sequence[tuple[str, str]]) -> Sequence[str]:
 
 
 def pair(calls: Sequence[Call], results: Sequence[Mapping[str, Any]]) -> Sequence[int | None]:
-    """For each result the place of the call that it answers; ``None`` for one that answers none of them.
+    """Return for each result the position of the call that it answers; ``None`` if it answers none.
 
-    Two equal calls are told apart by the order of their results alone.
+    Equal calls are distinguished only by the order of their results.
     """
     ids = {call.call_id: place for place, call in enumerate(calls) if call.call_id}
-    # A result that names its call takes it first, wherever it stands.
+    # A result with the id of its call takes that call first, wherever the result stands.
     named = [ids.get(str(result.get("tool_call_id") or "")) for result in results]
     unanswered = set(range(len(calls))).difference(named)
-    # The places of the calls of each name, and under "" of all; those that are answered meanwhile stay in.
+    # The positions of the calls by name, and under "" of all calls.  Answered calls stay in the queues.
     in_order = sorted(unanswered)
     queues: dict[str, deque[int]] = {"": deque(in_order)}
     for one in in_order:
@@ -90,7 +90,7 @@ def pair(calls: Sequence[Call], results: Sequence[Mapping[str, Any]]) -> Sequenc
 
 
 def _first(queue: deque[int], unanswered: set[int]) -> int | None:
-    """Take the first place of a queue that is unanswered; ``None`` where none is."""
+    """Take the first unanswered position of a queue; ``None`` if there is none."""
     while queue:
         if (place := queue.popleft()) in unanswered:
             unanswered.remove(place)

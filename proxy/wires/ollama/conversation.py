@@ -1,4 +1,4 @@
-"""Ollama's chat, as one side of a request that crosses from a dialect to another."""
+"""Ollama's chat as one side of a request that is translated between dialects."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class OllamaCodec:
     """Ollama's :class:`~proxy.wires.crossing.codec.ConversationCodec`."""
 
     fields = OLLAMA_FIELDS
-    # Its own client does, and LangChain's does not.
+    # Ollama's own client does so, but LangChain's does not.
     returns_reasoning = False
 
     def read(self, payload: Mapping[str, Any]) -> Conversation:
@@ -28,5 +28,5 @@ class OllamaCodec:
         return write_conversation(conversation, strict=strict)
 
     def without_reasoning(self, conversation: Conversation) -> Conversation:
-        """Nothing can be done: no upstream of this dialect is known that asks for it."""
+        """Return the same conversation: no upstream of this dialect is known to ask for reasoning."""
         return conversation

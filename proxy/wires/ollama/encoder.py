@@ -1,7 +1,7 @@
-"""Ollama's chat: what an upstream of another dialect says, as an Ollama server would have sent it.
+"""Ollama's chat: encodes the turns of an upstream of another dialect as an Ollama server would.
 
-Source: Ollama's API reference, "Generate a chat completion".  Calls are told whole, each in a line of its
-own, once the upstream has said all of it.
+Source: Ollama's API reference, "Generate a chat completion".  A call is sent when it is complete, in a line
+of its own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,20 +35,20 @@ from proxy.wires.turn.citations import LEFT_OUT
 __all__ = ["OllamaTurnEncoder", "call_object", "turn_message"]
 
 _TIMES: Final = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
-"""What an Ollama server says beside its counts, in nanoseconds."""
+"""Times that an Ollama server reports with its counts, in nanoseconds."""
 
 
 def call_object(call_id: str, name: str, arguments: str, index: int) -> dict[str, Any]:
-    """A call, whose arguments are an object in this dialect."""
+    """Return a call; its arguments are an object in this dialect."""
     function = {"index": index, "name": name, "arguments": arguments_object(arguments)}
     return {"id": call_id, "function": function}
 
 
 class OllamaTurnEncoder:
-    """One turn."""
+    """An encoder of one turn."""
 
     def __init__(self, model: str, lines: type[LineMaker] = LineMaker) -> None:
-        """``lines`` makes the lines."""
+        """``lines`` is the class that makes the lines."""
         self._lines = lines(model)
         self._reason = "stop"
         self._failed = False
@@ -61,13 +61,13 @@ class OllamaTurnEncoder:
         frames = [self._frame(event, frame.undecided) for event in frame.events]
         is_comment = frame.payload is None and frame.raw and not frame.is_end_mark
         if not frames and (frame.undecided or is_comment):
-            # A comment of the upstream's keeps the client's connection alive, too.
+            # A comment from the upstream also keeps the client's connection alive.
             payload = self._lines.payload() if is_comment else None
             frames.append(Frame(line(payload) if payload else b"", payload, undecided=frame.undecided))
         return frames
 
     def text_is_open(self, kind: type[TurnEvent]) -> bool:
-        """See :meth:`proxy.wires.client_port.TextEncoder.text_is_open`.  Each line stands for itself."""
+        """See :meth:`proxy.wires.client_port.TextEncoder.text_is_open`.  Each line is independent."""
         return True
 
     def write_text(self, kind: type[TurnEvent], pieces: Sequence[bytes]) -> bytes:
@@ -104,7 +104,7 @@ class OllamaTurnEncoder:
         return Frame(orjson.dumps(payload), payload, tuple(told))
 
     def _last_line(self, **said: Any) -> dict[str, Any]:
-        """The end of the turn; an Ollama server knows best how long it took."""
+        """Return the end of the turn, with the total time of an Ollama server if one answered."""
         ending = last_line(self._lines, stop_reason(self._reason), self._usage, **said)
         if "total_duration" in self._usage:
             ending["total_duration"] = self._usage["total_duration"]
@@ -126,7 +126,7 @@ class OllamaTurnEncoder:
         payload = self._lines.payload(**said)
         events: tuple[TurnEvent, ...] = (told,)
         if isinstance(event, ToolCallFinished):
-            # Whoever hides the call finds its beginning in the very frame.
+            # The writer that hides the call looks for its beginning in this frame.
             call = event.call
             started = ToolCallStarted(event.seq, call.call_id, call.name)
             arguments = payload["message"]["tool_calls"][0]["function"]["arguments"]
@@ -134,7 +134,7 @@ class OllamaTurnEncoder:
         return Frame(line(payload), payload, events, undecided=undecided)
 
     def _take(self, event: TurnEvent) -> TurnEvent:
-        """Remember what the last line will say; the event in the words of this dialect."""
+        """Keep an event's facts for the last line, and return the event in the form of this dialect."""
         match event:
             case TurnStarted(model=model):
                 self._lines.model = model or self._lines.model
@@ -153,14 +153,14 @@ class OllamaTurnEncoder:
         return event
 
     def _said(self, event: TurnEvent) -> dict[str, Any]:
-        """The members of a message that say what one event says; none where it has nothing for a client."""
+        """Return the members of a message for one event; none if the client gets nothing of it."""
         match event:
             case TextDelta(text=text) | RefusalDelta(text=text):
                 return {"content": text} if text else {}
             case ReasoningDelta(text=text):
                 return {"thinking": text} if text else {}
             case ToolCallFinished(call=call) if self._reason not in CUT:
-                # There is no way to tell of half a call.
+                # This dialect cannot express an incomplete call.
                 return {"tool_calls": [self._called(call)]}
             case _:
                 return {}
@@ -171,15 +171,14 @@ class OllamaTurnEncoder:
 
 
 def _in_ollama_words(usage: Usage) -> Usage:
-    """The same tokens, with the counts of this dialect beside them, and the times where it was an Ollama
-    server that counted."""
+    """Return the same tokens, with the counts of this dialect, and with times from an Ollama server."""
     times = {name: usage.native[name] for name in _TIMES if name in usage.native}
     native = {"prompt_eval_count": usage.input_tokens, "eval_count": usage.output_tokens, **times}
     return Usage(usage.input_tokens, usage.output_tokens, usage.all_tokens, native, usage.cached_tokens)
 
 
 def turn_message(message: Message) -> bytes:
-    """An assistant message as a client would send it back; reasoning is only its own model's."""
+    """Write an assistant message as a client would send it back, without reasoning."""
     said: dict[str, Any] = {
         "role": "assistant",
         "content": "".join(part.text for part in message.parts if isinstance(part, Text | Refusal)),

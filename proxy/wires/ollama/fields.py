@@ -1,5 +1,4 @@
-"""What becomes of each field of Ollama's requests in another dialect, and how Ollama says what others ask
-for.
+"""The rules by which Ollama's request fields are read, and by which other dialects' fields are written in it.
 
 Source: Ollama's API reference, "Generate a chat completion" and "Generate a completion", and its types
 ``ChatRequest``, ``GenerateRequest`` and ``Options``.
@@ -105,6 +104,6 @@ COMPLETION_FIELDS: Final = FieldTable(
         "height": _DRAWS,
         "steps": _DRAWS,
     },
-    # No upstream is asked for a completion; the request of each is a chat.
+    # The proxy asks no upstream for a completion; it sends a chat.
     written={},
 )

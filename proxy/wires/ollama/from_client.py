@@ -1,4 +1,4 @@
-"""What an Ollama client asks for, as a conversation.
+"""Reads an Ollama client's request as a conversation.
 
 Source: Ollama's API reference, "Generate a chat completion".
 """
@@ -41,13 +41,13 @@ _MEDIA: Final = (
     ("R0lGOD", "image/gif"),
     ("UklGR", "image/webp"),
 )
-"""How images begin in base64: this dialect does not say what they are."""
+"""The first characters of images in base64; this dialect does not give their media type."""
 
 
 def read_conversation(payload: Mapping[str, Any]) -> Conversation:
     """Read a chat request.
 
-    Raises :class:`RequestError`, which names the field, for one of the wrong type.
+    Raises :class:`RequestError`, which names the field, for a field of the wrong type.
     """
     asked = Fields(payload, OLLAMA_FIELDS)
     model = asked.text("model")
@@ -71,7 +71,7 @@ def read_conversation(payload: Mapping[str, Any]) -> Conversation:
 
 
 def _messages(asked: Sequence[Fields]) -> Iterator[Message]:
-    """The messages; the results that follow a turn are one, in the order of the turn's calls."""
+    """Read the messages; the results after a turn become one message, in the order of the turn's calls."""
     calls: Sequence[Call] = ()
     place = 0
     while place < len(asked):
@@ -104,7 +104,7 @@ def _said(message: Fields) -> Iterator[Part]:
 
 
 def read_images(message: Fields) -> Iterator[Image]:
-    """The images of an object that has some.  Raises :class:`RequestError` for one that is no text."""
+    """Read the images of an object.  Raises :class:`RequestError` for one that is no text."""
     for place, data in enumerate(message.listed("images")):
         if not isinstance(data, str):
             raise message.fault(f"images[{place}]", "must be an image in base64")
@@ -113,7 +113,7 @@ def read_images(message: Fields) -> Iterator[Image]:
 
 
 def _calls(message: Fields, path: str) -> tuple[Sequence[Call], Sequence[ToolCallPart]]:
-    """The calls of a message; one without an id gets one of its own, the same each time it is sent."""
+    """Read the calls of a message; a call without an id gets one, the same in each request."""
     found: list[Call] = []
     natives = []
     for call in message.elements("tool_calls"):
@@ -136,7 +136,7 @@ def _calls(message: Fields, path: str) -> tuple[Sequence[Call], Sequence[ToolCal
 
 
 def _results(asked: Sequence[Fields], calls: Sequence[Call]) -> Iterator[Message]:
-    """The results of a turn's calls; what answers none of them is what the user says."""
+    """Read the results of a turn's calls; a result without a call becomes a user message."""
     facts = [
         {name: message.text(name) for name in ("tool_call_id", "tool_name", "name", "role")}
         for message in asked
@@ -163,7 +163,7 @@ def _results(asked: Sequence[Fields], calls: Sequence[Call]) -> Iterator[Message
 
 
 class Settings(NamedTuple):
-    """What a request asks for beside the conversation; the fields are those of a :class:`Conversation`."""
+    """The settings of a request; the fields are those of a :class:`Conversation`."""
 
     sampling: Sampling
     output: Output
@@ -173,9 +173,9 @@ class Settings(NamedTuple):
 
 
 def read_settings(asked: Fields) -> Settings:
-    """What a request asks for in the fields that chats and completions share.
+    """Read the settings that chats and completions share.
 
-    Raises :class:`RequestError`, which names the field, for one of the wrong type.
+    Raises :class:`RequestError`, which names the field, for a field of the wrong type.
     """
     options = asked.inner("options") or Fields({}, OLLAMA_FIELDS, "options", ("options",))
     limit = options.whole("num_predict")
@@ -190,7 +190,7 @@ def read_settings(asked: Fields) -> Settings:
             frequency_penalty=options.number("frequency_penalty"),
         ),
         output=Output(
-            # Below 0 it is as much as the model likes, or as fits.
+            # A negative number means no limit, or as much as fits.
             max_tokens=limit if limit is not None and limit > 0 else None,
             stops=options.texts("stop"),
             format=_format(asked),
@@ -227,7 +227,7 @@ def _format(asked: Fields) -> OutputFormat | None:
 
 
 def _reasoning(asked: Fields) -> ReasoningSettings:
-    """Thoughts are shown wherever the model is to think."""
+    """Read ``think``; thoughts are shown whenever the model thinks."""
     wanted = asked.take("think")
     if wanted is None:
         return ReasoningSettings()

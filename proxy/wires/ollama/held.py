@@ -1,4 +1,4 @@
-"""Hidden turns of Ollama's dialect: how they are kept, put back, and written as rows of the record."""
+"""Restores hidden turns of Ollama's dialect, masks them, and writes them as rows of the record."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,10 +17,10 @@ __all__ = ["answered", "masked_turn", "rows_of"]
 def answered(
     messages: Sequence[bytes], start: int, calls: Sequence[Mapping[str, Any]], made: Sequence[Call]
 ) -> tuple[int, list[bytes]]:
-    """Where the client's results of a turn end, and the messages that stand in their place.
+    """Return where the client's results of a turn end, and the messages that replace them.
 
-    ``calls`` are all calls of the turn as they were held, ``made`` the same as the model made them.  Their
-    results come in the order of the calls, ours and the client's.
+    ``calls`` are all calls of the turn as they were held; ``made`` are the same calls as the model made them.
+    The results come in the order of the calls, ours and the client's.
     """
     end = start
     theirs: list[bytes] = []
@@ -41,14 +41,14 @@ def answered(
 
 
 def _under(result: bytes, call_id: str) -> bytes:
-    """A client's result under the id that the upstream knows, where it has one."""
+    """Return a client's result with the upstream's call id, if the result has an id."""
     if "tool_call_id" not in members(result):
         return result
     return replace_values(result, {"tool_call_id": orjson.dumps(call_id)})
 
 
 def masked_turn(raw: bytes, mask: Mask) -> bytes:
-    """A message with the private arguments of its calls masked; the same bytes where there are none."""
+    """Return a message with the private arguments of its calls masked; the same bytes if it has none."""
     parts = members(raw)
     if parts.get("tool_calls", b"")[:1] != b"[":
         return raw
@@ -69,7 +69,7 @@ def _masked_call(raw: bytes, mask: Mask) -> bytes:
 
 
 def rows_of(run_id: str, turn: int, message: Mapping[str, Any]) -> MessageRecord:
-    """A message as a row in the terms that all wires share."""
+    """Return a message as a row in the form of all wires."""
     content = message.get("content")
     text = content if isinstance(content, str) and content else None
     if role_of(message) != "assistant":

@@ -1,4 +1,4 @@
-"""Lines of the proxy's own in a client's stream, and what of a line a client may see."""
+"""Makes the proxy's own lines in a client's stream, and removes hidden calls from a line."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +17,12 @@ _COUNTS: Final = ("prompt_eval_count", "prompt_eval_duration", "eval_count", "ev
 
 
 def stop_reason(word: str | None) -> str:
-    """Why a run stops; this dialect knows two reasons, and calls are none."""
+    """Return the stop reason of a run; this dialect has only two, and none for calls."""
     return "length" if word == "length" else "stop"
 
 
 class LineMaker:
-    """Makes lines as a server makes them, of one model; ``began_ns`` is when the run began."""
+    """A maker of lines in a server's form, for one model; ``began_ns`` is the start time of the run."""
 
     __slots__ = ("_fixed", "began_ns", "model")
 
@@ -32,12 +32,11 @@ class LineMaker:
         self._fixed: dict[tuple[str, str], tuple[bytes, bytes, bytes]] = {}
 
     def payload(self, **said: Any) -> dict[str, Any]:
-        """A line that says these members of a message, beside its role and a content, which is never left
-        out."""
+        """Return a line with these members of a message; role and content are never left out."""
         return {"model": self.model, "created_at": created_at(), **self._saying(said), "done": False}
 
     def around(self, name: str) -> tuple[bytes, bytes]:
-        """What stands around a text in a line that says it alone; ``name`` is ``content`` or ``thinking``."""
+        """Return the bytes around a text that is alone in a line; ``name`` is ``content`` or ``thinking``."""
         fixed = self._fixed.get((name, self.model))
         if fixed is None:
             empty = line({**self.payload(**{name: ""}), "created_at": ""})
@@ -47,28 +46,28 @@ class LineMaker:
         return before + created_at().encode() + between, after
 
     def _member_of(self, name: str) -> str:
-        """The member of a line that has this one of a message."""
+        """Return the member of a line that holds this member of a message."""
         return name
 
     def _saying(self, said: Mapping[str, Any]) -> dict[str, Any]:
-        """The members of a line that says a message."""
+        """Return the members of a line that hold a message."""
         return {"message": {"role": "assistant", "content": "", **said}}
 
     def message_of(self, payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The message that a line says; ``None`` for none."""
+        """Return the message in a line; ``None`` if there is none."""
         message = payload.get("message")
         return message if isinstance(message, dict) else None
 
 
 def created_at() -> str:
-    """The time as servers write it (RFC 3339)."""
+    """Return the time in the servers' form (RFC 3339)."""
     return drawn("created_at", lambda: datetime.now(UTC).isoformat(timespec="microseconds")).replace(
         "+00:00", "Z"
     )
 
 
 def last_line(maker: LineMaker, reason: str, usage: Mapping[str, Any], **said: Any) -> dict[str, Any]:
-    """The line that ends an answer: its time is the run's, and its counts are those of all turns."""
+    """Return the line that ends an answer, with the time of the run and the counts of all turns."""
     return {
         **maker.payload(**said),
         "done": True,
@@ -80,7 +79,7 @@ def last_line(maker: LineMaker, reason: str, usage: Mapping[str, Any], **said: A
 
 
 def called_in(frame: Frame) -> Sequence[Call]:
-    """The calls that a frame tells of, in the order of those of its message that name a tool."""
+    """Return the calls in a frame, in the order of those of its message that name a tool."""
     started = [event for event in frame.events if isinstance(event, ToolCallStarted)]
     said: dict[int, str] = {}
     for event in frame.events:
@@ -90,14 +89,14 @@ def called_in(frame: Frame) -> Sequence[Call]:
 
 
 def without_calls(message: Mapping[str, Any], is_hidden: Callable[[str], bool]) -> dict[str, Any]:
-    """A message less the calls that the client must not see, and those that name nothing."""
+    """Return a message without hidden calls and calls without a name."""
     kept = [call for call in _listed(message) if (name := _name(call)) and not is_hidden(name)]
     less = {key: said for key, said in message.items() if key != "tool_calls"}
     return {**less, "tool_calls": kept} if kept else less
 
 
 def indexed(message: Mapping[str, Any], start: int, ids: Sequence[str]) -> dict[str, Any]:
-    """A message whose calls have their places from ``start`` on, and these ids."""
+    """Return a message whose calls have indices from ``start`` on, and these ids."""
     calls = [
         {**call, "id": call_id, "function": {**call["function"], "index": start + place}}
         for place, (call, call_id) in enumerate(zip(_listed(message), ids, strict=True))

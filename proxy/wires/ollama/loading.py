@@ -1,8 +1,8 @@
-"""Requests that ask a model nothing and only have its server load it, or give back its memory.
+"""Answers requests that only make a server load a model, or release its memory.
 
-Source: Ollama's API reference, "Load a model" and "Unload a model": a chat without messages, a completion
-without a prompt, with ``keep_alive`` 0 for the latter.  Both are answered with one object, also where a
-stream was asked for.
+Source: Ollama's API reference, "Load a model" and "Unload a model": a chat without messages, or a completion
+without a prompt; ``keep_alive`` 0 unloads.  The answer to both is one object, even if the client asked for a
+stream.
 """
 
 import re
@@ -17,11 +17,11 @@ from proxy.wires.ollama.lines import LineMaker
 __all__ = ["load_answer"]
 
 _DURATION: Final = re.compile(r"[+-]?(?:0|(?:(?:\d+(?:\.\d*)?|\.\d+)(?:ns|us|µs|μs|ms|s|m|h))+)")
-"""How Go writes a time, such as ``1h30m``."""
+"""Matches a duration as Go writes it, such as ``1h30m``."""
 
 
 def load_answer(payload: Mapping[str, Any], lines: LineMaker) -> bytes:
-    """What a server of models that are always loaded says to a request that loads one, as JSON.
+    """Return the answer to a request that loads a model, as JSON, as if models were always loaded.
 
     Raises :class:`RequestError` for a ``keep_alive`` that is no time.
     """

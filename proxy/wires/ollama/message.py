@@ -1,7 +1,7 @@
-"""The assistant message of one turn, as the upstream wants it back.
+"""Builds the assistant message of one turn in the form that the upstream takes back.
 
-Text and thoughts are the pieces joined; calls go back whole, with every field that came.  Thoughts go back
-too: the templates of several models are written for them.
+Text and thoughts are joined from their pieces.  Calls go back complete, with every field that came.  Thoughts
+go back too, because the templates of several models are written for them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ RawCall = Mapping[str, Mapping[str, bytes]]
 
 
 def raw_calls(line: bytes, listed: Sequence[Any]) -> list[RawCall]:
-    """The calls of a line or a reply in their own bytes; written anew where the line is not quite JSON."""
+    """Return the calls of a line or a reply in their own bytes; written anew if that is not valid JSON."""
     try:
         orjson.loads(line)
         raw = value_at(line, "message", "tool_calls")
@@ -46,7 +46,7 @@ def _fields(raw: bytes, call: Any) -> RawCall:
 
 
 def _written(fields: RawCall, call: ToolCall) -> bytes:
-    """A call as it goes back: its id, name and arguments are the assembled one's."""
+    """Return a call in the form that goes back, with the id, name and arguments of the assembled call."""
     arguments = call.arguments.encode() if is_object(call.arguments) else b"{}"
     function = {**fields["function"], "name": orjson.dumps(call.name), "arguments": arguments}
     whole = {"id": orjson.dumps(call.call_id), **fields["call"]}
@@ -55,14 +55,14 @@ def _written(fields: RawCall, call: ToolCall) -> bytes:
 
 
 def native_call(fields: RawCall, arguments: str) -> str:
-    """A call as it came, with arguments that are masked; those that are no JSON object stand as a text."""
+    """Return a call as it came, but with masked arguments; arguments that are no JSON object stay a text."""
     raw = arguments.encode() if is_object(arguments) else orjson.dumps(arguments)
     function = join_object({**fields["function"], "arguments": raw})
     return join_object({**fields["call"], "function": function}).decode()
 
 
 class MessageBuilder:
-    """Messages of lines in, one message out."""
+    """A builder of one message from the messages of lines."""
 
     def __init__(self) -> None:
         self._texts: dict[str, list[str]] = {"content": [], "thinking": []}
@@ -76,7 +76,7 @@ class MessageBuilder:
         return "".join(self._texts["content"])
 
     def add(self, message: Mapping[str, Any]) -> None:
-        """Take what a line says beside calls.
+        """Take the members of a line's message other than calls.
 
         Raises :class:`WireError` for a turn larger than any model makes, as :meth:`call` does.
         """
@@ -100,11 +100,11 @@ class MessageBuilder:
             raise WireError(f"the message of one turn is larger than {_MAX_TURN_BYTES} bytes")
 
     def fields_of(self, call: int) -> RawCall:
-        """The raw fields of a call."""
+        """Return the raw fields of a call."""
         return self._calls[call]
 
     def build(self, calls: Mapping[int, ToolCall]) -> bytes:
-        """The message as JSON; ``calls`` are its calls by their numbers, whole."""
+        """Return the message as JSON; ``calls`` are its complete calls by their numbers."""
         parts = {"role": b'"assistant"', "content": orjson.dumps(self.text)}
         if self._texts["thinking"]:
             parts["thinking"] = orjson.dumps("".join(self._texts["thinking"]))

@@ -1,8 +1,8 @@
-"""Ollama's chat: what the upstream says, read.
+"""Ollama's chat: reads the upstream's responses.
 
-Source for the lines: Ollama's API reference, "Generate a chat completion".  What servers make of them is seen
-in their recorded streams: calls without ids or with one index for all, calls and text on the last line,
-counts that are left out, an error under a status of 200.
+Source for the lines: Ollama's API reference, "Generate a chat completion".  The recorded streams of servers
+show how they differ: calls without ids or with one index for all, calls and text on the last line, counts
+that are left out, an error under a status of 200.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -34,14 +34,14 @@ from proxy.wires.upstream_port import Mask
 __all__ = ["OllamaTurnReader"]
 
 _REASONS: Final = {"length": "length"}
-"""Every other reason is that the model had said what it wanted to."""
+"""Every other reason means that the model had finished."""
 _TEXTUAL: Final = frozenset({"model", "created_at", "message", "done", "remote_model", "remote_host"})
-"""What a line of text has beside it; nothing else may vary."""
+"""The members that a line of text may have; other members may not vary."""
 _BROKEN: Final = {"type": "api_error", "code": "upstream_broken", "message": UNFINISHED}
 
 
 class OllamaTurnReader(StreamReader[Line]):
-    """One response of an Ollama upstream.  Odd JSON is looked at and let through, never a crash."""
+    """A reader of one response of an Ollama upstream.  Odd JSON is let through and never raises."""
 
     stream_format = LINES
 
@@ -62,7 +62,7 @@ class OllamaTurnReader(StreamReader[Line]):
     def _finish(self) -> list[TurnEvent]:
         events = super()._finish()
         if not (self._ended or self._failed):
-            # Ollama's own client takes a stream that merely ends for a whole answer.
+            # Ollama's own client takes a stream that just stops for a complete answer.
             events.append(TurnFailed(_BROKEN))
         return events
 
@@ -87,12 +87,11 @@ class OllamaTurnReader(StreamReader[Line]):
 
     def _read(self, event: Line, *, cut: bool = False) -> Frame:
         if self._ended:
-            # What comes after the last line is no part of the turn, and passes, but for what may be a call
-            # (rule W5).
+            # Bytes after the last line belong to no turn.  Only what may be a call is dropped (rule W5).
             return Frame(b"" if may_hold_call(event.raw) else event.raw, is_end_mark=True)
         payload = loads(event.data) if event.data else None
         if not isinstance(payload, dict):
-            # Half a line would make the error line behind it unreadable.
+            # Half a line would make the error line after it unreadable.
             return Frame(b"") if cut else self._unread(event, cut=cut)
         events = self._events(payload, event.data)
         self._ended = payload.get("done") is True and not self._failed
@@ -125,7 +124,7 @@ class OllamaTurnReader(StreamReader[Line]):
         return events
 
     def _said(self, message: Mapping[str, Any], raw: bytes) -> list[TurnEvent]:
-        """Thoughts, text and calls of one line, in the order in which a model makes them."""
+        """Read thoughts, text and calls of one line, in the order in which a model makes them."""
         self._message.add(message)
         events: list[TurnEvent] = []
         if isinstance(thinking := message.get("thinking"), str) and thinking:
@@ -149,7 +148,7 @@ class OllamaTurnReader(StreamReader[Line]):
         if text[:1] == '"':
             said = orjson.loads(text)
             text = said if isinstance(said, str) else text
-        # Each call comes whole, so its place tells it from others: some servers give all of them one index.
+        # Each call comes complete.  Its position identifies it: some servers give all calls one index.
         events = self._calls.add(Fragment(number, known, name))
         events += self._calls.settle_name(number, name)
         return [*events, *self._calls.add(Fragment(number, arguments="" if text == "null" else text))]

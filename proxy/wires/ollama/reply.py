@@ -1,6 +1,6 @@
-"""Ollama's chat without streaming: the one object the client gets.
+"""Ollama's chat without streaming: writes the client's one object.
 
-As on a stream, the upstream's bytes are handed on as they are unless a server tool was called.
+As on a stream, the upstream's bytes are forwarded unchanged unless a server tool was called.
 """
 
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ __all__ = ["OllamaReplyWriter"]
 
 
 class OllamaReplyWriter(ReplyWriter):
-    """One answer over all turns of its run.
+    """A writer of one answer over all turns of its run.
 
-    ``lines`` makes and reads lines; the other options are those of :class:`ReplyWriter`.
+    ``lines`` is the class that makes and reads lines; the other options are those of :class:`ReplyWriter`.
     """
 
     def __init__(self, view: ClientView, *, lines: type[LineMaker] = LineMaker, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Ollama's chat: what the client asked for.
+"""Ollama's chat: reads the client's request.
 
 Source: Ollama's API reference, "Generate a chat completion", and its request type ``ChatRequest``.
 """
@@ -26,7 +26,7 @@ _PREVIEW: Final = 120
 
 @value_class
 class OllamaRequest:
-    """The parts of a request that decide what happens to it; ``members`` are the names of its members."""
+    """The parts of a request that the proxy needs; ``members`` are the names of its members."""
 
     members: Collection[str]
     model: str
@@ -54,7 +54,7 @@ class OllamaRequest:
         object.__setattr__(self, "_beginnings", PrefixDigests(self.messages, _visible, _speaker, _said))
 
     def check_history(self, reserved: Callable[[str], bool]) -> None:
-        """No result is one of a server tool, and no call has two."""
+        """Check that no result answers a server tool's call, and that no call has two results."""
         for position, message in enumerate(self.messages):
             results = self._results(position + 1) if role_of(message) == "assistant" else []
             calls = calls_of(message)
@@ -76,7 +76,7 @@ class OllamaRequest:
                 raise _answers_ours(f"messages[{position}].tool_name")
 
     def _results(self, start: int) -> list[Mapping[str, Any]]:
-        """The results that stand together from a place on."""
+        """Return the results that follow each other from a position on."""
         end = start
         while end < len(self.messages) and role_of(self.messages[end]) == "tool":
             end += 1
@@ -94,13 +94,13 @@ class OllamaRequest:
         ]
 
     def _answering(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """The messages of the model, each with its place."""
+        """Yield the messages of the model, each with its position."""
         for position, message in enumerate(self.messages):
             if role_of(message) == "assistant":
                 yield position, message
 
     def used_ids(self) -> frozenset[str]:
-        """Call ids that stand in the history; a new call must not bear one of them."""
+        """Return the call ids in the history; a new call must have another id."""
         return frozenset(call.call_id for _, message in self._answering() for call in calls_of(message))
 
     def answers(self) -> Sequence[Answer]:
@@ -170,9 +170,10 @@ def _said(message: Mapping[str, Any]) -> str | None:
 
 
 def _visible(message: Mapping[str, Any]) -> list[Any]:
-    """What makes a message the same message, whichever client library sends it back.
+    """Return what identifies a message, whichever client library sends it back.
 
-    Libraries drop ids and thoughts, write the arguments of calls anew, and name a result or do not.
+    Libraries drop ids and thoughts, write the arguments of calls anew, and may leave out the name of a
+    result.
     """
     role, content = role_of(message), message.get("content") or ""
     return [
@@ -184,11 +185,11 @@ def _visible(message: Mapping[str, Any]) -> list[Any]:
 
 
 def parse_ollama_request(payload: Mapping[str, Any]) -> OllamaRequest:
-    """Read the parts of a request that matter here; everything else is the upstream's to judge.
+    """Read the parts of a request that the proxy needs; the upstream checks the rest.
 
-    Without messages a request only loads the model.  Raises :class:`RequestError` for a model that is
-    missing or no name, messages that are no list of objects, tools that are no list and for one that is
-    declared twice.
+    A request without messages only loads the model.  Raises :class:`RequestError` for a model that is missing
+    or no name, messages that are no list of objects, tools that are no list and a tool that is declared
+    twice.
     """
     model = payload.get("model")
     if not isinstance(model, str) or not model:
@@ -216,14 +217,14 @@ def parse_ollama_request(payload: Mapping[str, Any]) -> OllamaRequest:
 
 
 def declared_name(tool: Any) -> str | None:
-    """The name of one element of ``tools``, if it has one."""
+    """Return the name of one element of ``tools``, if it has one."""
     function = tool.get("function") if isinstance(tool, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     return name if isinstance(name, str) else None
 
 
 def _declared(tools: Sequence[Any]) -> tuple[str, ...]:
-    """Names of the declared tools; one that stands twice is refused."""
+    """Return the names of the declared tools; raise :class:`RequestError` for a repeated one."""
     names: dict[str, None] = {}
     for position, tool in enumerate(tools):
         name = declared_name(tool)

@@ -1,7 +1,7 @@
-"""Results of server tools as messages of Ollama's, with their images where there are some.
+"""Writes results of server tools as Ollama's messages, with their images.
 
-An image has a line in the text that says what it is.  By that line our images are known among a client's, so
-that they can be taken out again: for a model that takes none, or for a file.
+A line of the text describes each image.  By that line the proxy recognizes its own images among a client's,
+and can remove them: for a model that takes none, or for the record.
 """
 
 import re
@@ -19,13 +19,13 @@ _LINE = re.compile(r"^\[toolrelay: image (.*)\]$", re.MULTILINE)
 
 
 def inline_data(url: str) -> str:
-    """The base64 of a ``data:`` URL; empty for any other address, which no Ollama server asks for."""
+    """Return the data of a base64 ``data:`` URL; empty for others, which no Ollama server fetches."""
     head, comma, data = url.partition(",")
     return data if comma and head.startswith("data:") and head.endswith(";base64") else ""
 
 
 def result_message(call: ToolCall, content: str, images: tuple[ResultImage, ...] = ()) -> bytes:
-    """A message with one result; ``images`` are such as stand in a ``data:`` URL."""
+    """Return a message with one result; ``images`` must be in ``data:`` URLs."""
     lines = [content, *(f"{_LABEL}{image.words}]" for image in images)]
     said: dict[str, Any] = {
         "role": "tool",
@@ -39,12 +39,12 @@ def result_message(call: ToolCall, content: str, images: tuple[ResultImage, ...]
 
 
 def image_bytes(message: bytes) -> int:
-    """Bytes of a message of ours that has images, which is little more than the images; else 0."""
+    """Return the size of a message with our images, which is little more than the images; else 0."""
     return len(message) if _LABEL.encode() in message and b'"images":' in message else 0
 
 
 def without_images(message: bytes) -> bytes:
-    """A message with words in place of our images."""
+    """Replace our images in a message by words."""
     if not image_bytes(message):
         return message
     parts = members(message)

@@ -1,4 +1,4 @@
-"""A conversation as the body of a chat request of Ollama's.
+"""Writes a conversation as the body of an Ollama chat request.
 
 Source: Ollama's API reference, "Generate a chat completion".
 """
@@ -35,14 +35,14 @@ __all__ = ["write_conversation"]
 
 _EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
 _BETWEEN: Final = {"assistant": "", "system": "\n\n", "user": "\n\n"}
-"""What stands between texts that become one, by who said them: a model's texts are pieces of one."""
+"""The separator between texts that are joined, by role: a model's texts are pieces of one text."""
 
 
 def write_conversation(conversation: Conversation, *, strict: bool = False) -> Written:
     """Write the body of a chat request.
 
-    Raises :class:`RequestError` with status 400, which names the field of the client's request, for what
-    Ollama cannot say and the body cannot go without; with ``strict`` for all that it goes without.
+    Raises :class:`RequestError` with status 400, which names the field of the client's request, if Ollama
+    cannot express a field that must not be left out; with ``strict``, for every field left out.
     """
     ledger = Ledger(OLLAMA_FIELDS, conversation.names, strict=strict)
     ledger.check(conversation, ("tool_choice",))
@@ -58,7 +58,7 @@ def write_conversation(conversation: Conversation, *, strict: bool = False) -> W
         if tools:
             raise ledger.refuse(
                 ledger.name_of("output.format"),
-                "With a format the model can call no tool. Leave out one of both.",
+                "If a format is set, the model cannot call tools. Leave out the format or the tools.",
             )
         body["format"] = "json" if wanted.schema is None else wanted.schema
     body |= _settings(conversation)
@@ -80,12 +80,12 @@ def _messages(messages: Iterable[Message], ledger: Ledger) -> Iterator[dict[str,
         said = _said(role, message.parts, ledger)
         ledger.natives(message.native, said)
         if role == "assistant" and said == {"role": role, "content": ""}:
-            continue  # All that the model said was left out.
+            continue  # Everything in the model's message was left out.
         yield said
 
 
 def _said(role: str, parts: Sequence[Part], ledger: Ledger) -> dict[str, Any]:
-    """One message: its content is one text, never a list and never null."""
+    """Write one message: its content is one text, never a list and never null."""
     texts: list[str] = []
     thoughts: list[str] = []
     images: list[str] = []
@@ -136,7 +136,7 @@ def _image(part: Image, ledger: Ledger) -> str:
 
 def _file(part: File, ledger: Ledger) -> str:
     if not isinstance(part.source, Inline) or not part.source.is_text:
-        raise ledger.refuse(part.at, "Ollama takes no files but texts.")
+        raise ledger.refuse(part.at, "Ollama takes only text files.")
     ledger.natives(part.native, {})
     return file_words(part)
 
@@ -161,7 +161,7 @@ def _results(message: Message, names: Mapping[str, str], ledger: Ledger) -> Iter
         pictured = sum(isinstance(inner, Image) for inner in part.parts)
         said: dict[str, Any] = {
             "role": "tool",
-            # Where one image has only an address, words stand for all of them.
+            # If one image has only an address, words replace all of them.
             "content": result_words(part, ledger, images=len(images) < pictured),
             "tool_call_id": part.call_id,
         }
@@ -211,7 +211,7 @@ def _tool(tool: Tool, ledger: Ledger) -> Any:
 
 
 def _settings(conversation: Conversation) -> dict[str, Any]:
-    """What is asked for beside the messages, without what is not."""
+    """Return the settings that the client asked for."""
     sampling, output = conversation.sampling, conversation.output
     options = {
         "temperature": sampling.temperature,
@@ -225,7 +225,7 @@ def _settings(conversation: Conversation) -> dict[str, Any]:
         "stop": list(output.stops) or None,
     }
     asked = {
-        # Without a word Ollama streams.
+        # Ollama streams by default, so always set it.
         "stream": conversation.stream,
         "think": _think(conversation.reasoning),
         "truncate": conversation.truncate,

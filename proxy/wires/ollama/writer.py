@@ -1,9 +1,9 @@
-"""Ollama's chat: the stream the client sees.
+"""Ollama's chat: writes the client's stream.
 
-The writer begins by handing on the upstream's bytes, and goes on like that to the end of a run in which no
-server tool is called.  From the first server call on it composes: one answer with one last line, calls
-numbered without a gap, no server call, the counts of all turns.  Nothing but whole lines with a message
-leaves: clients choke on anything else.
+The writer begins by forwarding the upstream's bytes, and does so to the end of a run without server calls.
+From the first server call on it composes one answer with one last line.  Its calls are numbered without gaps.
+It has no server calls, and the counts of all turns.  Every line is complete and has a message, because
+clients fail on anything else.
 """
 
 from collections.abc import Mapping
@@ -29,9 +29,10 @@ __all__ = ["OllamaStreamWriter"]
 
 
 class OllamaStreamWriter(ComposingWriter):
-    """One client's stream, over all turns of its run.
+    """A writer of one client's stream, over all turns of its run.
 
-    ``lines`` makes and reads lines; the other options are those of :class:`ComposingWriter`.
+    ``lines`` is the class that makes and reads lines; the other options are those of
+    :class:`ComposingWriter`.
     """
 
     def __init__(self, view: ClientView, *, lines: type[LineMaker] = LineMaker, **options: Any) -> None:
@@ -41,7 +42,7 @@ class OllamaStreamWriter(ComposingWriter):
         self._reason: str | None = None
 
     def client_ids(self) -> Mapping[str, str]:
-        """A client need not keep ids, so what it knows a call by is made of what the call says."""
+        """Return keys from names and arguments as the client's ids, because clients may drop ids."""
         keys = keys_of([call.says for call in self._theirs])
         return {call.call_id: key for call, key in zip(self._theirs, keys, strict=True)}
 
@@ -55,18 +56,18 @@ class OllamaStreamWriter(ComposingWriter):
 
     def _note_forwarded(self, frame: Frame) -> None:
         if frame.payload is not None:
-            # Of a call that has only begun there is no line yet.
+            # A call that has only begun has no line yet.
             self._theirs += called_in(frame)
 
     def _is_readable_error(self, frame: Frame) -> bool:
-        """Clients can show an error only if it is a text."""
+        """Return whether the error is a text: clients can show no other."""
         return frame.payload is not None and isinstance(frame.payload.get("error"), str)
 
     def _error(self, message: str, *, type: str, code: str | None) -> bytes:
         return error_line(message, type=type, code=code)
 
     def _note(self, frame: Frame) -> None:
-        """Remember the turn's usage, how it ended, and the model."""
+        """Remember the turn's usage, its stop reason, and the model."""
         super()._note(frame)
         payload = frame.payload
         if payload is not None and payload.get("done") is True:
@@ -77,7 +78,7 @@ class OllamaStreamWriter(ComposingWriter):
     # The composed stream.
 
     def _compose(self, frame: Frame) -> bytes:
-        """A frame as part of the composed stream: less what is hidden, and never the last line."""
+        """Write a frame as part of the composed stream: without hidden parts, and never the last line."""
         self._note(frame)
         payload = frame.payload
         message = self._lines.message_of(payload) if payload is not None else None
@@ -111,13 +112,13 @@ class OllamaStreamWriter(ComposingWriter):
         return line(self._lines.payload(thinking=text))
 
     def _tell(self, trace: Mapping[str, Any]) -> bytes:
-        """A line that says nothing, with the trace beside it."""
+        """Write an empty line that carries the trace."""
         return line({**self._lines.payload(), "x_toolrelay": trace})
 
-    # What the run tells.
+    # What the run reports.
 
     def keep_alive(self) -> bytes:
-        """A line with an empty content: every client takes it, and nothing else that says nothing."""
+        """Write a line with an empty content: the only line without meaning that every client accepts."""
         return line(self._lines.payload())
 
     def finish(self, reason: str | None) -> bytes:

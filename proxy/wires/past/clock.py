@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 __all__ = ["ToldRule", "without_clock"]
 
 ToldRule = Literal["exact", "clock", "ignore"]
-"""How the system messages at the beginning are compared: exactly, without dates and times, or not at all."""
+"""How to compare the system messages at the beginning: exactly, without dates and times, or not at all."""
 
 _MONTH: Final = (
     r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?"
@@ -38,9 +38,9 @@ _YEAR_S: Final = 366 * 86400.0
 
 
 def without_clock(value: Any) -> Any:
-    """A JSON value without the current dates and times in its strings.
+    """Return a JSON value without the current dates and times in its strings.
 
-    Dates of years other than this, the last and the next one stay: they are content, such as a date of birth.
+    Dates outside last year, this year and next year stay: they are content, such as a date of birth.
     """
     if isinstance(value, str):
         return _CLOCK.sub(_marked, value) if _MAY_HAVE.search(value) else value

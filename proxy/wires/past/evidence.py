@@ -1,7 +1,8 @@
-"""Evidence of where a model's answer stood in a conversation, for when the conversation has changed since.
+"""Evidence of the place of a model's answer in a conversation, to find it after the conversation has
+changed.
 
-Programs cut off the oldest messages.  Others add retrieved text to a question, and leave it out of later
-requests.  Then the conversation before an answer is no longer the same.
+Some programs cut off the oldest messages. Others add retrieved text to a question and leave it out of later
+requests. Then the conversation before an answer is no longer the same.
 """
 
 from collections.abc import Sequence
@@ -21,12 +22,12 @@ _ENOUGH: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Where an answer stood.
+    """The place of an answer in a conversation.
 
-    ``told`` is a digest of the system messages, ``previous`` one of the model's last message before the
-    question, and ``question`` one of what was asked since.  ``text`` is the text of the question; empty if it
-    is more than text.  ``chain`` are digests of the messages before the question, oldest first; ``whole``
-    says that these are all.
+    ``told`` is a digest of the system messages. ``previous`` is one of the model's last message before the
+    question, ``question`` one of the messages since then. ``text`` is the text of the question, empty if
+    the question is more than text. ``chain`` are digests of the messages before the question, oldest first;
+    ``whole`` means that these are all.
     """
 
     told: bytes
@@ -38,10 +39,10 @@ class Evidence:
 
 
 def fits_window(kept: Sequence[str], shown: Sequence[str], *, whole: bool) -> bool:
-    """Whether the messages ``shown`` before a question are the newest of those ``kept``.
+    """Return whether the messages ``shown`` before a question are the newest of those ``kept``.
 
-    The oldest may be gone or replaced.  ``whole`` says that ``shown`` are all messages; then it is enough
-    that all of them fit.
+    The oldest may be gone or replaced. ``whole`` means that ``shown`` are all messages; then it is enough
+    that all of them match.
     """
     same = 0
     for one, other in zip(reversed(kept), reversed(shown), strict=False):
@@ -52,8 +53,8 @@ def fits_window(kept: Sequence[str], shown: Sequence[str], *, whole: bool) -> bo
 
 
 def was_asked(kept: str, shown: str) -> bool:
-    """Whether the text ``shown`` is the question ``kept``, or a separate part of it: on lines of its own,
-    after a colon, in a tag or in quotes."""
+    """Return whether the text ``shown`` is the question ``kept`` or a separate part of it: on lines of its
+    own, after a colon, in a tag or in quotes."""
     kept, shown = kept.strip(), shown.strip()
     if not shown or not kept:
         return False

@@ -1,4 +1,4 @@
-"""A stream that becomes the proxy's own: what the writers of several dialects have in common."""
+"""The common part of the writers of several dialects whose stream can become the proxy's own."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -17,11 +17,11 @@ __all__ = ["ComposingWriter"]
 
 
 class ComposingWriter(FastWriter):
-    """A :class:`~proxy.wires.client_port.StreamWriter` that begins by handing on the upstream's bytes.
+    """A :class:`~proxy.wires.client_port.StreamWriter` that begins by passing on the upstream's bytes.
 
-    It goes on like that to the end of a run in which no server tool is called.  From the first server call
-    on it composes the stream.  ``last_text_only`` keeps a turn back until its end: of several turns only the
-    last may give JSON output.  ``used_ids`` are call ids that the request's history holds.
+    If the run calls no server tool, it does so to the end. From the first server call on it composes the
+    stream. ``last_text_only`` holds each turn until its end, because only the last of several turns may
+    contribute JSON output. ``used_ids`` are call ids in the request's history.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class ComposingWriter(FastWriter):
 
     @abstractmethod
     def _sign(self, frame: Frame) -> Sign | None:
-        """What a frame says of its turn: ``HIDDEN``, ``OPEN``, or nothing."""
+        """Return what a frame reveals about its turn: ``HIDDEN``, ``OPEN``, or ``None``."""
 
     # The upstream's own bytes.
 
     def _forward(self, frame: Frame) -> bytes:
-        """Hand on a frame as it is, remembering what a composed stream would have to go on with."""
+        """Pass a frame on unchanged, and note what a composed stream would need to continue it."""
         self._note(frame)
         self._note_forwarded(frame)
         self._over = self._over or frame.is_end_mark
@@ -86,10 +86,11 @@ class ComposingWriter(FastWriter):
 
     @abstractmethod
     def _note_forwarded(self, frame: Frame) -> None:
-        """Remember what the client gets of a frame that goes out as it came."""
+        """Note what the client gets from a frame that goes out unchanged."""
 
     def _failed(self, frame: Frame, error: Mapping[str, Any]) -> bytes:
-        """The upstream's own error if clients can read it, otherwise the same in the dialect's form."""
+        """Return the upstream's own error if clients can read it, otherwise the same error in the dialect's
+        form."""
         if self._over:
             return b""
         self._over = True
@@ -101,14 +102,14 @@ class ComposingWriter(FastWriter):
 
     @abstractmethod
     def _is_readable_error(self, frame: Frame) -> bool:
-        """Whether clients of the dialect read a frame of an error as such."""
+        """Return whether clients of the dialect understand a frame of an error."""
 
     @abstractmethod
     def _error(self, message: str, *, type: str, code: str | None) -> bytes:
-        """An error that ends a stream, in the form of the dialect."""
+        """Return an error that ends a stream, in the form of the dialect."""
 
     def _note(self, frame: Frame) -> None:
-        """Remember the usage of the turn."""
+        """Note the usage of the turn."""
         for event in frame.events:
             if isinstance(event, UsageReported):
                 self._turn_usage = event.usage.native
@@ -117,21 +118,21 @@ class ComposingWriter(FastWriter):
 
     @abstractmethod
     def _compose(self, frame: Frame) -> bytes:
-        """A frame as part of the composed stream: less what is hidden."""
+        """Return a frame as part of the composed stream, without what is hidden."""
 
     @abstractmethod
     def _say(self, text: str) -> bytes:
-        """A text of the proxy's own, as part of the answer."""
+        """Return a text of the proxy's own, as part of the answer."""
 
     @abstractmethod
     def _think(self, text: str) -> bytes:
-        """A text of the proxy's own, as reasoning."""
+        """Return a text of the proxy's own, as reasoning."""
 
     @abstractmethod
     def _tell(self, trace: Mapping[str, Any]) -> bytes:
-        """An event of the trace, in a form that clients pass over if they do not know it."""
+        """Return an event of the trace, in a form that clients skip if they do not know it."""
 
-    # What the run tells.
+    # Events of the run.
 
     def turn_ended(self, end: TurnEnd) -> bytes:
         frames = self._held.take()
@@ -147,7 +148,7 @@ class ComposingWriter(FastWriter):
         return out
 
     def _close_turn(self) -> bytes:
-        """What ends with a turn of the composed stream that the upstream left open."""
+        """Close what the upstream left open in a turn of the composed stream."""
         return b""
 
     def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
@@ -170,7 +171,7 @@ class ComposingWriter(FastWriter):
         return b"" if self._last_text_only else self._say(text)
 
     def fail(self, message: str, *, type: str, code: str | None) -> bytes:
-        """The dialect's error; what was held back may name a server call, and is dropped."""
+        """Return the dialect's error. Drop what was held back, because it may name a server call."""
         self._held.take()
         if self._over:
             return b""

@@ -1,8 +1,8 @@
-"""The fast path of a stream: events that differ in their text alone pass without being read one by one.
+"""The fast path of a stream: events that differ only in their text pass without being read one by one.
 
-It is open while the reader of the upstream's dialect can tell such events by their bytes, and the writer of
-the client's dialect hands on what it is given.  In a turn that crosses from one dialect to another an encoder
-writes their texts anew.  A dialect without it is read event by event.
+It is open while the reader of the upstream's dialect recognizes such events by their bytes, and the writer
+of the client's dialect passes bytes on. If a turn crosses dialects, an encoder writes the texts anew. The
+stream of a dialect without a fast path is read event by event.
 """
 
 from abc import ABC, abstractmethod
@@ -21,10 +21,10 @@ class FastReader(ABC):
 
     @abstractmethod
     def take_unread(self, chunk: bytes) -> bool:
-        """Take ``chunk`` unread, where it is whole events that differ from one before in their text alone.
+        """Take ``chunk`` unread if it is whole events that differ from an earlier one only in their text.
 
-        Its bytes may go out as the writer has them pass; the next frames begin with one that tells what it
-        said.  ``False`` where that is not certain: then it has to be fed.
+        Its bytes may go out through :meth:`FastWriter.passing`; the next frames begin with one that holds
+        its text. Return ``False`` if this is not certain; then the caller must feed the chunk.
         """
 
     @abstractmethod
@@ -33,48 +33,53 @@ class FastReader(ABC):
     ) -> list[Frame]:
         """See :meth:`proxy.wires.upstream_port.TurnReader.feed`.
 
-        ``together`` says that the writer hands frames on as they come.  Then events that differ in their
-        text alone may be told together, once their bytes have gone out.
+        ``together`` means that the writer passes frames on unchanged. Then one frame may report several
+        events that differ only in their text, after their bytes have gone out.
         """
 
     @abstractmethod
     def catch_up(self) -> list[Frame]:
-        """What was taken unread and not told yet, for a stream that will not be fed or closed any more."""
+        """Return frames for what was taken unread and is not reported yet.
+
+        Call this if the stream will not be fed or closed any more.
+        """
 
     def through(self, writer: "FastWriter") -> "FastWriter":
-        """The writer by which what was taken unread leaves."""
+        """Return the writer through which unread events leave."""
         return writer
 
 
 @runtime_checkable
 class TextReader(Protocol):
-    """A reader that gives the texts of events that it takes without reading them."""
+    """A reader that returns the texts of events that it takes without reading them."""
 
     def take_texts(
         self, chunk: bytes, is_open: Callable[[type[TurnEvent]], bool]
     ) -> tuple[type[TurnEvent], list[bytes]] | None:
-        """Take ``chunk`` as :meth:`FastReader.take_unread` does, if its events say one text each, of a kind
-        that ``is_open``.
+        """Take ``chunk`` like :meth:`FastReader.take_unread`, if each event holds one text of a kind that
+        ``is_open``.
 
-        The kind, and of each event the inside of the JSON string; ``None`` where it has to be fed.
+        Return the kind, and for each event the inside of its JSON string. Return ``None`` if the caller
+        must feed the chunk.
         """
         ...
 
 
 class FastWriter(ABC):
-    """A :class:`~proxy.wires.client_port.StreamWriter` that may hand events on without a frame."""
+    """A :class:`~proxy.wires.client_port.StreamWriter` that may pass events on without a frame."""
 
     @abstractmethod
     def passing(self) -> Callable[[bytes], bytes] | None:
-        """What is done to whole events of text that leave without a frame, as long as no frame is written;
-        ``None`` where frames have to be written."""
+        """Return what to apply to whole text events that leave without a frame, until a frame is written;
+        ``None`` if the writer needs frames."""
 
 
 class FastPath:
-    """Reader and writer of one stream whose events may pass.
+    """The reader and the writer of one stream that may use the fast path.
 
-    ``passing`` is what is done to those that do, ``None`` while the path is closed: whoever writes a frame
-    asks the ``writer`` for it anew.  Only while it is open may :attr:`take_unread` be called.
+    ``passing`` is applied to the events that pass; it is ``None`` while the path is closed. Code that
+    writes a frame must get it anew from the ``writer``. Call :attr:`take_unread` only while the path is
+    open.
     """
 
     __slots__ = ("passing", "reader", "take_unread", "writer")
@@ -87,7 +92,7 @@ class FastPath:
 
     @classmethod
     def of(cls, reader: TurnReader, writer: StreamWriter) -> "FastPath | None":
-        """The fast path of a stream, if there is one."""
+        """Return the fast path of a stream; ``None`` if it has none."""
         if isinstance(reader, FastReader) and isinstance(writer, FastWriter):
             return cls(reader, writer)
         return None

@@ -1,4 +1,4 @@
-"""Frames that wait until it is known whose they are."""
+"""Frames that wait until their owner is known: the client or the proxy."""
 
 from collections.abc import Callable, Iterator
 
@@ -10,11 +10,12 @@ __all__ = ["HeldFrames", "unchanged"]
 _MAX_BYTES = 16 * 1024 * 1024
 
 unchanged: Callable[[bytes], bytes] = bytes
-"""Bytes as they are: the type gives back the very object, and is no function that has to be entered."""
+"""Returns its argument. The type ``bytes`` returns the very same object, and costs less than a Python
+function."""
 
 
 class HeldFrames:
-    """What a writer holds back of a turn, in order and bounded."""
+    """The frames of a turn that a writer holds back, in order and bounded in size."""
 
     def __init__(self) -> None:
         self._frames: list[Frame] = []
@@ -27,7 +28,7 @@ class HeldFrames:
         return iter(self._frames)
 
     def put(self, frame: Frame) -> bytes:
-        """Hold a frame; nothing leaves.  Raises :class:`FrameTooLarge`."""
+        """Hold a frame, and return no bytes. Raises :class:`FrameTooLarge` if too many bytes are held."""
         self._frames.append(frame)
         self._bytes += len(frame.raw)
         if self._bytes > _MAX_BYTES:
@@ -35,6 +36,6 @@ class HeldFrames:
         return b""
 
     def take(self) -> list[Frame]:
-        """All that is held, which is then no longer."""
+        """Return all held frames, and hold none of them any longer."""
         frames, self._frames, self._bytes = self._frames, [], 0
         return frames

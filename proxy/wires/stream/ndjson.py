@@ -1,8 +1,8 @@
-"""Streams of JSON in lines (``application/x-ndjson``), with every byte kept.
+"""Splits streams of JSON lines (``application/x-ndjson``), and keeps every byte.
 
-Two readers of one grammar, as in :mod:`proxy.wires.stream.sse`: :class:`LineParser` splits a stream into
-lines for whoever has to look inside, :class:`LineBoundary` is for whoever only forwards.  A line ends in LF
-or in CRLF; a blank one says nothing.
+There are two readers of one grammar, as in :mod:`proxy.wires.stream.sse`. :class:`LineParser` splits a
+stream into lines for code that reads them; :class:`LineBoundary` serves code that only forwards. A line
+ends in LF or CRLF; a blank line means nothing.
 """
 
 import re
@@ -19,31 +19,31 @@ _BOM: Final = b"\xef\xbb\xbf"
 _BLANKS: Final = b" \t\r\n"
 _FIRST_LINE = re.compile(rb'\{[ \t]*"[^\r\n]*\}[ \t]*\r?\n')
 _LARGE: Final = 256 * 1024
-"""Bytes of a line of which only the beginning and the end are looked at."""
+"""The size, in bytes, above which only the beginning and the end of a line are searched."""
 _LOOKED_AT: Final = 16 * 1024
 
 
 @value_class
 class Line:
-    """One line and the exact bytes that carried it, its line end included; ``data`` is what it says."""
+    """One line with the exact bytes that carried it, including its line end; ``data`` is its content."""
 
     raw: bytes
     data: bytes = b""
 
     @property
     def is_end_mark(self) -> bool:
-        """Never: the last line of such a stream says more than that it is the last one."""
+        """Always false: the last line of such a stream has other content, too."""
         return False
 
 
 def decode_line(raw: bytes) -> Line:
-    """One whole line."""
+    """Return one whole line."""
     return Line(raw, raw.removeprefix(_BOM).strip(_BLANKS))
 
 
 def begins_lines(data: bytes) -> bool | None:
-    """Whether these first bytes of a body begin with a JSON object in a line of its own; ``None`` while that
-    is open."""
+    """Return whether the first bytes of a body begin with a JSON object on its own line; ``None`` while
+    unknown."""
     word = data.removeprefix(_BOM).lstrip(_BLANKS)
     if word[:1] not in (b"", b"{"):
         return False
@@ -51,8 +51,7 @@ def begins_lines(data: bytes) -> bool | None:
 
 
 class LineParser:
-    """Split a byte stream into lines; see :class:`proxy.wires.stream.sse.SSEParser`, which has the same
-    methods."""
+    """Splits a byte stream into lines, with the same methods as :class:`proxy.wires.stream.sse.SSEParser`."""
 
     def __init__(self, *, max_line_bytes: int = 16 * 1024 * 1024) -> None:
         self.data = b""
@@ -69,11 +68,11 @@ class LineParser:
 
     @property
     def between(self) -> bool:
-        """Whether the last line is whole and none has begun since."""
+        """Whether the last line is complete and no other has begun."""
         return not self._pending and self.at >= len(self.data)
 
     def feed(self, chunk: bytes) -> list[Line]:
-        """The lines that ``chunk`` completes.  Raises :class:`FrameTooLarge`."""
+        """Return the lines that ``chunk`` completes. Raises :class:`FrameTooLarge`."""
         self.take(chunk)
         lines = []
         while (line := self.next()) is not None:
@@ -81,16 +80,16 @@ class LineParser:
         return lines
 
     def take(self, chunk: bytes) -> None:
-        """Take bytes in; :meth:`next` is then called until there is no line left.
+        """Add bytes. Then call :meth:`next` until no line is left.
 
-        ``data`` are the bytes that wait, from ``at`` on, and begin with a line.  Raises
+        ``data``, from ``at`` on, are the bytes not returned yet; they begin with a line. Raises
         :class:`FrameTooLarge`.
         """
         if self.at < len(self.data):
             chunk = self.data[self.at :] + chunk
         self.data, self.at, self._end = chunk, 0, 0
         if pending := self._pending:
-            # No line ends in what is held, so only what is new has to be looked at.
+            # The held bytes contain no line end, so only the new ones are searched.
             end = chunk.find(b"\n")
             held = len(pending)
             pending += chunk
@@ -103,9 +102,10 @@ class LineParser:
             pending.clear()
 
     def next(self, most_bytes: int | None = None) -> Line | None:
-        """The next line of those that were taken in.  Raises :class:`FrameTooLarge`.
+        """Return the next complete line; ``None`` if there is none. Raises :class:`FrameTooLarge`.
 
-        One of more than ``most_bytes`` stays where it is, and :attr:`too_large` is true until it is taken.
+        A line of more than ``most_bytes`` is not returned, and :attr:`too_large` is true until :meth:`skip`
+        or a call without that bound takes it.
         """
         start = self.at
         end = self._end if self._end > start else self.data.find(b"\n", start) + 1
@@ -122,7 +122,7 @@ class LineParser:
         return decode_line(self.data[start:end])
 
     def skip(self) -> bytes:
-        """The bytes of the line that is :attr:`too_large`, which is taken without being read."""
+        """Return the bytes of the line that is :attr:`too_large`, without reading it."""
         raw = self.data[self.at : self._end]
         self.at, self.too_large = self._end, False
         return raw
@@ -132,18 +132,18 @@ class LineParser:
             raise FrameTooLarge(f"a line grew past {self._max} bytes before its end")
 
     def close(self) -> Line | None:
-        """The last line where its line end is missing; ``None`` where there is none."""
+        """Return the last line if its line end is missing; ``None`` if there is none."""
         tail = self.tail
         self._pending.clear()
         return decode_line(tail) if tail else None
 
 
 class LineBoundary:
-    """Forward a stream up to its last line end, and know how it ended; see
+    """Forwards a stream up to its last line end, and knows how it ended; see
     :class:`proxy.wires.dialect.Boundary`.
 
-    Bytes after the last line end are held back, ``max_held`` at most.  Nothing is put behind a stream that
-    came to its end, and one that merely ends gets the line that its dialect has for that.
+    It holds back the bytes after the last line end, at most ``max_held``. It adds nothing to a complete
+    stream. A stream that stops without its last line gets the line that its dialect has for that.
     """
 
     __slots__ = ("_head", "_held", "_max", "_over", "between", "done_seen", "overflowing")
@@ -153,21 +153,21 @@ class LineBoundary:
         self._max = max_held
         self._head = b""
         self._over = b""
-        # Every piece may hold the last line, so each has to be looked at.
+        # Any piece may hold the last line, so each one is searched.
         self.between = False
         self.overflowing = False
         self.done_seen = False
 
     @abstractmethod
     def _ends(self, line: bytes) -> bool:
-        """Whether a line, of which a part may be missing in its middle, is the last one."""
+        """Return whether a line is the last one of the stream. A part of its middle may be missing."""
 
     @abstractmethod
     def _missing_end(self) -> bytes:
-        """What ends a stream that lacks its last line."""
+        """Return what ends a stream that lacks its last line."""
 
     def feed(self, chunk: bytes) -> bytes:
-        """The bytes that may leave now."""
+        """Return the bytes that may leave now."""
         data = self._held + chunk if self._held else chunk
         end = data.rfind(b"\n") + 1
         if end:
@@ -184,7 +184,7 @@ class LineBoundary:
         return data[:end]
 
     def _look(self, data: bytes) -> None:
-        """Look for the last line among whole ones, the first of which may have left in part."""
+        """Look for the last line among complete ones. Part of the first may have left already."""
         if self.done_seen:
             return
         if self.overflowing:
@@ -195,7 +195,8 @@ class LineBoundary:
             self.done_seen = self.done_seen or (bool(whole) and self._ends(whole))
 
     def close(self) -> bytes:
-        """What is left of a stream that ended properly, and what it lacks; half a line is dropped."""
+        """Return the rest of a stream that ended properly, plus a missing last line. Half a line is
+        dropped."""
         tail, self._held = self._held, b""
         if tail and not self.done_seen and self._ends(tail):
             self.done_seen = True

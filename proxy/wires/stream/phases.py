@@ -1,7 +1,8 @@
-"""How far a writer is from the upstream's own bytes: one table for the writers of all dialects.
+"""The phases of a stream writer, from passing on the upstream's bytes to writing its own: one table for all
+dialects.
 
-A writer begins by handing on what comes.  It holds frames back while it is not certain what becomes of them,
-and from the first hidden call on it makes the stream itself.
+A writer begins by passing frames on. It holds frames back while it cannot know whether they may leave. From
+the first hidden call on, it writes the stream itself.
 """
 
 from enum import StrEnum
@@ -14,29 +15,29 @@ __all__ = ["CERTAIN", "COMPOSING", "HIDDEN", "HOLDING", "NEXT", "OPEN", "PASSING
 
 
 class Phase(StrEnum):
-    """What becomes of a frame."""
+    """What the writer does with a frame."""
 
     PASSING = "passing"
-    """It goes out as it came."""
+    """Send it as it came."""
     WAITING = "waiting"
-    """It is held until it is certain whose call has begun."""
+    """Hold it until the owner of a call that has begun is known."""
     HOLDING = "holding"
-    """It is held to the end of its turn."""
+    """Hold it to the end of its turn."""
     COMPOSING = "composing"
-    """It is written anew, now and to the end of the stream."""
+    """Write it anew, now and to the end of the stream."""
 
 
 class Sign(StrEnum):
-    """What decides that, in a frame or at the end of a turn."""
+    """A fact in a frame, or at the end of a turn, that decides the next phase."""
 
     CERTAIN = "certain"
-    """The owner of each call is known, and none of them is hidden."""
+    """The owner of each call is known, and no call is hidden."""
     UNCERTAIN = "uncertain"
-    """A call has begun, and it may be a hidden one."""
+    """A call has begun that may be hidden."""
     OPEN = "open"
     """The frame may go out as it came only if its turn has no hidden call."""
     HIDDEN = "hidden"
-    """A call or a turn is hidden from the client, the turn pauses and is gone on with, or the frame has a
+    """A call or a turn is hidden from the client, the turn pauses and will be continued, or the frame has a
     defect that is repaired."""
     TURN_ENDED = "turn ended"
     """The turn is over, and the client sees all of it."""
@@ -57,13 +58,13 @@ NEXT: Final = Transitions(
         (WAITING, OPEN): HOLDING,
         (WAITING, HIDDEN): COMPOSING,
         (WAITING, TURN_ENDED): PASSING,
-        # Only the end of the turn tells.
+        # Only the end of the turn decides.
         (HOLDING, CERTAIN): HOLDING,
         (HOLDING, UNCERTAIN): HOLDING,
         (HOLDING, OPEN): HOLDING,
         (HOLDING, HIDDEN): COMPOSING,
         (HOLDING, TURN_ENDED): HOLDING,
-        # There is no way back to the upstream's bytes: ids, indices and the end are the writer's own.
+        # The writer cannot return to the upstream's bytes: ids, indices and the end are its own now.
         (COMPOSING, HIDDEN): COMPOSING,
         (COMPOSING, TURN_ENDED): COMPOSING,
     }

@@ -1,4 +1,5 @@
-"""The event stream of a turn: events in, frames out, what is alike not read twice, calls at its end."""
+"""The common part of turn readers: turns events into frames, takes similar events unread, and ends the
+calls."""
 
 import re
 from abc import abstractmethod
@@ -32,20 +33,20 @@ __all__ = ["LINES", "SSE", "StreamFormat", "StreamReader"]
 
 _TEXTS = (TextDelta, ReasoningDelta, RefusalDelta)
 _MOST_S = 0.004
-"""Of events that take longer than ordinary ones, whatever they hold."""
+"""The time limit of one call of ``feed``, in seconds, for events that take unusually long."""
 _BYTES_OF_WORK = 1024
-"""Of an event that take about as long as any event does."""
+"""An event counts as more than one unit of work for each of these bytes."""
 _BYTES_TAKEN_UNREAD = 256
-"""The same of events that are taken unread."""
+"""Bytes of events taken unread that count as one unit of work."""
 _OBJECT_LINE = re.compile(rb"(?i)(?:^|[\r\n])[ \t\xef\xbb\xbf]*+(?:data[ \t]*:[ \t]*)?[{\[]")
 _MOST_VAIN = 8
-"""Templates that nothing fitted, before no more are made: every event of this stream is another."""
+"""After this many templates that no event fitted, make no more: all events of this stream differ."""
 
 
 class SkippingParser(EventParser, Protocol):
-    """One whose bytes may be skipped by whoever knows what whole events are there.
+    """A parser whose bytes may be skipped by code that knows where events end.
 
-    ``data`` are the bytes that wait, from ``at`` on, and begin with an event.
+    ``data``, from ``at`` on, are the bytes not returned yet; they begin with an event.
     """
 
     at: int
@@ -55,7 +56,8 @@ class SkippingParser(EventParser, Protocol):
 
 
 class StreamFormat(NamedTuple):
-    """How a stream is cut into events: what does it, what reads one whole event, and what events end in."""
+    """The way a stream is cut into events: its parser, a decoder of one whole event, and the ends of
+    events."""
 
     parser: Callable[[], SkippingParser]
     decode: Callable[[bytes], Any]
@@ -69,11 +71,11 @@ E = TypeVar("E", bound=Event)
 
 
 class StreamReader(FastReader, Generic[E]):
-    """The part of a turn reader that takes its stream apart and ends its calls.
+    """The part of a turn reader that splits its stream into events and ends its calls.
 
-    An event that has been read and gave nothing but text leaves a template.  Those that fit it are only
-    *taken unread*: what they say is told in one frame, as one event, before the next event that is read.
-    ``stream_format`` is how the stream of its dialect is cut.
+    After it has read an event that holds only text, it makes a template. Events that fit are *taken
+    unread*: before the next event is read, one frame reports all their text as one event. ``stream_format``
+    is the format of the dialect's streams.
     """
 
     stream_format: ClassVar[StreamFormat] = SSE
@@ -100,19 +102,19 @@ class StreamReader(FastReader, Generic[E]):
 
     @property
     def _undecided(self) -> int:
-        """How many calls have begun whose name is not certain yet."""
+        """The number of calls that have begun and whose name is not certain yet."""
         return self._calls.undecided
 
     @abstractmethod
     def _read(self, event: E, *, cut: bool = False) -> Frame:
-        """What one event says.  ``cut``: the stream ended before the event did."""
+        """Return the frame of one event. ``cut``: the stream ended before the event did."""
 
     @abstractmethod
     def _free_names(self, frame: Frame) -> tuple[Sequence[str], Sequence[str]] | None:
-        """The members of an event of text that may differ: its texts, and what says nothing at all.
+        """Return the members of a text event that may differ: its texts, and members without meaning.
 
-        Several such events must come to the same as one that has their texts joined.  ``None`` where
-        that is not certain.
+        Several such events must mean the same as one event with their texts joined. Return ``None`` if this
+        is not certain.
         """
 
     def feed(
@@ -125,7 +127,7 @@ class StreamReader(FastReader, Generic[E]):
         try:
             self._feed(chunk, frames, together, most, None if large or not most else LARGE_EVENT_BYTES)
         except WireError as fault:
-            # What came before it in the same read leaves all the same (rule W6).
+            # The frames before it in the same chunk still go out (rule W6).
             self._stop(fault)
         return frames
 
@@ -163,7 +165,7 @@ class StreamReader(FastReader, Generic[E]):
                 if work >= most or perf_counter() > until:
                     self.behind = True
                     return
-            # From a call on the writer may have to say itself what comes.
+            # After a call begins, the writer may have to write the following frames itself.
             together = together and not (frame.undecided or _opens_call(frame))
 
     def take_unread(self, chunk: bytes) -> bool:
@@ -183,7 +185,7 @@ class StreamReader(FastReader, Generic[E]):
         return (kind, template.texts(start)) if template.take(chunk) else None
 
     def _get_ready(self) -> Template | None:
-        """The template for what comes now, which it stays until something has to be read."""
+        """Return the template for the next bytes. It stays the same until an event must be read."""
         if self._example is not None:
             self._make_template(self._example)
         if self._parser.between:
@@ -218,16 +220,17 @@ class StreamReader(FastReader, Generic[E]):
         return frames
 
     def _stop(self, fault: WireError) -> None:
-        """Read no further, and let nothing more pass."""
+        """Stop reading, and let nothing more pass."""
         self.fault = fault
         self._stopped = True
         self._template = self._ready = self._example = None
 
     def _unread(self, event: E, *, cut: bool) -> Frame:
-        """An event whose data is no JSON object here, and may be one to a client.
+        """Return the frame of an event whose data the proxy cannot read as a JSON object, though a client
+        might.
 
-        What may hold a call goes no further (rule W5); of anything else a piece of the turn is lost, so that
-        no call of it can be trusted.  Some clients read lines of JSON in a stream without ``data:``.
+        If it may hold a call, it goes no further (rule W5). Otherwise a piece of the turn is lost, so none
+        of its calls can be trusted. Some clients read lines of JSON in a stream without ``data:``.
         """
         if may_hold_call(event.data) or (not event.data and _may_be_lines(event)):
             self._stop(Unreadable(UNREADABLE_EVENT))
@@ -241,21 +244,22 @@ class StreamReader(FastReader, Generic[E]):
         )
 
     def _finish(self) -> list[TurnEvent]:
-        """The calls are whole: what is said of them, which is also kept for the next request."""
+        """End the calls and return their events. Keep the finished calls for the next request."""
         events = self._calls.finish()
         self._finished = [event for event in events if isinstance(event, ToolCallFinished)]
         return events
 
     def _repaired(self, call: ToolCall) -> ToolCall:
-        """A hidden call whose arguments are no JSON object, or too long, goes back with ``{}``.
+        """Return a call as it goes back: a hidden call gets ``{}`` if its arguments are not a JSON object
+        or too long.
 
-        The model has the error result to read; a client's call goes back as it came (rule W8).
+        The model reads the error result instead. A client's call goes back as it came (rule W8).
         """
         fits = len(call.arguments.encode()) <= self._bound and is_object(call.arguments)
         return call if fits or not self._is_hidden(call.name) else replace(call, arguments="{}")
 
     def _take_unread_events(self, most: int) -> list[Frame]:
-        """Take what fits of the bytes that wait, for no longer than it takes to read ``most`` events."""
+        """Take the waiting events that fit, at most as many as take the time of reading ``most`` events."""
         parser = self._parser
         start = at = parser.at
         if self._example is not None and start < len(parser.data):
@@ -273,9 +277,9 @@ class StreamReader(FastReader, Generic[E]):
         return frames
 
     def _note(self, frame: Frame) -> None:
-        """Remember an event of text, whose template is made when another event comes."""
+        """Remember a text event. Its template is made when another event comes."""
         if frame.is_end_mark:
-            # What comes after it may be read otherwise than what came before.
+            # Events after the end mark may be read differently from those before it.
             self._template = self._example = None
             self._vain = _MOST_VAIN
         elif (

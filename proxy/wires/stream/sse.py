@@ -1,8 +1,8 @@
-"""Server-sent events, with every byte kept.
+"""Splits streams of server-sent events, and keeps every byte.
 
-Two readers of one grammar.  :class:`SSEParser` splits a stream into events for whoever has to look
-inside.  :class:`EventBoundary` is for whoever only forwards: it finds the last event boundary of
-each piece and looks at nothing else.  Both take LF, CR and CRLF, cut anywhere.
+There are two readers of one grammar. :class:`SSEParser` splits a stream into events for code that reads
+them. :class:`EventBoundary` serves code that only forwards: it finds the last event boundary of each piece
+and reads nothing else. Both accept LF, CR and CRLF, cut anywhere.
 
 Grammar: https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
 """
@@ -33,7 +33,7 @@ CONTENT_TYPE = "text/event-stream"
 DONE = b"[DONE]"
 END_MARK = b"data: [DONE]\n\n"
 DONE_SIGN = DONE[1]
-"""A byte of :data:`DONE` that few events have: a byte is found at a fifth of the price."""
+"""A byte of :data:`DONE` that few events contain. Searching one byte takes a fifth of the time."""
 
 _PLAIN_END = b"\n\n" + END_MARK
 _BOM = b"\xef\xbb\xbf"
@@ -41,8 +41,7 @@ _BOM = b"\xef\xbb\xbf"
 _LINE_ENDS = re.compile(rb"[\r\n]+")
 # CR CR ends an event at once, in every stream: an LF after it would begin the next one, harmlessly.
 _BOUNDARY = re.compile(rb"\r\r|(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
-# Events that say nothing, as many as there are: a burst of them is one step.  A run ends where an event
-# does; what is odder is taken one by one.
+# Matches many events without content, so that a burst of them is one step. Unusual ones are taken one by one.
 _MOST_FILLER = 64 * 1024
 _BLANK_RUN = re.compile(rb"[\r\n]++")
 _COMMENT_LINE = rb"(?>:[^\r\n]*+\r?\n)"
@@ -58,7 +57,7 @@ _LAST_BOUNDARY = re.compile(rb"(?s).*((?>\r\n|\n|\r)(?>\r\n|\n|\r))")
 
 @value_class
 class SSEEvent:
-    """One event and the exact bytes that carried it, its blank line included.
+    """One event with the exact bytes that carried it, including its blank line.
 
     ``data`` is the joined ``data`` fields; empty for a comment or an event without data.
     """
@@ -69,7 +68,7 @@ class SSEEvent:
 
     @property
     def is_comment(self) -> bool:
-        """Whether nothing but comment lines is in it, so that any client may be shown it."""
+        """Whether it consists of comment lines only, so that any client may get it."""
         return is_comment(self.raw)
 
     @property
@@ -78,14 +77,14 @@ class SSEEvent:
 
 
 def is_comment(raw: bytes) -> bool:
-    """Whether every line is blank or a comment."""
+    """Return whether every line is blank or a comment."""
     return _ONLY_COMMENTS.fullmatch(raw) is not None
 
 
 def begins_events(data: bytes) -> bool | None:
-    """Whether these first bytes of a body begin an event stream; ``None`` while that is open.
+    """Return whether the first bytes of a body begin an event stream; ``None`` while unknown.
 
-    JSON may begin with blanks as well: some servers send them while they think.
+    Blanks decide nothing: some servers also send them before JSON, while they compute.
     """
     word = data.lstrip(_BEFORE)
     if _BEGINNING.match(word):
@@ -96,15 +95,15 @@ def begins_events(data: bytes) -> bool | None:
 
 
 class SSEParser:
-    """Split a byte stream into events.
+    """Splits a byte stream into events.
 
-    Blank lines and comments that follow each other may come as one event that says nothing.
+    Consecutive blank lines and comments may come as one event without content.
 
-    For every way of cutting the input, ``b"".join(e.raw for e in events) + parser.tail`` is the
-    input, and the events that say something are the same.  An event whose blank line ends in a CR that
-    is the last byte so far waits for the next byte where the stream uses CRLF, and does not where it
-    uses bare CR, since no LF will come.  ``at_start`` is false for a stream that is joined in its
-    middle, where a byte order mark is not one.
+    However the input is cut, ``b"".join(e.raw for e in events) + parser.tail`` is the input, and the events
+    with content are the same. If the blank line of an event ends in a CR that is the last byte so far, the
+    parser waits for the next byte if the stream uses CRLF. It does not wait if the stream uses bare CR,
+    since no LF will come. ``at_start`` is false for a stream that is joined in its middle, where a byte
+    order mark has no meaning.
     """
 
     def __init__(self, *, max_event_bytes: int = 16 * 1024 * 1024, at_start: bool = True) -> None:
@@ -125,11 +124,11 @@ class SSEParser:
 
     @property
     def between(self) -> bool:
-        """Whether the last event is whole and none has begun since."""
+        """Whether the last event is complete and no other has begun."""
         return not self._pending and self.at >= len(self.data)
 
     def feed(self, chunk: bytes) -> list[SSEEvent]:
-        """The events that ``chunk`` completes.  Raises :class:`FrameTooLarge`."""
+        """Return the events that ``chunk`` completes. Raises :class:`FrameTooLarge`."""
         self.take(chunk)
         events = []
         while (event := self.next()) is not None:
@@ -137,10 +136,10 @@ class SSEParser:
         return events
 
     def take(self, chunk: bytes) -> None:
-        """Take bytes in; :meth:`next` is then called until there is no event left.
+        """Add bytes. Then call :meth:`next` until no event is left.
 
-        ``data`` are the bytes that wait, from ``at`` on, and begin with an event.  Whoever knows what
-        whole events are there may skip them.  Raises :class:`FrameTooLarge`.
+        ``data``, from ``at`` on, are the bytes not returned yet; they begin with an event. Code that knows
+        where events end may skip some by moving ``at``. Raises :class:`FrameTooLarge`.
         """
         if self.at < len(self.data):
             chunk = self.data[self.at :] + chunk
@@ -159,15 +158,16 @@ class SSEParser:
         self._has_cr = b"\r" in self.data
 
     def next(self, most_bytes: int | None = None) -> SSEEvent | None:
-        """The next event of those that were taken in.  Raises :class:`FrameTooLarge`.
+        """Return the next complete event; ``None`` if there is none. Raises :class:`FrameTooLarge`.
 
-        One of more than ``most_bytes`` stays where it is, and :attr:`too_large` is true until it is taken.
+        An event of more than ``most_bytes`` is not returned, and :attr:`too_large` is true until
+        :meth:`skip` or a call without that bound takes it.
         """
         start = self.at
         if self.data[start : start + 1] in _FILLERS and (end := self._filler_end(start)):
             self.at = end
             return SSEEvent(self.data[start:end])
-        # The end of an event that came in many pieces was found when its last piece came.
+        # The end of an event that came in many pieces is known since its last piece came.
         end = self._end if self._end > start else _next_boundary(self.data, start, self._has_cr)
         if end < 0:
             self._pending += self.data[start:]
@@ -182,13 +182,13 @@ class SSEParser:
         return self._event(self.data[start:end])
 
     def skip(self) -> bytes:
-        """The bytes of the event that is :attr:`too_large`, which is taken without being read."""
+        """Return the bytes of the event that is :attr:`too_large`, without reading it."""
         raw = self.data[self.at : self._end]
         self.at, self.too_large, self._at_start = self._end, False, False
         return raw
 
     def _filler_end(self, start: int) -> int:
-        """The end of the blank lines or comments that begin here; 0 where that is not certain."""
+        """Return the end of the blank lines or comments that begin here; 0 if it is not certain."""
         if self._at_start:
             return 0
         data, most = self.data, start + _MOST_FILLER
@@ -200,16 +200,16 @@ class SSEParser:
         return start + size if size else 0
 
     def _keep(self) -> None:
-        """Hold an event that has begun, within the bound."""
+        """Keep the beginning of an event, up to the maximum size."""
         if len(self._pending) > self._max:
             raise FrameTooLarge(f"an event grew past {self._max} bytes before its blank line")
         # A boundary is at most four bytes, so the last three may be the start of one.
         self._searched = max(0, len(self._pending) - 3)
 
     def close(self) -> SSEEvent | None:
-        """The unfinished last event, its missing blank line completed; ``None`` where there is none.
+        """Return the unfinished last event, its missing blank line added; ``None`` if there is none.
 
-        WIRE: clients lose an event without its blank line, and some upstreams send their last so.
+        WIRE: clients lose an event without its blank line, and some upstreams leave it out at the end.
         """
         tail = self.tail
         self._pending.clear()
@@ -224,7 +224,7 @@ class SSEParser:
 
 
 def _blank_events(run: bytes) -> int:
-    """How many bytes of a run of line ends are whole events, where all its line ends are alike."""
+    """Return how many bytes of a run of equal line ends are whole events; 0 if they differ."""
     if b"\r" not in run or b"\n" not in run:
         return len(run) & ~1
     run = run.removesuffix(b"\r")  # It may be half of a line end.
@@ -233,7 +233,7 @@ def _blank_events(run: bytes) -> int:
 
 
 def _next_boundary(data: bytes | bytearray, position: int, has_cr: bool) -> int:
-    """The end of the first event boundary from ``position`` on, or -1."""
+    """Return the end of the first event boundary from ``position`` on, or -1."""
     if not has_cr:
         found = data.find(b"\n\n", position)
         return found + 2 if found >= 0 else -1
@@ -244,18 +244,18 @@ def _next_boundary(data: bytes | bytearray, position: int, has_cr: bool) -> int:
 
 
 def _may_grow(data: bytes | bytearray, boundary: bytes | bytearray, end: int) -> bool:
-    """Whether the boundary's last CR may turn out to be half of a CRLF."""
+    """Return whether the boundary's last CR may turn out to be half of a CRLF."""
     return end == len(data) and boundary[-1:] == b"\r" and boundary != b"\r\r"
 
 
 def decode_event(raw: bytes) -> SSEEvent:
-    """One whole event, from the middle of a stream."""
+    """Return one whole event from the middle of a stream."""
     return _decode(raw, raw)
 
 
 def _decode(raw: bytes, text: bytes) -> SSEEvent:
     if text[:6] == b"data: " and text.find(b"\n") == len(text) - 2 and b"\r" not in text:
-        # One line of data, as nearly always.
+        # One line of data: the usual case.
         return SSEEvent(raw, text[6:-2])
     data: list[bytes] = []
     name = b""
@@ -269,10 +269,10 @@ def _decode(raw: bytes, text: bytes) -> SSEEvent:
 
 
 def missing_blank_line(tail: bytes) -> bytes:
-    """What has to follow ``tail`` so that the event it ends in is whole."""
+    """Return the bytes that must follow ``tail`` to complete its last event."""
     if not tail.strip(b"\r\n") or _ends_event(tail):
         return b""
-    # After a bare CR the first LF only completes that line end; it takes a second one.
+    # After a bare CR the first LF only completes that line end, so a second one is needed.
     return b"\n" if tail.endswith(b"\n") else b"\n\n"
 
 
@@ -282,30 +282,30 @@ def _ends_event(data: bytes) -> bool:
 
 
 def encode_event(data: bytes, event: bytes = b"") -> bytes:
-    """One event in LF, whole, to leave in one write."""
+    """Return one whole event with LF line ends, to be sent in one write."""
     if event:
         return b"event: " + event + b"\ndata: " + data + b"\n\n"
     return b"data: " + data + b"\n\n"
 
 
 def comment(text: str, *, pad_to: int = 0) -> bytes:
-    """A comment event, which every client skips; padded so that a buffering proxy lets it go."""
+    """Return a comment event, which clients skip, padded so that buffering intermediaries pass it on."""
     line = b": " + text.encode("ascii", "replace")
     return line.ljust(pad_to - 2) + b"\n\n"
 
 
 class EventBoundary:
-    """Forward a stream up to its last event boundary, and know how it ended.
+    """Forwards a stream up to its last event boundary, and knows how it ended.
 
-    Bytes after the last boundary are held back, ``max_held`` at most, so that a stream that
-    breaks ends on a whole event.  An event that grows past the bound is let through as it
-    comes; :attr:`overflowing` is then true until its end.
+    It holds back the bytes after the last boundary, at most ``max_held``, so that a stream that breaks ends
+    with a whole event. A larger event passes in pieces as it comes; :attr:`overflowing` is then true until
+    its end.
 
-    While :attr:`between`, all that came was whole events: then a chunk that ends in two LF and has no
-    :data:`DONE` in it may leave as it is, and need not be fed.
+    While :attr:`between` is true, all bytes so far were whole events. Then a chunk that ends in two LF and
+    has no :data:`DONE` in it may leave unchanged, without :meth:`feed`.
 
-    A dialect that ends its streams otherwise says so in a class of its own: ``_sign`` is in every piece
-    that may hold the end, and ``_missing_end`` ends a stream that lacks it.
+    A dialect whose streams end otherwise has a subclass. ``_sign`` occurs in every piece that may hold the
+    end, and ``_missing_end`` returns the end for a stream that lacks it.
     """
 
     _sign = DONE
@@ -321,20 +321,20 @@ class EventBoundary:
         self.done_seen = False
 
     def feed(self, chunk: bytes) -> bytes:
-        """The bytes that may leave now."""
-        # No boundary lies in what is held, but one may begin in its last three bytes.
+        """Return the bytes that may leave now."""
+        # The held bytes contain no boundary, but one may begin in their last three bytes.
         searched = max(0, len(self._held) - 3)
         data = self._held + chunk if self._held else chunk
         end = len(data) if data[-2:] == b"\n\n" else max(_last_boundary(data, searched), 0)
         if end:
-            if data.find(self._sign) >= 0:  # (`in` asks bytes for an index first, and raises inside.)
+            if data.find(self._sign) >= 0:  # (`in` first tries bytes as an index, and raises inside.)
                 # The rest of an event that overflowed is not an event.
                 self._look_for_end_mark(data[:end], skip=int(self.overflowing))
             self._at_start = self.overflowing = False
         if len(data) - end > self._max:
             self.overflowing = True
         if self.overflowing:
-            # Only what could be the start of a boundary stays, or the end would be missed.
+            # Hold back only the possible start of a boundary, or the end would be missed.
             end = max(end, len(data) - 3 if data[-1:] in (b"\r", b"\n") else len(data))
         self._held = data[end:]
         self.between = not (self._held or self.overflowing or self._at_start)
@@ -342,16 +342,16 @@ class EventBoundary:
 
     def _look_for_end_mark(self, data: bytes, skip: int = 0) -> None:
         if data.endswith(_PLAIN_END) or (data == END_MARK and not skip):
-            # By far the most common: the mark as everybody writes it, an event by itself.
+            # The usual case: the mark in its usual form, as an event of its own.
             self.done_seen = True
             return
         parser = SSEParser(at_start=self._at_start)
-        # Where the data ends an event has ended, also on a CR that could be half of a CRLF.
+        # The data ends with an event, even if its last CR could be half of a CRLF.
         events = [*parser.feed(data), parser.close()][skip:]
         self.done_seen = self.done_seen or any(event is not None and event.is_end_mark for event in events)
 
     def close(self) -> bytes:
-        """The held bytes of a stream that ended properly, and its end mark if it had none."""
+        """Return the held bytes of a stream that ended properly, and the end mark if it had none."""
         if self.done_seen and not self._held and not self.overflowing:
             return b""
         tail, self._held = self._held, b""
@@ -364,7 +364,7 @@ class EventBoundary:
 
 
 def _last_boundary(data: bytes, start: int) -> int:
-    """The end of the last event boundary that begins at ``start`` or later, or -1."""
+    """Return the end of the last event boundary that begins at ``start`` or later, or -1."""
     if data.find(b"\r", start) < 0:
         found = data.rfind(b"\n\n", start)
         return found + 2 if found >= 0 else -1
@@ -375,4 +375,4 @@ def _last_boundary(data: bytes, start: int) -> int:
 
 
 KEEP_ALIVE = comment("keep-alive", pad_to=2048)
-"""Padded so that proxies that buffer pass it on."""
+"""A comment, padded so that buffering intermediaries pass it on."""

@@ -1,8 +1,8 @@
-"""The template of an event: what all events have in common that differ in their text alone.
+"""The template of an event: the bytes that events share if they differ only in their text.
 
-Most events of a stream say one word more and repeat everything else.  Once one of them has been read,
-those that fit its template need not be: they can mean nothing but other text.  Whether an event fits is
-seen by comparing bytes; one that does not fit may still mean the same, and is read.
+Most events of a stream add one word and repeat everything else. After one of them has been read, those that
+fit its template need no reading, because they can only mean other text. A comparison of bytes shows whether
+an event fits. An event that does not fit may still mean the same, and is read.
 """
 
 import re
@@ -15,16 +15,17 @@ from proxy.wires.json.patterns import repeated
 __all__ = ["MOST_TEMPLATE_BYTES", "Template", "split_text"]
 
 MOST_KEPT: Final = 256
-"""Events that one template keeps the values of before they are merged."""
+"""The largest number of events whose values a template keeps before they are merged."""
 
 MOST_TEMPLATE_BYTES: Final = 16 * 1024
-"""Of an event that is taken unread: so many of them as are kept are merged and read in some milliseconds."""
+"""The largest event, in bytes, to take unread: merging and reading ``MOST_KEPT`` of them takes
+milliseconds."""
 
 _MOST_TAKEN_BYTES: Final = 32 * 1024
-"""Of a chunk of several events that is taken at once; a larger one is looked at in parts, with pauses."""
+"""The largest chunk of several events to take at once. A larger one is read in parts, with pauses."""
 
-# What stands between the quotes of a JSON string that every reader reads alike, also where more of its
-# kind is put behind it: no half of a surrogate pair, no half of a character in UTF-8 (RFC 3629).
+# Content of a JSON string that every reader understands alike, also after more such content is appended: no
+# half of a surrogate pair, no half of a character in UTF-8 (RFC 3629).
 _PLAIN = rb"[ !#-\[\]-\x7f]*+"
 _TEXT = re.compile(
     _PLAIN
@@ -46,8 +47,8 @@ _QUOTE, _BACKSLASH, _ZERO = b'"\\0'
 
 @dataclass(frozen=True, slots=True)
 class _Placeholder:
-    """A free place of an event: where its value begins and ends, what may stand there, and whether that
-    is text."""
+    """A variable part of an event: where its value begins and ends, which values fit, and whether it is
+    text."""
 
     start: int
     end: int
@@ -56,10 +57,9 @@ class _Placeholder:
 
 
 class Template:
-    """The fixed bytes of an event and what may stand between them.
+    """The fixed bytes of an event and the values that may stand between them.
 
-    ``found`` holds what stood in the free places, one after the other, of each event that fitted and
-    was not merged since.
+    ``found`` holds the values of each event that fitted and was not merged yet, one after the other.
     """
 
     __slots__ = (
@@ -85,21 +85,21 @@ class Template:
 
     @property
     def count(self) -> int:
-        """Of how many events the values are kept."""
+        """The number of events whose values are kept."""
         return len(self.found) // len(self._joined)
 
     @property
     def full(self) -> bool:
-        """Whether what was found has to be merged before anything is taken."""
+        """Whether the values must be merged before more events are taken."""
         return len(self.found) >= self._most
 
     @property
     def has_one_text(self) -> bool:
-        """Whether its events say one text each."""
+        """Whether each of its events holds exactly one text."""
         return self._text_place >= 0
 
     def texts(self, start: int) -> list[bytes]:
-        """The texts of the events that were found since ``found`` had ``start`` values, between their quotes.
+        """Return the texts, without their quotes, of the events found since ``found`` had ``start`` values.
 
         Only for a template that :attr:`has_one_text`.
         """
@@ -109,11 +109,11 @@ class Template:
     def of(
         cls, raw: bytes, texts: Sequence[str], loose: Sequence[str], ends: tuple[bytes, ...] = _ENDS
     ) -> "Template | None":
-        """The template of a whole event; ``None`` where it is not certain which of its bytes are free.
+        """Return the template of a whole event; ``None`` if it is not certain which bytes may vary.
 
-        ``texts`` name its members whose strings are the text, ``loose`` those whose string or number
-        says nothing at all.  Each of these names may stand in it only once.  ``ends`` are what whole events
-        end in.
+        ``texts`` are the names of members whose strings are the text. ``loose`` are the names of members
+        whose string or number means nothing. Each name may occur only once. Whole events end in one of
+        ``ends``.
         """
         placeholders = [_placeholder(raw, name, is_text=name in texts) for name in (*texts, *loose)]
         known = sorted(
@@ -123,20 +123,20 @@ class Template:
         if not texts or len(known) < len(placeholders) or not raw.endswith(ends):
             return None
         if b"\n" in raw[known[0].start : known[-1].end]:
-            return None  # Data over several lines.
+            return None  # Data on several lines.
         template = cls(raw, known)
-        # A name that is spelled with escapes may be one of ours once more.
+        # A name that is spelled with escapes may repeat one of these names.
         parts = (template._head, *(fixed for _, fixed in template._places), template._tail)
         return None if any(_ESCAPED_KEY in part for part in parts) else template
 
     def take(self, chunk: bytes) -> bool:
-        """Take whole events, if every one of them fits and there is room for them."""
+        """Take whole events if all of them fit and there is room for them. Return whether it took them."""
         before = len(self.found)
         if before >= self._most:
             return False
         size = len(chunk)
         if size <= MOST_TEMPLATE_BYTES and self._fits(chunk):
-            return True  # One event, as nearly always.
+            return True  # One event: the usual case.
         at = 0
         if size > _MOST_TAKEN_BYTES:
             return False
@@ -148,23 +148,23 @@ class Template:
         return True
 
     def fit(self, data: bytes, at: int) -> int:
-        """The end of the event that begins at ``at`` and fits, -1 where none does."""
+        """Return the end of the event that begins at ``at`` if it fits, else -1."""
         if not data.startswith(self._head, at):
             return -1
-        # Looked for no further than in the event's own line: other events may fill all of the data.
+        # Search only the event's own line, because other events may fill all of the data.
         line = data.find(b"\n", at + len(self._head), at + MOST_TEMPLATE_BYTES)
         end = line + self._after_line
         return end if line >= 0 and self._fits(data[at:end]) else -1
 
     def _fits(self, event: bytes) -> bool:
-        """Take one event, if it fits."""
+        """Take one event if it fits. Return whether it does."""
         rest = event.removeprefix(self._head)
         if rest is event:
             return False
         values = []
         for fits, fixed in self._places:
-            # Fixed bytes begin with what ends a value, and a quote that ends none has a backslash before it,
-            # which does not fit: so this is where the value ends, or the event is read.
+            # Fixed bytes begin with what ends a value. A quote inside a value has a backslash before it,
+            # which does not fit. So the value ends here, or the event is read.
             value, end, rest = rest.partition(fixed)
             if not end or not fits(value):
                 return False
@@ -177,7 +177,8 @@ class Template:
         return True
 
     def merge(self) -> bytes:
-        """One event that says what all did that were found: their texts joined, the rest as in the last."""
+        """Return one event that means the same as all events found: their texts joined, other values from
+        the last."""
         found, self.found = self.found, []
         count = len(self._joined)
         values = [
@@ -189,10 +190,10 @@ class Template:
 
 
 def split_text(raw: bytes, name: str) -> tuple[bytes, bytes]:
-    """Split an event at the empty text of the named member: the bytes before it and behind it.
+    """Split an event at the empty text of the named member. Return the bytes before and after it.
 
-    The event is one that the proxy made, without blanks.  None of its strings contains the same bytes,
-    because quotes in strings are escaped.
+    The proxy made the event, without blanks. No string in it contains the same bytes, because quotes in
+    strings are escaped. Raises :class:`ValueError` if there is no such member.
     """
     before, found, after = raw.partition(b'"%b":""' % name.encode())
     if not found:
@@ -201,11 +202,11 @@ def split_text(raw: bytes, name: str) -> tuple[bytes, bytes]:
 
 
 def _placeholder(raw: bytes, name: str, *, is_text: bool) -> _Placeholder | None:
-    """Where the value of the member of this name stands."""
+    """Return the placeholder of the member with this name; ``None`` if its place is not certain."""
     key = b'"%b"' % name.encode()
     if raw.count(key) != 1:
         return None
-    # Inside a string quotes are escaped, so what is followed by a colon is a member's name.
+    # Quotes inside a string are escaped, so a quoted text before a colon is a member's name.
     value = _VALUE.match(raw, raw.find(key) + len(key))
     if value is None:
         return None
@@ -218,12 +219,12 @@ def _placeholder(raw: bytes, name: str, *, is_text: bool) -> _Placeholder | None
 
 
 def _is_text(value: bytes) -> bool:
-    """Whether this may stand between the quotes of a string."""
+    """Return whether ``value`` may stand between the quotes of a string."""
     if value.isascii() and _QUOTE not in value and _BACKSLASH not in value and value.decode().isprintable():
-        return True  # As nearly always; seen at a third of the price.
+        return True  # The usual case, at a third of the cost.
     return _TEXT.fullmatch(value) is not None
 
 
 def _is_number(value: bytes) -> bool:
-    """Whether this is a whole number as JSON writes them."""
+    """Return whether ``value`` is a whole number as JSON writes it."""
     return value.isdigit() and (value[0] != _ZERO or len(value) == 1) and len(value) <= _MOST_DIGITS

@@ -1,6 +1,6 @@
-"""Usage read from a response that only passes through, and taken out again where only we asked for it.
+"""Reads usage from a response that only passes through, and removes it if only the proxy asked for it.
 
-Looks into no event that does not say ``"usage"``, or what its dialect has in place of it: in a JSON string
+It parses only events that contain ``"usage"``, or the sign of usage in their dialect. Inside a JSON string
 the quotes would be escaped, so these bytes can only be a key.
 """
 
@@ -27,19 +27,19 @@ _SSE_END: Final = b"\n\n"
 _WHOLE_REPLY: Final = 1 << 20
 _TAIL: Final = 1 << 16
 _MOST_KEYS: Final = 4
-"""Of that name that are looked at: a tool may have a field that is called so, too."""
+"""The largest number of ``"usage"`` keys to try: a field of a tool may have this name, too."""
 
 
 class UsageTap:
-    """Watches one response.  With ``strip`` the usage of an event stream does not leave it (rule W2).
+    """Watches one response. With ``strip`` it removes the usage from an event stream (rule W2).
 
-    ``began`` says that something of the response has come, ``events`` how many events of a stream.
+    ``began`` means that some bytes of the response came; ``events`` is the number of events of a stream.
     """
 
     def __init__(
         self, *, strip: bool = False, framing: Framing | None = None, fields: UsageFields | None = None
     ) -> None:
-        """``framing`` and ``fields`` are those of the dialect, where they are not as OpenAI's are."""
+        """Take ``framing`` and ``fields`` of the dialect if they differ from OpenAI's."""
         self.usage: Usage | None = None
         self.began = False
         self.events = 0
@@ -47,7 +47,7 @@ class UsageTap:
         self._parser: EventParser | None = SSEParser() if framing is None else framing.parser()
         self._end = _SSE_END if framing is None else framing.event_end
         self._event_sign = b"data:" if framing is None else framing.event_sign
-        # Where usage has no member of its own, its counts are looked for.
+        # If usage has no member of its own, search for its counts.
         counts = (fields.received, fields.sent) if fields is not None and not fields.member else ()
         self._counts = re.compile(rb'"(%b)"\s*:\s*(\d+)' % "|".join(counts).encode()) if counts else None
         self._sign = self._counts or _USAGE
@@ -57,29 +57,29 @@ class UsageTap:
         self._cut = False
 
     def feed(self, chunk: bytes) -> bytes:
-        """Take a piece of an event stream; what of the stream may go on now.
+        """Take a piece of an event stream, and return the bytes that may go on now.
 
-        With ``strip`` these are whole events, else the piece itself.
+        With ``strip`` these are whole events, otherwise the piece itself.
         """
         self.began = True
         self.events += chunk.count(self._event_sign)
         if self._parser is None:
             return chunk
         if chunk.endswith(self._end) and self._parser.between:
-            # Whole events, as nearly always: what says nothing of usage need not be cut into them.
+            # Whole events, the usual case: without any usage they need not be split.
             less = without_null_usage(chunk)
             if self._key not in less:
                 return less if self._strip else chunk
         try:
             pieces = self._read_events(self._parser, chunk)
         except FrameTooLarge:
-            # No event of any API; what it says of usage stays unknown, the stream itself whole.
+            # No API has such an event. Its usage stays unknown, and the stream itself stays whole.
             tail, self._parser = self._parser.tail, None
             return tail if self._strip else chunk
         return b"".join(pieces) if self._strip else chunk
 
     def _read_events(self, parser: EventParser, chunk: bytes) -> list[bytes]:
-        """Read the events that ``chunk`` completes; what of each may go on."""
+        """Read the events that ``chunk`` completes, and return the part of each that may go on."""
         parser.take(chunk)
         pieces = []
         while True:
@@ -87,7 +87,7 @@ class UsageTap:
             if event is not None:
                 pieces.append(self._stripped(event) if self._strip else self._look(event))
             elif parser.too_large:
-                # The loop would serve nobody else while it took this apart.
+                # The event loop would serve no other request while this is split.
                 raw = parser.skip()
                 self._find_in(raw[-_TAIL:], raw[:_TAIL])
                 pieces.append(raw)
@@ -95,7 +95,7 @@ class UsageTap:
                 return pieces
 
     def close(self) -> bytes:
-        """The end of a stream that ended properly; what of it is left to go on."""
+        """End a stream that ended properly, and return the rest that may go on."""
         if self._parser is None:
             return b""
         tail = self._parser.tail
@@ -126,7 +126,7 @@ class UsageTap:
 
     def _read(self, data: bytes) -> object:
         if is_large(data):
-            # The loop would serve nobody else while it parsed this.
+            # The event loop would serve no other request while this is parsed.
             self._find_in(data[-_TAIL:], data[:_TAIL])
             return None
         try:
@@ -135,13 +135,14 @@ class UsageTap:
             return None
         if isinstance(payload, dict) and (usage := usage_of(payload)) is not None:
             if self.usage is not None and payload.get("type") == "message_delta":
-                # It may leave out what the first event of the message said.
+                # It may omit what the first event of the message reported.
                 usage = read_usage(merge_usage(self.usage.native, usage.native))
             self.usage = usage
         return payload
 
     def keep(self, chunk: bytes) -> None:
-        """Take a piece of a reply that is no event stream; of a long one only beginning and end are kept."""
+        """Take a piece of a reply that is not an event stream. Keep only the beginning and the end of a
+        long one."""
         self.began = True
         self._reply += chunk
         if len(self._reply) > _WHOLE_REPLY:
@@ -150,16 +151,16 @@ class UsageTap:
             del self._reply[:-_TAIL]
 
     def read_reply(self) -> None:
-        """Read the usage of the reply that was kept."""
+        """Read the usage of the kept reply."""
         if not self._cut:
             self._read(bytes(self._reply))
             return
         self._find_in(self._reply, self._head)
 
     def _find_in(self, *parts: bytes | bytearray) -> None:
-        """Read usage where it stands in one of these parts of a long text.
+        """Read the usage in one of these parts of a long text.
 
-        Embeddings and images fill megabytes, and usage stands behind or before them.
+        Embeddings and images fill megabytes, and usage stands before or after them.
         """
         for part in parts:
             if self._counts is not None:

@@ -1,4 +1,4 @@
-"""What a call in a text needs to be one: a declared name, and arguments that are an object."""
+"""Checks that a call in a text has a declared name, and arguments that are an object."""
 
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -18,15 +18,15 @@ _MOST_VALUES: Final = 100_000
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _INTEGER: Final = re.compile(r"-?(?:0|[1-9]\d{0,18})")
 _ORDER: Final = ("null", "boolean", "integer", "number", "array", "object", "string")
-"""The most exact type first: where a schema allows several, the first that a value fits is taken."""
+"""The order in which types are tried, the most exact first: a value gets the first allowed type that fits."""
 
 
 @value_class
 class TextCall:
     """A call that was found in a text.
 
-    ``arguments`` is the text of a JSON object, as the model wrote it where it wrote JSON.  ``call_id`` is
-    empty where the form has none.
+    ``arguments`` is the text of a JSON object, unchanged if the model wrote JSON. ``call_id`` is empty if
+    the form has no ids.
     """
 
     name: str
@@ -35,10 +35,10 @@ class TextCall:
 
 
 class Declared:
-    """The tools that a model was offered, as far as reading calls needs them.
+    """The tools that a model was offered, with what the reading of calls needs.
 
-    ``schemas`` gives the JSON Schema of each tool's arguments; it is asked only for forms that write values
-    without their types.  With ``repair`` some mistakes are put right; ``repaired`` names those that were.
+    ``schemas`` returns the JSON Schema of each tool's arguments; it is only called for forms that write
+    values without types. With ``repair`` some mistakes are repaired; ``repaired`` names them.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class Declared:
         self._known: Mapping[str, Mapping[str, Any]] | None = None
 
     def note(self, what: str) -> None:
-        """Note that a mistake was put right, or raise :class:`NotACall` where none is to be."""
+        """Record a repaired mistake, or raise :class:`NotACall` if repairs are off."""
         if not self.repair:
             raise NotACall
         self.repaired[what] = None
 
     def name_of(self, written: str) -> str:
-        """The declared name that the model means; raises :class:`NotACall` for none."""
+        """Return the declared name that the model means. Raises :class:`NotACall` if there is none."""
         if written in self.names:
             return written
         plain = written.removeprefix("functions.")
@@ -70,19 +70,20 @@ class Declared:
         raise NotACall
 
     def call(self, name: str, arguments: str, call_id: str = "") -> TextCall:
-        """A call, its arguments as JSON text."""
+        """Return a call; ``arguments`` are JSON text."""
         name = self.name_of(name)
         return TextCall(name, self.object(arguments), call_id)
 
     def object(self, text: str) -> str:
-        """The text of one JSON object; raises :class:`NotACall` for anything else."""
+        """Return the text of one JSON object. Raises :class:`NotACall` for anything else."""
         raw = self.json(text)
         if raw[:1] != "{":
             raise NotACall
         return raw
 
     def json(self, text: str) -> str:
-        """JSON as it was written, put right where it is to be and can be."""
+        """Return JSON as it was written, or repaired if that is allowed and possible; else raise
+        :class:`NotACall`."""
         text = text.strip()
         if _parses(text):
             return text
@@ -103,8 +104,8 @@ class Declared:
         arguments: tuple[str, ...] = ("arguments",),
         other: tuple[str, ...] = ("parameters",),
     ) -> TextCall:
-        """A call that is an object with its name and arguments.  ``other`` are keys that models put instead
-        of ``arguments``, which have to be repaired."""
+        """Return a call from an object with its name and arguments. ``other`` are keys that models use
+        instead of ``arguments`` by mistake; they count as a repair."""
         found = members(self.object(text).encode("utf-8", "surrogatepass"))
         if "function" in found and found["function"][:1] == b"{":
             found = members(found["function"])
@@ -123,7 +124,7 @@ class Declared:
         return self.call(name, given)
 
     def listed(self, text: str, **keys: tuple[str, ...]) -> list[TextCall]:
-        """Calls that are a list of such objects."""
+        """Return the calls of a list of such objects."""
         raw = self.json(text)
         if raw[:1] != "[":
             raise NotACall
@@ -133,7 +134,7 @@ class Declared:
         return [self.named(one.decode("utf-8", "surrogatepass"), **keys) for one in found]
 
     def typed(self, name: str, values: Mapping[str, str]) -> TextCall:
-        """A call whose arguments were written without types, which its schema tells."""
+        """Return a call whose arguments were written without types. The tool's schema provides the types."""
         name = self.name_of(name)
         if self._known is None:
             self._known = self._schemas()
@@ -155,7 +156,7 @@ def _parses(text: str) -> bool:
 
 
 def _types(schema: Any) -> set[str]:
-    """The types that a schema allows; empty where it names none."""
+    """Return the types that a schema allows; an empty set if it names none."""
     if not isinstance(schema, Mapping):
         return set()
     found = schema.get("type")
@@ -174,7 +175,7 @@ _TYPE_OF: Final = {str: "string", bool: "boolean", int: "integer", float: "numbe
 
 
 def _typed(text: str, schema: Any) -> Any:
-    """A value by the types that its schema allows; a string where it fits none of them."""
+    """Return a value with a type that its schema allows; a string if the value fits none of them."""
     types = _types(schema)
     plain = text.strip()
     for kind in _ORDER:

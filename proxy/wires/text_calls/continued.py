@@ -1,8 +1,8 @@
-"""A turn that goes on in the client's own dialect after it began as the upstream's bytes.
+"""A turn that begins as the upstream's bytes and continues as the proxy's own encoding, in the same
+dialect.
 
-Client and upstream speak one dialect, and what the upstream says goes out as it came until a call is found in
-its text.  From there on an encoder of that dialect goes on with the response that the client already has a
-part of.
+Client and upstream speak one dialect. The upstream's bytes go out unchanged until a call is found in their
+text. From there on an encoder of that dialect continues the response that the client already has in part.
 """
 
 import re
@@ -21,12 +21,13 @@ __all__ = ["ContinuedReader", "continued"]
 
 _TEXTS: Final = (TextDelta, ReasoningDelta, RefusalDelta)
 _IN_JSON: Final = {"[": rb"\[(?![{\]])"}
-"""How a character is found in the JSON of events, where it also stands for what it is in JSON: a text that
-begins a marker with it goes on with something else."""
+"""Patterns for characters that are also JSON syntax. In a text, such a character begins a marker only if it
+is not followed by JSON syntax."""
 
 
 class ContinuedReader:
-    """The upstream's reader, whose frames are the upstream's own up to the first call in its text."""
+    """The reader of the upstream's turn. Its frames are the upstream's own up to the first call in its
+    text."""
 
     def __init__(self, reader: TextCallReader, encoder: Callable[[], ContinuingEncoder]) -> None:
         self._reader = reader
@@ -59,7 +60,7 @@ class ContinuedReader:
         return self._going_on(self._reader.feed(chunk, most=most, large=large))
 
     def _going_on(self, frames: list[Frame]) -> list[Frame]:
-        """What becomes of frames: the upstream's own go on, from the first call on the encoder's do."""
+        """Return the upstream's own frames up to the first call, and the encoder's frames from then on."""
         if self._crossed is not None:
             return self._crossed.take(frames)
         passed = self._reader.passed
@@ -70,7 +71,7 @@ class ContinuedReader:
         return [*frames[:passed], *self._take_over().take(frames[passed:])]
 
     def _note(self, frame: Frame) -> None:
-        """Remember what of the response the client has."""
+        """Record what part of the response the client has."""
         events, payload = frame.events, frame.payload
         is_text = len(events) == 1 and isinstance(events[0], _TEXTS)
         if payload is not None and not (is_text and payload.keys() == self._members):
@@ -81,7 +82,7 @@ class ContinuedReader:
         self._said += [event.text for event in events if type(event) is TextDelta]
 
     def _take_over(self) -> CrossedReader:
-        """Go on with an encoder, which is told what the client has."""
+        """Continue with an encoder, after reporting to it what the client has."""
         encoder = self._make_encoder()
         for frame, text in self._marks:
             encoder.went_out(frame, text)
@@ -100,7 +101,7 @@ class ContinuedReader:
         frames = self._reader.close()
         if not self._reader.rewritten:
             return frames
-        # Its end is here: what an encoder says at the end of a turn is said at once.
+        # The turn ends here, so the encoder must also write its end now.
         passed = self._reader.passed
         for frame in frames[:passed]:
             self._note(frame)
@@ -134,7 +135,7 @@ class ContinuedReader:
 
 
 class _FastContinuedReader(ContinuedReader, FastReader):
-    """One whose events pass unread while nothing in them can begin a call."""
+    """A :class:`ContinuedReader` whose events pass unread while nothing in them can begin a call."""
 
     def __init__(
         self,
@@ -146,7 +147,7 @@ class _FastContinuedReader(ContinuedReader, FastReader):
         super().__init__(reader, encoder)
         self._inner = inner
         self._event_end = event_end
-        # A line's end counts, and an escape with a code may stand for any character.
+        # A line end counts too. An escape with a code may stand for any character.
         signs = (_IN_JSON.get(sign, re.escape(sign).encode()) for sign in sorted(reader.signs - {"\n"}))
         self._counts = re.compile(b"|".join((rb"\\[nu]", *signs))).search
         self._suspect = False
@@ -157,7 +158,7 @@ class _FastContinuedReader(ContinuedReader, FastReader):
     ) -> list[Frame]:
         """See :meth:`proxy.wires.stream.fast_path.FastReader.feed`.
 
-        Events are told together only where nothing in what is not read yet can begin a call.
+        One frame may report several events only if nothing that is still unread can begin a call.
         """
         if chunk:
             self._suspect = self._suspect or self._counts(chunk) is not None
@@ -183,9 +184,9 @@ def continued(
     encoder: Callable[[], ContinuingEncoder],
     event_end: bytes,
 ) -> ContinuedReader:
-    """The reader of a turn in one dialect.  ``inner`` is the upstream's own, which ``reader`` reads with.
+    """Return the reader of a turn in one dialect. ``inner`` is the upstream's own, which ``reader`` wraps.
 
-    ``event_end`` is what ends an event in the dialect's streams.
+    ``event_end`` is the end of an event in the dialect's streams.
     """
     if isinstance(inner, FastReader):
         return _FastContinuedReader(inner, reader, encoder, event_end)

@@ -1,8 +1,8 @@
-"""The editor of a request for a model that takes no tools.
+"""The editor of a request for a model that cannot take tools.
 
-The client's own editor works on the request as if the model took them, turn after turn.  Each time that the
-request is sent, it is read as a conversation, its tools, calls and results become text, and the upstream's
-dialect writes the body.  So all that is kept for later requests has the client's form, as ever.
+The client's own editor edits the request, turn after turn, as if the model took tools. Before each sending,
+the request is read as a conversation; its tools, calls and results become text; and the upstream's dialect
+writes the body. So everything kept for later requests has the client's form, as usual.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -21,7 +21,8 @@ __all__ = ["PromptedEditor", "prompted_editor"]
 
 
 class PromptedEditor:
-    """See the module.  ``own`` is the client's editor; ``change`` makes text of tools."""
+    """The editor that the module describes. ``own`` is the client's editor; ``change`` turns tools into
+    text."""
 
     def __init__(
         self,
@@ -42,17 +43,18 @@ class PromptedEditor:
 
     @property
     def left_out(self) -> Sequence[LeftOut]:
-        """What of the client's request its upstream cannot be asked for, and is not; as last rendered."""
+        """The fields of the client's request that the last rendered body leaves out, since the upstream has
+        none."""
         if self._left_out is None:
             self.translate()
         return self._left_out or ()
 
     def translate(self) -> None:
-        """Raise :class:`~proxy.errors.RequestError` for what the upstream's dialect cannot say."""
+        """Raise :class:`~proxy.errors.RequestError` if the upstream's dialect cannot express the request."""
         self.render()
 
     def conversation(self) -> Conversation:
-        """The request as it is now, with its tools."""
+        """Return the current request with its tools."""
         return self._client.codec.read(orjson.loads(self._own.render()))
 
     def render(self) -> bytes:
@@ -145,7 +147,7 @@ class PromptedEditor:
 
 
 class _ChainedPromptedEditor(PromptedEditor):
-    """One whose client goes on from responses by their ids."""
+    """The editor for a client that continues responses by their ids."""
 
     @property
     def _chained(self) -> ChainedEditor:
@@ -154,8 +156,8 @@ class _ChainedPromptedEditor(PromptedEditor):
         return self._own
 
     def translate(self) -> None:
-        """See :meth:`PromptedEditor.translate`; also for a result that answers none of the calls that are all
-        there by now."""
+        """See :meth:`PromptedEditor.translate`. Also raise for a result that answers no call: all calls are
+        known by now."""
         self._client.parse(orjson.loads(self._own.render())).check_history(lambda name: False)
         super().translate()
 
@@ -180,6 +182,6 @@ def prompted_editor(
     *,
     strict: bool = False,
 ) -> PromptedEditor:
-    """The editor over the client's ``own``, which goes on from responses by their ids if that one does."""
+    """Return an editor around the client's ``own``. It can continue responses by their ids if ``own`` can."""
     kind = _ChainedPromptedEditor if isinstance(own, ChainedEditor) else PromptedEditor
     return kind(own, client, upstream, change, strict=strict)

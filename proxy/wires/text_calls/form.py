@@ -1,4 +1,4 @@
-"""The protocol of a form of text calls: it reads calls from a text, and tells a model how to write them."""
+"""The protocol of a form of text calls: it reads calls from a text, and shows a model how to write them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from proxy.wires.text_calls.source import Incomplete, NotACall, Reading, Source
 __all__ = ["Form", "Result", "as_json", "closing", "json_call", "json_calls", "parsed", "written_object"]
 
 _KEYS: Final = frozenset({"name", "arguments", "parameters", "function", "type", "id"})
-"""What the first member of a call that is an object may be called."""
+"""Possible first members of a call that is an object."""
 
 
 @value_class
@@ -27,12 +27,12 @@ class Result:
 
 
 class Form(ABC):
-    """One form.  ``name`` is what settings call it.
+    """One form. ``name`` is its name in settings.
 
-    ``markers`` are what a call begins with.  ``bare``: a text that is nothing but calls in JSON needs none.
-    ``bare_repaired``: neither do such calls at the end of a text, where mistakes are put right.
-    ``inventions`` are beginnings of results: what a model writes from there on, behind a call, is made up.
-    ``around_results`` is what begins and ends a result, which the text of none may hold.
+    ``markers`` are the possible beginnings of a call. ``bare``: a text that consists only of JSON calls
+    needs no marker. ``bare_repaired``: with repairs, such calls at the end of a text need none either.
+    ``inventions`` are beginnings of results: after a call, the model made up whatever it writes from there
+    on. ``around_results`` are the begin and end marks of a result, which no result's text may contain.
     """
 
     name: ClassVar[str]
@@ -46,13 +46,13 @@ class Form(ABC):
 
     @abstractmethod
     def read(self, source: Source, declared: Declared) -> Reading[list[TextCall]]:
-        """Read the calls that begin with the marker that stands at the source.
+        """Read the calls that begin with the marker at the source's position.
 
         Raises :class:`NotACall`.
         """
 
     def read_json(self, source: Source, declared: Declared) -> Reading[list[TextCall]]:
-        """Read calls that are JSON without a marker; only of forms that are bare somewhere."""
+        """Read JSON calls without a marker. Only for forms with ``bare`` or ``bare_repaired``."""
         return (yield from json_calls(source, declared, sure=False))
 
     # Writing.
@@ -60,47 +60,47 @@ class Form(ABC):
     @property
     @abstractmethod
     def example(self) -> str:
-        """A call with placeholders, as the model is to write it."""
+        """A call with placeholders, as the model should write it."""
 
     @abstractmethod
     def call(self, name: str, arguments: str, call_id: str) -> str:
-        """A call as the model should have written it; ``arguments`` are JSON text."""
+        """Return a call as the model should have written it; ``arguments`` are JSON text."""
 
     def calls(self, written: Sequence[str]) -> str:
-        """The calls of one turn, together."""
+        """Return the calls of one turn as one text."""
         return "\n".join(written)
 
     def id_of(self, name: str, number: int, call_id: str) -> str:
-        """The id of a call in the form; ``number`` counts the calls of the conversation from 0."""
+        """Return the id of a call in this form; ``number`` counts the calls of the conversation from 0."""
         return call_id
 
     def definitions(self, tools: Sequence[dict[str, Any]]) -> str:
-        """The tools, each as ``{"name", "description", "parameters"}``."""
+        """Return the definitions of the tools, each given as ``{"name", "description", "parameters"}``."""
         lines = [as_json({"type": "function", "function": tool}) for tool in tools]
         return "\n".join(("<tools>", *lines, "</tools>"))
 
     @abstractmethod
     def result(self, result: Result) -> str:
-        """A result as the model expects it."""
+        """Return a result as the model expects it."""
 
     def harmless(self, text: str) -> str:
-        """The text of a result, which cannot end what stands around it: nobody knows who wrote it."""
+        """Return a result's text changed so that it cannot end its own frame: its author is not trusted."""
         for sign in self.around_results:
             text = text.replace(sign, f"{sign[0]}\\{sign[1:]}")
         return text
 
     def results(self, written: Sequence[str]) -> str:
-        """The results of one turn, together."""
+        """Return the results of one turn as one text."""
         return "\n".join(written)
 
 
 def as_json(value: Any) -> str:
-    """JSON without line breaks; always the same text for the same value."""
+    """Return JSON without line breaks, always the same text for the same value."""
     return orjson.dumps(value).decode()
 
 
 def parsed(arguments: str) -> dict[str, Any]:
-    """Arguments as an object; an empty one where they are none."""
+    """Return arguments as an object; an empty one if they are not an object."""
     try:
         value = orjson.loads(arguments)
     except orjson.JSONDecodeError:
@@ -109,12 +109,12 @@ def parsed(arguments: str) -> dict[str, Any]:
 
 
 def written_object(arguments: str) -> str:
-    """Arguments as they stand in a text: JSON as the model wrote it, and an object in any case."""
+    """Return arguments for a text: the JSON that the model wrote, or ``{}`` if that is not an object."""
     return arguments if parsed(arguments) or arguments.strip() == "{}" else "{}"
 
 
 def closing(source: Source, declared: Declared, *literals: str) -> Reading[None]:
-    """The end of a call's marker, which may be missing at the end of the text where that is put right."""
+    """Read the end of a call's marker. With repairs, it may be missing at the end of the text."""
     yield from source.blanks()
     try:
         yield from source.literal(*literals)
@@ -126,7 +126,7 @@ def closing(source: Source, declared: Declared, *literals: str) -> Reading[None]
 
 
 def json_call(source: Source, declared: Declared, *, sure: bool = True, **keys: Any) -> Reading[TextCall]:
-    """A call that is an object with its name and arguments."""
+    """Read a call that is an object with its name and arguments."""
     first = yield from source.peek()
     if first != "{":
         raise NotACall if first else Incomplete
@@ -143,7 +143,7 @@ def json_call(source: Source, declared: Declared, *, sure: bool = True, **keys: 
 def json_calls(
     source: Source, declared: Declared, *, sure: bool = True, **keys: Any
 ) -> Reading[list[TextCall]]:
-    """Calls that are such objects, one or, put right, several with nothing or a comma between them."""
+    """Read calls that are such objects: one, or with repairs several, separated by nothing or a comma."""
     yield from source.blanks()
     calls = [(yield from json_call(source, declared, sure=sure, **keys))]
     while declared.repair:

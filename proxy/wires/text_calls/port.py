@@ -1,4 +1,4 @@
-"""The ports of upstreams whose models write calls into their text, or are to be told how to."""
+"""The ports of upstreams whose models write calls into their text, or need their tools in the prompt."""
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -22,7 +22,7 @@ from proxy.wires.wire import CrossableWire
 __all__ = ["Note", "text_call_port"]
 
 Note = Callable[[Mapping[str, Any]], None]
-"""Is told what was found in the text of a turn, and what was done about it."""
+"""Called with the facts of what was found in the text of a turn, and what was done about it."""
 
 
 def text_call_port(
@@ -34,8 +34,8 @@ def text_call_port(
     *,
     strict: bool = False,
 ) -> UpstreamPort:
-    """The port of an upstream for one request.  With ``strict`` a request is refused rather than sent
-    without a field of the client's."""
+    """Return the port of an upstream for one request. With ``strict`` a request is refused if the
+    upstream's dialect cannot express one of its fields."""
     reading = CallReading(rules.form, repair=rules.repair, note=note)
     if rules.prompt:
         return _PromptedPort(client, upstream, request, reading, strict=strict)
@@ -45,7 +45,7 @@ def text_call_port(
 
 
 class _ReadingPort:
-    """The port of an upstream of the client's own dialect: bytes pass until a call is found in their text."""
+    """The port of an upstream of the client's dialect. Its bytes pass until a call is found in their text."""
 
     def __init__(self, wire: CrossableWire, request: ClientRequest, reading: CallReading) -> None:
         self._wire = wire
@@ -82,7 +82,7 @@ class _ReadingPort:
 
 
 class _ReadingCrossing(Crossing):
-    """The port of an upstream of another dialect than the client's."""
+    """The port of an upstream whose dialect is not the client's."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class _ReadingCrossing(Crossing):
 
 
 class _PromptedPort:
-    """The port of an upstream whose models are told of tools in their prompt."""
+    """The port of an upstream whose models find their tools in the prompt."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class _PromptedPort:
 
     @property
     def dialect(self) -> Dialect:
-        """The upstream's."""
+        """The upstream's dialect."""
         return self._upstream.dialect
 
     def editor(
@@ -161,5 +161,5 @@ class _PromptedPort:
 
 
 def _sent(wire: CrossableWire, editor: BodyEditor | None) -> Conversation | None:
-    """What the upstream was asked last."""
+    """Return the last request to the upstream as a conversation; ``None`` if there was none."""
     return wire.codec.read(orjson.loads(editor.render())) if editor is not None else None

@@ -1,7 +1,7 @@
-"""A conversation for a model that takes no tools: their definitions, calls and results become text.
+"""Rewrites a conversation for a model that takes no tools: definitions, calls and results become text.
 
-The definitions stand at the end of the first system message, always the same text for the same tools, so
-that a provider's prompt cache holds.  Calls and results go back in the form that the model's family knows.
+The definitions stand at the end of the first system message. The same tools always give the same text, so
+that a provider's prompt cache can work. Calls and results have the form that the model's family knows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ from proxy.wires.text_calls.form import Form, Result
 __all__ = ["prompted"]
 
 _MOST_STOPS: Final = 4
-"""Servers take no more."""
+"""Servers accept no more stop sequences than this."""
 _PURPOSE: Final = "You can call functions. These are their definitions, with JSON Schemas of their arguments:"
 _HOW: Final = "To call a function, write this, with its name and arguments in place of the words in capitals:"
 _RULES: Final = (
@@ -42,9 +42,10 @@ _SINGLE: Final = "Make one call at a time."
 
 
 def prompted(conversation: Conversation, form: Form, *, takes_stops: bool = True) -> Conversation:
-    """The same conversation without tools, which a model without them can go on with.
+    """Return the same conversation without tools, for a model that takes none.
 
-    ``takes_stops``: the upstream's dialect has stop sequences.  One keeps the model from making up a result.
+    ``takes_stops``: the upstream's dialect has stop sequences. One of them keeps the model from inventing a
+    result.
     """
     tools = _choosable(conversation.tools, conversation.tool_choice)
     system = conversation.system
@@ -69,7 +70,7 @@ def prompted(conversation: Conversation, form: Form, *, takes_stops: bool = True
 
 
 def _choosable(tools: Sequence[Tool], choice: ToolChoice | None) -> list[FunctionTool | CustomTool]:
-    """The tools that may be called, by name."""
+    """Return the tools that may be called, sorted by name."""
     kind = choice.kind if choice is not None else "auto"
     if kind == "none":
         return []
@@ -91,7 +92,7 @@ def _instructions(tools: Sequence[FunctionTool | CustomTool], conversation: Conv
 
 
 def _definition(tool: FunctionTool | CustomTool) -> dict[str, Any]:
-    """A tool as models are told of it; one that takes text has one argument, called ``input``."""
+    """Return a tool's definition for models. A tool that takes text has one argument, called ``input``."""
     made: dict[str, Any] = {"name": tool.name}
     if tool.description:
         made["description"] = tool.description
@@ -106,7 +107,7 @@ def _definition(tool: FunctionTool | CustomTool) -> dict[str, Any]:
 
 
 def _with_words(system: Sequence[Message], words: str) -> tuple[Message, ...]:
-    """System messages with words at the end of the first."""
+    """Return the system messages with ``words`` at the end of the first."""
     if not system:
         return (Message("system", (Text(words),)),)
     first = system[0]
@@ -121,7 +122,7 @@ def _messages(messages: Iterable[Message], form: Form) -> Iterable[Message]:
     results: Message | None = None
     for message in messages:
         if results is not None:
-            # Templates of many models want the sides to take turns.
+            # Templates of many models require alternating roles.
             joins = message.role == "user"
             yield replace(message, parts=(*results.parts, *message.parts)) if joins else results
             results = None
@@ -141,7 +142,7 @@ def _messages(messages: Iterable[Message], form: Form) -> Iterable[Message]:
 
 
 def _spoken(message: Message, names: Mapping[str, tuple[str, str]], form: Form) -> Message:
-    """What the model said, its calls as it should have written them."""
+    """Return the model's message, with its calls in the form in which it should have written them."""
     kept: list[Part] = []
     calls: list[str] = []
     said = ""
@@ -162,8 +163,8 @@ def _arguments(part: ToolCallPart) -> str:
 
 
 def _results(message: Message, names: Mapping[str, tuple[str, str]], form: Form) -> Message:
-    """The results of a turn as one message of the user's, in the order of its calls: not every form says
-    which call a result answers.  What in them is no text follows them."""
+    """Return the results of a turn as one user message. They follow the order of the calls, because not
+    every form names the call that a result answers. Parts that are not text come last."""
     written: list[str] = []
     others: list[Content] = []
     order = {call_id: place for place, call_id in enumerate(names)}

@@ -1,8 +1,9 @@
 """The reader of a turn whose text may hold calls: text events become text and calls.
 
-A frame goes on as it came as soon as its text is certain to be text.  Frames that may hold a call wait; from
-the first call on all wait until the turn has ended, because a server that also sends the call natively sends
-it last, and then the text is left alone.  Only then is what the frames say told anew, by events alone.
+A frame goes on unchanged as soon as its text is certain to be text. Frames that may hold a call wait. From
+the first call on, all frames wait until the turn has ended, because some servers also send the call
+natively, at the end; then the text stays as it is. Otherwise the frames are then replaced by frames with
+events only.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -44,14 +45,14 @@ __all__ = ["CallReading", "TextCallReader", "TextTools"]
 _CUT: Final = ("length", "content_filter")
 _CALLS: Final = (ToolCallStarted, ToolCallDelta, ToolCallFinished)
 _LARGEST_CALL: Final = 1024 * 1024
-"""Characters of one call: a client's own tools may be given whole files.  What server tools take is bounded
-where they run."""
+"""The largest call in characters. A client's own tools may get whole files; the runner bounds the arguments
+of server tools."""
 
 
 class TextTools:
-    """The tools of one turn, ``declared`` by their names.
+    """The tools of one turn; ``declared`` are their names.
 
-    ``asked`` gives the request, which is read only where more has to be known of them.
+    ``asked`` returns the request. It is only called if more than the names is needed.
     """
 
     def __init__(self, declared: Collection[str], asked: Callable[[], Conversation | None]) -> None:
@@ -66,18 +67,19 @@ class TextTools:
         return self._read
 
     def schemas(self) -> Mapping[str, Mapping[str, Any]]:
-        """The JSON Schema of the arguments of each."""
+        """Return the JSON Schema of each function's arguments, by name."""
         return {tool.name: tool.parameters or {} for tool in self._tools() if isinstance(tool, FunctionTool)}
 
     def is_custom(self, name: str) -> bool:
-        """Whether it takes text instead of arguments."""
+        """Return whether the tool takes text instead of arguments."""
         return any(isinstance(tool, CustomTool) and tool.name == name for tool in self._tools())
 
 
 class CallReading:
-    """How the text of a turn is read: in which form, and what is told of it.
+    """How to read the text of a turn: the form, and whether to repair mistakes.
 
-    ``note`` is told at the end of a turn in which something was done to its text: what, in words.
+    ``note`` is called at the end of a turn whose text was changed, or has something to report, with the
+    facts.
     """
 
     def __init__(
@@ -89,10 +91,10 @@ class CallReading:
 
 
 class TextCallReader:
-    """A reader of the upstream's dialect, and what its text says in calls.
+    """Wraps a reader of the upstream's dialect, and finds calls in the text of its turn.
 
-    ``rewritten`` says that what the frames say is told anew: they have no bytes of the upstream's then.
-    ``passed`` counts the frames of the last answer that came before that.
+    ``rewritten`` means that frames were replaced by ones with events only, without the upstream's bytes.
+    ``passed`` is the number of frames, of those returned last, that came before that.
     """
 
     def __init__(
@@ -106,8 +108,8 @@ class TextCallReader:
         *,
         reads: bool = True,
     ) -> None:
-        """``wire`` is the reader's; the turn goes back in the form of ``target``, ``wire`` by default.
-        With ``reads`` false all text is text."""
+        """Take ``wire``, the reader's dialect, and ``target``, the dialect of the returned turn, ``wire``
+        by default. If ``reads`` is false, look for no calls."""
         self._reader = reader
         self._reading = reading
         self._tools = tools
@@ -123,7 +125,7 @@ class TextCallReader:
         self.rewritten = False
         self.passed = 0
 
-    # What the reader inside says.
+    # The state of the wrapped reader.
 
     @property
     def fault(self) -> WireError | None:
@@ -145,7 +147,7 @@ class TextCallReader:
         return self.take(self._reader.feed(chunk, most=most, large=large))
 
     def take(self, frames: Sequence[Frame]) -> list[Frame]:
-        """The frames that go on, of those that were read."""
+        """Take frames that were read, and return those that may go on."""
         self.passed = 0
         going: list[Frame] = []
         for frame in frames:
@@ -161,7 +163,7 @@ class TextCallReader:
         """See :meth:`proxy.wires.upstream_port.TurnReader.close`."""
         frames = self.take(self._reader.close())
         if self._reads:
-            # It broke off before the model had said why it stops: what it wrote is no call.
+            # It broke off before a finish reason, so what the model wrote is not a call.
             self._leave(frames)
             self.passed = len(frames)
         if self._calls:
@@ -209,20 +211,20 @@ class TextCallReader:
         arguments = mask(call.name, call.arguments)
         return orjson.dumps({"text_call": {**found, "arguments": arguments, **repaired}}).decode()
 
-    # What the text says.
+    # Calls in the text.
 
     @property
     def signs(self) -> frozenset[str]:
-        """The characters that count in a text, wherever they stand."""
+        """The characters that matter in a text, wherever they stand."""
         return self._scanner.signs
 
     @property
     def idle(self) -> bool:
-        """Whether text goes on at once, unless a character in it counts."""
+        """Whether text goes on at once, unless it contains one of :attr:`signs`."""
         return not (self._reads and (self._waiting or self._scanner.waits)) and not self.rewritten
 
     def _read(self, frame: Frame, going: list[Frame]) -> None:
-        """Take a frame of a turn that is not decided yet; add to ``going`` what may go on."""
+        """Take a frame of an undecided turn, and add the frames that may go on to ``going``."""
         end = frame.is_end_mark
         reason = "stop" if end else ""
         text = ""
@@ -232,7 +234,7 @@ class TextCallReader:
             elif type(event) is TurnFinished:
                 reason = event.reason
             elif isinstance(event, _CALLS) or type(event) is TurnFailed:
-                # It has calls of its own, or it failed: its text is left alone.
+                # The turn has native calls, or failed: its text stays as it is.
                 self._waiting.append((frame, self._fed))
                 self._leave(going)
                 return
@@ -254,7 +256,7 @@ class TextCallReader:
             self._release(going)
 
     def _release(self, going: list[Frame]) -> None:
-        """Let frames go whose text is text."""
+        """Let frames go on whose text is certain to be text."""
         settled = self._scanner.settled
         if self._scanner.found:
             return
@@ -267,14 +269,15 @@ class TextCallReader:
             self._text[:] = [text for frame, _ in self._waiting for text in _texts(frame)]
 
     def _leave(self, going: list[Frame]) -> None:
-        """Read no further: all that waits goes on as it came."""
+        """Stop looking for calls. All waiting frames go on unchanged."""
         self._reads = False
         going += [frame for frame, _ in self._waiting]
         self._waiting.clear()
         self._text.clear()
 
     def _decide(self, reason: str, going: list[Frame]) -> None:
-        """The turn has ended: what waits goes on as it came, or is told anew with its calls."""
+        """Handle the end of the turn: waiting frames go on unchanged, or are replaced by events with the
+        calls."""
         scanner = self._scanner
         scanner.close(cut=reason in _CUT)
         self._tell_notes()
@@ -294,7 +297,7 @@ class TextCallReader:
                 told = []
 
     def _told(self, part: str | TextCall) -> list[TurnEvent]:
-        """A piece of text, or a call, as events."""
+        """Return a piece of text, or a call, as events."""
         if isinstance(part, str):
             return [TextDelta(part)]
         number = len(self._calls)
@@ -308,14 +311,15 @@ class TextCallReader:
         return [ToolCallStarted(number, call_id, part.name, kind), ToolCallDelta(number, arguments)]
 
     def _anew(self, frame: Frame, told: Sequence[TurnEvent] | None = None) -> Frame:
-        """A frame that says what it says by its events alone; ``told`` is what its text became."""
+        """Return a frame with the same meaning in events only. ``told`` are the events that replace its
+        text."""
         events: list[TurnEvent] = []
         for event in frame.events:
             if type(event) is TextDelta and told is not None:
                 events += told
                 told = ()
             elif isinstance(event, _CALLS):
-                continue  # The turn had ended, and was read for calls in its text: it has no others.
+                continue  # Its calls in the text were taken, so it has no others.
             elif type(event) is TurnFinished and self._calls and event.reason not in _CUT:
                 events.append(TurnFinished("tool_calls"))
             else:
@@ -327,12 +331,12 @@ class TextCallReader:
         return [ToolCallFinished(call.index, call) for _, call in self._calls]
 
     def _said(self) -> list[str]:
-        """The turn's text without its calls."""
+        """Return the turn's text without its calls."""
         before = self._reader.text[: self._scanner.settled]
         return [before, *(part for part in self._scanner.parts if isinstance(part, str))]
 
     def _parts(self, turn: Message) -> list[Part]:
-        """The parts of the turn with its calls as calls."""
+        """Return the parts of the turn, with its calls as call parts."""
         kept: list[Part] = [part for part in turn.parts if not isinstance(part, Text)]
         text = "".join(self._said())
         if text:
@@ -359,12 +363,13 @@ def _texts(frame: Frame) -> list[str]:
 
 
 def _input_of(arguments: str) -> str:
-    """What a tool that takes text is given: models are told of it as an argument called ``input``."""
+    """Return the input of a tool that takes text. Models see such a tool with one argument called
+    ``input``."""
     value: Any = orjson.loads(arguments)
     return value["input"] if set(value) == {"input"} and isinstance(value["input"], str) else arguments
 
 
 def _with_more(written: bytes, raw: bytes) -> bytes:
-    """A turn that was written anew, with the members that only the upstream's own account of it has."""
+    """Return the rewritten turn, plus the members that only the upstream's own message has."""
     turn, before = orjson.loads(written), orjson.loads(raw)
     return orjson.dumps({**before, **turn})

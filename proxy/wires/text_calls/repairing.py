@@ -1,4 +1,4 @@
-"""JSON as models write it by mistake, put right: single quotes, commas before a closing bracket."""
+"""Repairs common mistakes of models in JSON: single quotes, and commas before a closing bracket."""
 
 import re
 from typing import Final
@@ -15,7 +15,7 @@ _ESCAPED: Final = re.compile(r"\\.|\"", re.DOTALL)
 
 
 def repaired_json(text: str) -> tuple[str, list[str]]:
-    """A JSON text put right, and the mistakes that it had, each once; none where nothing was changed."""
+    """Return a repaired JSON text, and its mistakes, each once. If there are none, nothing was changed."""
     made: list[str] = []
     mistakes: dict[str, None] = {}
     at = 0
@@ -39,7 +39,7 @@ def repaired_json(text: str) -> tuple[str, list[str]]:
 
 
 def _double_quoted(found: re.Match[str]) -> str:
-    """An escape, or a double quote, of a string in single quotes as one in double quotes has it."""
+    """Return an escape or a double quote of a single-quoted string as a double-quoted string writes it."""
     if found[0] == "\\'":
         return "'"
     return '\\"' if found[0] == '"' else found[0]

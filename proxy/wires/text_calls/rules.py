@@ -1,4 +1,5 @@
-"""Which models write calls into their text, in which form, and which have to be told how to."""
+"""Decides which models write calls into their text, in which form, and whether the prompt must describe the
+tools."""
 
 from collections.abc import Sequence
 from typing import Final, Literal
@@ -11,15 +12,15 @@ from proxy.wires.text_calls.table import FORMS, form_of_model
 __all__ = ["ModelTextCalls", "TextCallRules", "TextCalls", "ToolMode"]
 
 ToolMode = Literal["native", "prompt"]
-"""Whether a model is given tools in the field for them, or told of them in its prompt."""
+"""How a model gets its tools: in the request's field for tools, or described in its prompt."""
 
 _WITHOUT_FORM: Final = "seed"
-"""What models that were trained on no form, or on one that nobody knows, are told to write."""
+"""The form for models that were trained on no known form."""
 
 
 @value_class
 class TextCallRules:
-    """How one model writes calls.  ``prompt``: it is told of its tools in its prompt."""
+    """How one model writes calls. ``prompt`` means that its prompt describes the tools."""
 
     form: Form
     repair: bool = False
@@ -28,7 +29,7 @@ class TextCallRules:
 
 @value_class
 class ModelTextCalls:
-    """What is set for the models that fit a ``pattern``; ``None`` leaves it to the next that fits.
+    """The settings for models that fit ``pattern``. ``None`` leaves a setting to the next entry that fits.
 
     ``text_calls`` is ``off``, ``auto``, or the name of a form.
     """
@@ -40,20 +41,20 @@ class ModelTextCalls:
 
 
 class TextCalls:
-    """What is set for the models of one upstream: of several entries that fit a model the first that says
-    something counts."""
+    """The settings for the models of one upstream. Of several entries that fit a model, the first with a
+    value for a setting decides it."""
 
     def __init__(self, entries: Sequence[ModelTextCalls]) -> None:
         self._entries = tuple(entries)
 
     def __bool__(self) -> bool:
-        """Whether any model's text is read."""
+        """Return whether the proxy reads the text of any model."""
         return any(
             entry.tools == "prompt" or entry.text_calls not in (None, "off") for entry in self._entries
         )
 
     def of(self, model: str) -> TextCallRules | None:
-        """What holds for a model, by the upstream's name for it; ``None`` where its text is not read."""
+        """Return the rules for a model, by the upstream's name for it; ``None`` if its text is not read."""
         fitting = [entry for entry in self._entries if fits(model, entry.pattern)]
         said = next((entry.text_calls for entry in fitting if entry.text_calls is not None), None)
         repair = next((entry.repair for entry in fitting if entry.repair is not None), False)

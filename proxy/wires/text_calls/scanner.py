@@ -1,8 +1,8 @@
 """Finds the calls in the text of a turn while it arrives.
 
-Text goes on as soon as it is certain to be text.  From the first character on that could begin a call it is
-kept back until that is decided; from the first call on, until the turn has ended.  What is found does not
-depend on how the text was cut.
+Text goes on as soon as it is certain to be text. A character that could begin a call holds back the text
+from there on, until that is decided. After the first call all text is held until the turn has ended. The
+result does not depend on how the text was cut.
 """
 
 import re
@@ -19,23 +19,24 @@ __all__ = ["Scanner"]
 _BLANKS: Final = re.compile(r"[ \t\r\n]*+")
 _TICKS: Final = re.compile(r"`*+")
 _LOOK_AGAIN: Final = 1024
-"""In what failed to be a call and is longer no other is looked for: the same text would be read for ever."""
+"""Longer text that failed to be a call is not searched for another, or the same text would be read
+endlessly."""
 _THOUGHT: Final = "<think>"
 _THOUGHT_END: Final = "</think>"
-"""Around the thought that some servers leave at the beginning of a text."""
+"""The marks around a thought, which some servers leave at the beginning of a text."""
 _FENCE_WORDS: Final = re.compile(r"[A-Za-z_]{0,16}")
 
 
 class Scanner:
-    """The text of one turn.
+    """Scans the text of one turn.
 
-    ``settled`` counts the characters that are certain to be text and stand before any call.  ``parts`` is
-    what comes behind them, once the text has ended: text, and calls.  ``notes`` say what was done that the
-    model's words alone do not show.
+    ``settled`` counts the characters that are certain to be text and stand before any call. ``parts`` is
+    the rest, as text and calls, once the text has ended. ``notes`` report actions that the text and the
+    calls alone do not show.
     """
 
     def __init__(self, form: Form, declared: Declared, most: int) -> None:
-        """``most``: characters of one call."""
+        """Take ``most``, the largest number of characters in one call."""
         self._form = form
         self._declared = declared
         self._most = most
@@ -57,12 +58,12 @@ class Scanner:
 
     @property
     def waits(self) -> bool:
-        """Whether the next character may count although it is none that begins a marker."""
+        """Whether the next character may matter although it is not one of :attr:`signs`."""
         return self.settled < self._fed or self._at_start
 
     @property
     def signs(self) -> frozenset[str]:
-        """The characters that count anywhere in a text."""
+        """The characters that matter anywhere in a text."""
         return frozenset({*self._first, "`", "\n"})
 
     def feed(self, text: str) -> None:
@@ -73,14 +74,14 @@ class Scanner:
             next(self._running)
 
     def close(self, *, cut: bool) -> None:
-        """The text has ended, or was ``cut`` by a bound of its length."""
+        """End the text. ``cut`` means that a length limit stopped it."""
         self._source.ended = True
         self._source.cut = cut
         for _ in self._running:
             raise RuntimeError("a grammar waits behind the end of its text")
         self.parts = joined_texts(self.parts)
 
-    # The text, from its beginning to its end.
+    # Grammar of the whole text.
 
     def _run(self) -> Generator[None, None, None]:
         source = self._source
@@ -103,7 +104,7 @@ class Scanner:
                 self._plain()
 
     def _plain(self) -> None:
-        """Text up to the next character that counts."""
+        """Take text up to the next character that matters."""
         source = self._source
         match = self._signs.search(source.text, source.at + 1)
         end = match.start() if match is not None else len(source.text)
@@ -114,7 +115,7 @@ class Scanner:
         self._take(end - source.at)
 
     def _take(self, size: int) -> None:
-        """So many characters are text."""
+        """Take the next ``size`` characters as text."""
         source = self._source
         piece = source.text[source.at : source.at + size]
         source.at += len(piece)
@@ -129,7 +130,7 @@ class Scanner:
             self.settled += len(text)
 
     def _start(self) -> Reading[None]:
-        """White space at the beginning, which is kept back, and calls that need no marker there."""
+        """Read the white space at the beginning, which is held back, and calls that need no marker there."""
         source, form = self._source, self._form
         blanks = yield from source.blanks()
         first = yield from source.peek()
@@ -149,7 +150,7 @@ class Scanner:
             self._say(blanks)
 
     def _thought(self) -> Reading[None]:
-        """A thought, which goes on at once and is not read."""
+        """Read a thought. It goes on at once and is not searched."""
         source = self._source
         tail = ""
         self._at_start = False
@@ -163,7 +164,7 @@ class Scanner:
         self._at_start = True
 
     def _line_end(self) -> Reading[None]:
-        """White space that begins with a line's end, which belongs to a call that stands behind it."""
+        """Read white space that begins with a line end. It belongs to a call that follows."""
         source = self._source
         blanks = yield from source.blanks()
         self._line_start, self._inline = True, 0
@@ -177,7 +178,7 @@ class Scanner:
             self._say(blanks)
 
     def _ticks(self) -> Reading[None]:
-        """A run of backticks: it begins or ends a fence at the beginning of a line, else a piece of code."""
+        """Read a run of backticks. It begins or ends a fence at the start of a line, else inline code."""
         source = self._source
         size = 0
         while True:
@@ -201,13 +202,13 @@ class Scanner:
     # Calls.
 
     def _marked(self, blanks: str) -> Reading[bool]:
-        """Read the calls of a marker, if one stands here.  ``blanks`` stood before it."""
+        """Read the calls of a marker, if one stands here. ``blanks`` stood before it."""
         if not (yield from self._source.opening(self._form.markers)):
             return False
         return (yield from self._attempt(blanks, self._form.read(self._source, self._declared), marked=True))
 
     def _bare(self, *, repaired: bool) -> Reading[list[TextCall]]:
-        """Calls without a marker, up to the end of the text."""
+        """Read calls without a marker, up to the end of the text."""
         calls = yield from self._form.read_json(self._source, self._declared)
         yield from self._source.end()
         if repaired:
@@ -215,7 +216,7 @@ class Scanner:
         return calls
 
     def _fenced(self) -> Reading[list[TextCall]]:
-        """Calls in a fence that is all of the text."""
+        """Read calls in a code fence that is the whole text."""
         source, form = self._source, self._form
         yield from source.literal("```")
         word = yield from source.until("\n", 32)
@@ -241,10 +242,10 @@ class Scanner:
     def _attempt(
         self, blanks: str, reading: Reading[list[TextCall]], *, marked: bool, least: int = 1
     ) -> Reading[bool]:
-        """Read calls.  Where they are none, what was read is text: its ``least`` first characters at once,
-        the others where nothing else is found in them.
+        """Read calls. If there are none, what was read is text: its first ``least`` characters at once, the
+        rest if no call is found in it.
 
-        Always returns true: ``blanks`` and what was read are dealt with.
+        Always returns true, because ``blanks`` and the text read have been handled.
         """
         source = self._source
         source.begin()
@@ -280,7 +281,7 @@ class Scanner:
         self._line_start = self._line_start and not kept
 
     def _behind(self) -> Reading[None]:
-        """What stands behind a call: white space goes with it, and a result is the model's invention."""
+        """Read what follows a call: white space is dropped with it, and a result is the model's invention."""
         source = self._source
         yield from source.blanks()
         self._line_start, self._inline = True, 0

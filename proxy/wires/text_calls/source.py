@@ -1,8 +1,8 @@
-"""The text of a turn as it arrives, and what a grammar reads from it piece by piece.
+"""The text of a turn as it arrives, and the methods with which a grammar reads it.
 
-A grammar is a generator: it asks a :class:`Source` for a literal, a name or a JSON value, and the source
-yields whenever it needs more text to answer.  So a grammar is written as if the whole text were there, each
-character is looked at once, and what is read does not depend on where the text was cut.
+A grammar is a generator. It asks a :class:`Source` for a literal, a name or a JSON value, and the source
+yields whenever it needs more text. So a grammar is written as if the whole text were there. Each character
+is read once, and the result does not depend on where the text was cut.
 """
 
 import re
@@ -14,13 +14,13 @@ __all__ = ["Incomplete", "NotACall", "Reading", "Source"]
 _T = TypeVar("_T")
 
 Reading = Generator[None, None, _T]
-"""Reads something; yields for more text."""
+"""A generator that returns what it reads, and yields when it needs more text."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{0,129}+")
 _HEAD: Final = re.compile(
     r"""\{\s*+(?:(["'])(\w{0,32}+)(?:(\1)(?:\s*+:\s*+(?:(["'])([^"'\\]{0,160}+)(\4)?)?)?)?)?"""
 )
-"""An object's first key and, if it is a string, its value, as far as they are there."""
+"""An object's first key and, if it is a string, its value, as far as they have arrived."""
 _MOST_HEAD: Final = 512
 _BLANKS: Final = re.compile(r"\s*+")
 _MOST_NAME: Final = 128
@@ -32,7 +32,7 @@ _IN_STRING: Final = {'"': re.compile(r'[\\"]'), "'": re.compile(r"[\\']")}
 
 
 class NotACall(Exception):
-    """The text is no call."""
+    """The text is not a call."""
 
 
 class Incomplete(NotACall):
@@ -42,9 +42,9 @@ class Incomplete(NotACall):
 class Source:
     """Text that has arrived and has not been read yet.
 
-    ``ended`` says that no more comes, and ``cut`` that the model was stopped by a bound of its length.  From
-    :meth:`begin` on at most ``most`` characters are read.  ``sure`` says that what has been read since then
-    can only be a call; ``quotes`` that JSON may be written with single quotes.
+    ``ended`` means that no more text comes; ``cut`` that a length limit stopped the model. After
+    :meth:`begin` at most ``most`` characters are read. ``sure`` means that the text read since then can
+    only be a call. ``quotes`` allows single quotes in JSON.
     """
 
     def __init__(self, most: int, *, quotes: bool = False) -> None:
@@ -61,7 +61,7 @@ class Source:
         self._size = 0
 
     def feed(self, text: str) -> None:
-        """Add text behind what is there."""
+        """Add text at the end."""
         if self._marked:
             piece = self.text[self._mark : self.at]
             self._before.append(piece)
@@ -70,7 +70,7 @@ class Source:
         self.at = self._mark = 0
 
     def more(self) -> Reading[bool]:
-        """Wait until more text has come, or the text has ended; ``False`` where it had ended before."""
+        """Wait for more text or the end of the text. Return ``False`` if it had ended already."""
         if self.ended:
             return False
         if self._marked and self._size + self.at - self._mark > self._most:
@@ -78,25 +78,25 @@ class Source:
         yield
         return True
 
-    # What is read may have to be given back.
+    # Reading with a way back.
 
     def begin(self) -> None:
-        """Remember this place, to which :meth:`back` returns."""
+        """Mark this place, to which :meth:`back` returns."""
         self._marked, self._mark = True, self.at
         self._before.clear()
         self._size = 0
         self.sure = False
 
     def commit(self) -> None:
-        """Forget the place that was remembered."""
+        """Remove the mark."""
         self._marked = False
 
     def taken(self) -> str:
-        """The text that was read since :meth:`begin`."""
+        """Return the text that was read since :meth:`begin`."""
         return "".join((*self._before, self.text[self._mark : self.at]))
 
     def back(self, keep: int) -> str:
-        """Give back what was read since :meth:`begin`, but for its first ``keep`` characters."""
+        """Unread what was read since :meth:`begin`, except its first ``keep`` characters. Return these."""
         taken = self.taken()
         kept = taken[:keep]
         if self._before:
@@ -107,17 +107,17 @@ class Source:
         self.commit()
         return kept
 
-    # What grammars ask for.
+    # The methods for grammars.
 
     def peek(self) -> Reading[str]:
-        """The next character, which stays; empty at the end."""
+        """Return the next character without reading it; ``""`` at the end."""
         while self.at >= len(self.text):
             if not (yield from self.more()):
                 return ""
         return self.text[self.at]
 
     def blanks(self) -> Reading[str]:
-        """White space, possibly none."""
+        """Read white space, possibly none."""
         found = []
         while True:
             match = _BLANKS.match(self.text, self.at)
@@ -128,7 +128,7 @@ class Source:
                 return "".join(found)
 
     def opening(self, literals: tuple[str, ...]) -> Reading[str]:
-        """Which of these stands here, and stays; empty for none."""
+        """Return the literal that stands here, without reading it; ``""`` if none does."""
         while True:
             may_come = False
             for literal in literals:
@@ -142,7 +142,8 @@ class Source:
                 return ""
 
     def maybe(self, *literals: str) -> Reading[str]:
-        """One of these if it stands here; raises :class:`Incomplete` where the text was cut within one."""
+        """Read one of these literals if it stands here. Raises :class:`Incomplete` if the text was cut
+        within one."""
         found = yield from self.opening(literals)
         if not found and self.cut and self.at < len(self.text):
             rest = self.text[self.at :]
@@ -152,7 +153,7 @@ class Source:
         return found
 
     def literal(self, *literals: str) -> Reading[str]:
-        """One of these."""
+        """Read one of these literals. Raises :class:`NotACall` if none stands here."""
         found = yield from self.maybe(*literals)
         if not found:
             at_end = any(one.startswith(self.text[self.at :]) for one in literals)
@@ -161,7 +162,7 @@ class Source:
         return found
 
     def name(self, most: int = _MOST_NAME) -> Reading[str]:
-        """A tool's name: as many characters as may be of one."""
+        """Read a tool's name: as many characters as a name may contain."""
         found = ""
         while True:
             match = _NAME.match(self.text, self.at)
@@ -200,14 +201,14 @@ class Source:
                 raise Incomplete
 
     def end(self) -> Reading[None]:
-        """The end of the text, behind white space."""
+        """Read white space and the end of the text. Raises :class:`NotACall` for more text."""
         yield from self.blanks()
         if (yield from self.peek()):
             raise NotACall
 
     def head(self) -> Reading[tuple[str, str]]:
-        """The first key of the object that stands here and stays, and that key's value where it is a string;
-        each is empty where there is none."""
+        """Return the first key of the object here, and its value if that is a string, without reading them.
+        Each is ``""`` if missing."""
         while True:
             match = _HEAD.match(self.text, self.at)
             decided = match is None or match.end() < len(self.text) or match.end() - self.at > _MOST_HEAD
@@ -220,9 +221,9 @@ class Source:
         return match[2], match[5] if match[6] is not None else ""
 
     def json(self, opens: str = "{") -> Reading[str]:
-        """The text of one JSON object or array that begins with a character of ``opens``.
+        """Read the text of one JSON object or array that begins with a character of ``opens``.
 
-        Its brackets and strings are followed; whether it is JSON has to be seen by parsing it.
+        It only follows brackets and strings; the caller must parse the text to know whether it is JSON.
         """
         first = yield from self.peek()
         if not first or first not in opens:

@@ -1,4 +1,4 @@
-"""Which form a model writes its calls in, by the form's name or the model's."""
+"""Finds the form in which a model writes its calls, by the form's name or the model's."""
 
 import re
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ FORMS: Final[Mapping[str, Form]] = {
         *(MiniMax(), Cohere()),
     )
 }
-"""Every form by the name that settings call it by."""
+"""Every form, by its name in settings."""
 
 _FAMILIES: Final = (
     (re.compile(r"r1-distill|coder-0\.5b|llama-?2"), ""),
@@ -35,12 +35,12 @@ _FAMILIES: Final = (
     (re.compile(r"gpt-oss"), "harmony"),
     (re.compile(r"command-[ra](?![a-z])"), "cohere"),
 )
-"""Parts of models' names, in lower case, and the form of that family; the first that fits counts."""
+"""Patterns of models' names in lower case, and the form of each family. The first match counts."""
 _MOST_NAME: Final = 200
 
 
 def form_of_model(model: str) -> Form | None:
-    """The form that a model of this name was trained on; ``None`` for a name that says nothing of it."""
+    """Return the form on which a model of this name was trained; ``None`` if the name does not tell."""
     name = model[:_MOST_NAME].lower().replace("_", "-").rpartition("/")[2]
     found = next((form for pattern, form in _FAMILIES if pattern.search(name)), "")
     return FORMS.get(found)

@@ -1,4 +1,4 @@
-"""Arguments of calls in the dialects that have them as an object, whatever the model wrote."""
+"""Converts the arguments of calls to an object, for dialects that carry arguments as an object."""
 
 from typing import Any, Final
 
@@ -7,20 +7,22 @@ from proxy.wires.turn.assembler import object_of
 __all__ = ["CUT", "NOT_JSON", "arguments_object"]
 
 NOT_JSON: Final = "INVALID_JSON"
-"""The member that holds arguments which are no JSON object.
+"""The only member of the object that carries arguments which are not a JSON object.
 
 Source: Anthropic's documentation, "Fine-grained tool streaming", "Handling invalid JSON in tool responses".
 """
 
 CUT: Final = frozenset({"length", "content_filter"})
-"""Reasons for the end of a turn whose calls nobody runs: the last one may be half a call (rule W7)."""
+"""Finish reasons after which the proxy runs no call of the turn: the last call may be incomplete (rule W7).
+"""
 
 
 def arguments_object(arguments: str) -> dict[str, Any]:
-    """The object that stands for a call's arguments.
+    """Return the object that carries a call's arguments.
 
-    Empty text and ``null`` mean no arguments.  Text that is no JSON object becomes the only member of one.
-    A client that checks arguments refuses it, as the runner refuses such a call of a server tool.
+    Empty text and ``null`` mean no arguments. Text that is not a JSON object becomes the only member of an
+    object. A client that checks arguments refuses that object, as the runner refuses such a call of a
+    server tool.
     """
     if arguments.strip() in ("", "null"):
         return {}

@@ -1,9 +1,9 @@
-"""Tool calls put together from their fragments: the one place where that is done (rule W7).
+"""Assembles tool calls from their fragments. This is the only place that does so (rule W7).
 
-Providers disagree on everything about a streamed call: whether it has an index, whose index it is,
-whether the id comes once, always, never or blank, whether the name comes whole.  Each
-rule here stands for a provider that was seen to need it.  State is keyed
-by the order of first sight, never by an id: ids repeat.
+Providers differ in everything about a streamed call: whether it has an index, and what the index counts;
+whether the id comes once, in each fragment, never or blank; whether the name comes in one piece. Each rule
+here stands for a provider that was seen to need it. State is keyed by the order in which calls begin, never
+by an id, because ids repeat.
 """
 
 import re
@@ -36,13 +36,13 @@ _IN_STRING = re.compile(r'\\|"')
 
 
 def mint_call_id() -> str:
-    """A call id of the shape OpenAI gives."""
+    """Return a new call id of the same shape as OpenAI's."""
     return drawn("call_id", lambda: "call_" + "".join(secrets.choice(_ALPHABET) for _ in range(24)))
 
 
 @value_class
 class Fragment:
-    """One piece of one call with the blanks taken out: an absent id or name is ``None``, never ``""``."""
+    """One fragment of one call. A blank id or name counts as absent: it is ``None``, never ``""``."""
 
     index: int | None = None
     call_id: str | None = None
@@ -54,7 +54,7 @@ class Fragment:
 
 
 class _Brackets:
-    """Whether a JSON text that comes in pieces has closed what it opened; each piece is read once."""
+    """Tracks whether a JSON text that arrives in pieces has closed its brackets. It reads each piece once."""
 
     __slots__ = ("_closed", "_depth", "_escaped", "_in_string", "_spoilt")
 
@@ -64,7 +64,7 @@ class _Brackets:
 
     @property
     def closed(self) -> bool:
-        """One value has ended, and nothing but blanks came after it."""
+        """Whether one value has ended, and only blanks followed it."""
         return self._closed and not self._spoilt
 
     def feed(self, text: str) -> None:
@@ -94,9 +94,10 @@ class _Brackets:
 
 @dataclass(slots=True)
 class _PartialCall:
-    """A call in the making.  ``upstream_id`` is what came, ``call_id`` what the call goes by.
+    """A call that is not complete yet.
 
-    ``unread`` is what its ``brackets`` have not been fed: of arguments that stay short nobody asks them.
+    ``upstream_id`` is the id that the upstream sent; ``call_id`` is the id that the proxy uses. ``unread``
+    is the text that ``brackets`` has not read yet; short arguments are never given to it.
     """
 
     seq: int
@@ -123,7 +124,8 @@ class _PartialCall:
 
     @property
     def value(self) -> Any:
-        """The arguments so far as JSON, if they are one whole value; parsed when that can be."""
+        """The arguments so far as parsed JSON, or ``_NOT_JSON``. Parsed only when they can be one complete
+        value."""
         if self.known is _UNREAD:
             may_be = self.size <= _SHORT or self.brackets.closed
             self.known = _parse(self.arguments) if may_be else _NOT_JSON
@@ -131,11 +133,11 @@ class _PartialCall:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the arguments so far are one whole JSON value."""
+        """Whether the arguments so far are one complete JSON value."""
         return self.value is not _NOT_JSON
 
     def append(self, text: str, kept: str) -> None:
-        """Take ``text`` as the next piece of the arguments, and keep ``kept`` of it."""
+        """Add ``text`` as the next piece of the arguments, but store only ``kept`` of it."""
         self.size += len(text)
         if self.size <= _SHORT:
             self.unread += text
@@ -154,7 +156,8 @@ class _PartialCall:
 
 
 def _parse(text: str) -> Any:
-    """``text`` as JSON, or ``_NOT_JSON``; nobody needs to know of more values than a call has."""
+    """Return ``text`` as parsed JSON. Return ``_NOT_JSON`` if it is not JSON or has over ``_MOST_VALUES``
+    values."""
     if len(text) > _MOST_VALUES and count_values(text.encode(), _MOST_VALUES) > _MOST_VALUES:
         return _NOT_JSON
     try:
@@ -164,12 +167,12 @@ def _parse(text: str) -> Any:
 
 
 class ToolCallAssembler:
-    """Fragments in, calls out, for one turn.
+    """Builds the calls of one turn from their fragments.
 
-    ``declared`` are all names the model was offered, the client's and ours.  A call is announced
-    with :class:`ToolCallStarted` only when its name can no longer grow into another declared one.
-    ``kept_bytes`` bounds what is kept of the arguments of a call that ``is_hidden`` from the client:
-    longer ones will be refused by their size, so only that they are longer matters.
+    ``declared`` are all tool names that the model was offered, the client's and the proxy's. A call starts
+    (:class:`ToolCallStarted`) only when its name can no longer grow into another declared name.
+    ``kept_bytes`` bounds the stored arguments of a call that ``is_hidden`` from the client. Longer
+    arguments are refused later for their size, so their rest is not needed.
 
     Raises :class:`WireError` for a turn with more calls or larger calls than any model makes.
     """
@@ -190,10 +193,10 @@ class ToolCallAssembler:
         self._taken_ids: set[str] = set()
         self._bytes = 0
         self.undecided = 0
-        """How many calls have begun whose name is not certain yet."""
+        """The number of calls that have begun and whose name is not certain yet."""
 
     def add(self, fragment: Fragment) -> list[TurnEvent]:
-        """Take one fragment; the events it causes, in order."""
+        """Take one fragment and return the events that it causes, in order."""
         self._count(fragment)
         slot = self._place(fragment)
         if fragment.call_id and not slot.upstream_id:
@@ -222,14 +225,15 @@ class ToolCallAssembler:
             raise WireError(f"the tool calls of one turn are larger than {_MAX_TURN_BYTES} bytes")
 
     def settle(self, index: int, arguments: str) -> None:
-        """Say what the arguments of the call with that index are, whatever its fragments were."""
+        """Replace the arguments of the call with this index, whatever its fragments were."""
         slot = self._by_index.get(index)
         if slot is not None:
             slot.clear()
             slot.append(arguments, self._kept_of(slot, arguments))
 
     def settle_name(self, index: int, name: str) -> list[TurnEvent]:
-        """Say what the name of the call with that index is, unless it was told already."""
+        """Set the name of the call with this index, unless the call has started. Return the events of its
+        start."""
         slot = self._by_index.get(index)
         if slot is None or slot.started:
             return []
@@ -237,9 +241,9 @@ class ToolCallAssembler:
         return self._start(slot)
 
     def finish(self) -> list[TurnEvent]:
-        """The turn has ended: every named call, decided and whole.
+        """End the turn: decide and complete every call that has a name, and return the events.
 
-        A call that never got a name cannot be answered and is left out.
+        A call that never got a name cannot be answered, so it is dropped.
         """
         events: list[TurnEvent] = []
         index = 0
@@ -257,16 +261,16 @@ class ToolCallAssembler:
         return events
 
     def extra(self, seq: int) -> Mapping[str, Any]:
-        """The unknown fields of a call's fragments, merged: thought signatures and their like."""
+        """Return the unknown fields of a call's fragments, merged, such as thought signatures."""
         return self._slots[seq].extra
 
     def as_sent(self, seq: int) -> tuple[str | None, str, str]:
-        """Id, name and arguments of a named call as the upstream gave them, nothing repaired."""
+        """Return the id, name and arguments of a named call as the upstream sent them, without repairs."""
         slot = self._slots[seq]
         return slot.upstream_id, slot.name or "", slot.arguments
 
     def _place(self, fragment: Fragment) -> _PartialCall:
-        """The slot a fragment belongs to, a new one if it opens a call."""
+        """Return the slot that a fragment belongs to. Open a new slot if the fragment begins a call."""
         if fragment.legacy:
             return self._slots[-1] if self._slots else self._open(fragment)
         if fragment.call_id:
@@ -279,7 +283,8 @@ class ToolCallAssembler:
         return slot or self._open(fragment)
 
     def _with_id(self, fragment: Fragment) -> _PartialCall | None:
-        """A fragment whose id was seen before in this turn."""
+        """Return the slot of a fragment whose id was seen before in this turn; ``None`` if it begins a
+        call."""
         same = self._by_id[fragment.call_id or ""]
         slot = next((s for s in reversed(same) if s.index == fragment.index), same[-1])
         if not (fragment.name and slot.name):
@@ -290,9 +295,10 @@ class ToolCallAssembler:
         return None if elsewhere or again else slot
 
     def _adopting(self, fragment: Fragment) -> _PartialCall | None:
-        """A fragment with a new id: a new call, unless its index says it goes on with an old one."""
+        """Return the slot that a fragment with a new id continues, by its index; ``None`` if it begins a
+        call."""
         if fragment.index is None:
-            # Some gateways mint an id for every fragment: without a name it cannot open a call.
+            # Some gateways create an id for each fragment, so a fragment without a name cannot begin a call.
             latest = self._slots[-1] if self._slots else None
             goes_on = latest and not fragment.name and not (latest.is_complete and fragment.arguments.strip())
             return latest if goes_on else None
@@ -305,7 +311,7 @@ class ToolCallAssembler:
         return None if fragment.name or restarts else slot
 
     def _anonymous(self, fragment: Fragment) -> _PartialCall | None:
-        """A fragment with neither id nor index."""
+        """Return the slot that a fragment without id and index continues; ``None`` if it begins a call."""
         latest = self._slots[-1] if self._slots else None
         if latest is None or not fragment.name:
             return latest
@@ -334,12 +340,12 @@ class ToolCallAssembler:
             slot.name += name
 
     def _merge_arguments(self, slot: _PartialCall, fragment: Fragment) -> str:
-        """Append the fragment's arguments; the text that may be told now."""
+        """Append the fragment's arguments, and return the text that may be sent on now."""
         text = fragment.arguments
         if not text:
             return ""
         if slot.withheld and text.lstrip().startswith("{"):
-            # What came first was a placeholder for the real arguments.
+            # The first piece was a placeholder for the real arguments.
             slot.clear()
         elif _repeats(slot, fragment):
             return ""
@@ -352,21 +358,22 @@ class ToolCallAssembler:
         return text
 
     def _kept_of(self, slot: _PartialCall, text: str) -> str:
-        """How much of a new piece is kept: of a hidden call, enough to see that it is too large."""
+        """Return how much of a new piece to store. For a hidden call this is just enough to see that it is
+        too large."""
         if not (slot.name and self._is_hidden(slot.name)):
             return text
         return text[: max(0, self._kept + 1 - slot.size)]
 
     def _is_declared(self, name: str) -> bool:
-        """Whether a declared name is, or begins with, this one."""
+        """Return whether a declared name equals or begins with ``name``."""
         return any(other.startswith(name) for other in self._declared)
 
     def _may_grow(self, name: str) -> bool:
-        """Whether a longer declared name begins with this one."""
+        """Return whether a longer declared name begins with ``name``."""
         return any(other != name and other.startswith(name) for other in self._declared)
 
     def _start(self, slot: _PartialCall) -> list[TurnEvent]:
-        """Decide a call: its name and id are fixed from here on (rule W8)."""
+        """Start a call. From here on its name and id are fixed (rule W8)."""
         if slot.started or slot.name is None:
             return []
         slot.started = True
@@ -381,19 +388,20 @@ class ToolCallAssembler:
 
 
 def _repeats(slot: _PartialCall, fragment: Fragment) -> bool:
-    """Whether the fragment's arguments are the slot's whole value once more."""
+    """Return whether the fragment's arguments repeat the slot's complete value."""
     return slot.is_complete and _parse(fragment.arguments) == slot.value
 
 
 def _opens_another(slot: _PartialCall, fragment: Fragment) -> bool:
-    """Whether a fragment without a known id opens a call although its index has one already."""
+    """Return whether a fragment without a known id begins a call although its index has one already."""
     if not (fragment.name and slot.name and slot.is_complete):
         return False
     return fragment.name != slot.name or not _repeats(slot, fragment)
 
 
 def _merged(known: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """``new`` on top of ``known``, neither of them changed: what a frame holds must stay as it came."""
+    """Return ``new`` merged into ``known``. Neither is changed, because a frame must keep what was
+    received."""
     merged = dict(known)
     for key, value in new.items():
         before = merged.get(key)
@@ -405,10 +413,10 @@ def _merged(known: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _last_word(arguments: str) -> str:
-    """The arguments of a whole call: none at all is an empty object, a JSON string is opened.
+    """Return the final arguments of a complete call: absent ones become ``{}``, a JSON string is unwrapped.
 
-    Providers leave out the arguments of a tool that takes none, or send ``null``; some encode
-    them twice.  Anything else stays as it came and is the runner's to judge.
+    Some providers leave out the arguments of a tool without parameters, or send ``null``; some encode
+    arguments twice. All other text stays unchanged; the runner validates it.
     """
     text = arguments.strip()
     if text in ("", "null"):
@@ -424,11 +432,11 @@ def _last_word(arguments: str) -> str:
 
 
 def object_of(arguments: str) -> dict[str, Any] | None:
-    """The JSON object that ``arguments`` is the text of; ``None`` for any other text."""
+    """Return the JSON object that the text ``arguments`` holds; ``None`` if the text is anything else."""
     value = _parse(arguments)
     return value if isinstance(value, dict) else None
 
 
 def is_object(arguments: str) -> bool:
-    """Whether ``arguments`` is the text of one JSON object that every reader reads alike."""
+    """Return whether the text ``arguments`` is one JSON object that every JSON reader understands alike."""
     return object_of(arguments) is not None

@@ -1,7 +1,7 @@
-"""What a client's ``tool_choice`` still asks for after a turn of a run (rule W9).
+"""Decides what a client's ``tool_choice`` still demands after a turn of a run (rule W9).
 
-A forced choice is the client's: where it declared tools of its own, it waits for a call of one of those,
-and a call of a server tool, which it never sees, does not satisfy it.
+A forced choice belongs to the client. If the client declared tools of its own, it waits for a call of one
+of them. A call of a server tool does not satisfy the choice, because the client never sees that call.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -12,19 +12,19 @@ from proxy.events import ToolDefinition
 __all__ = ["NameOf", "forces_own", "own_and_offered", "relaxed"]
 
 NameOf = Callable[[Any], str | None]
-"""Reads the name of a tool where it is declared or chosen."""
+"""Returns the name of a tool from its declaration or from a choice; ``None`` if there is none."""
 
 
 def own_and_offered(
     declared: Collection[str], added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]
 ) -> tuple[Collection[str], frozenset[str]]:
-    """The names of the tools that stay the client's own, and of the server tools in the request."""
+    """Return the names of the tools that remain the client's own, and of the server tools in the request."""
     offered = frozenset([tool.name for tool in (*added, *replaced)])
     return [name for name in declared if name not in offered], offered
 
 
 def _allowed(choice: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The part of a choice that lists allowed tools: Chat has it in an object of its own."""
+    """Return the part of a choice that lists the allowed tools. Chat nests it in an object of its own."""
     nested = choice.get("allowed_tools")
     if isinstance(nested, dict):
         return nested
@@ -32,7 +32,7 @@ def _allowed(choice: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def forces_own(choice: Any, own: Collection[str], name_of: NameOf) -> bool:
-    """Whether a choice can only be satisfied by a call of one of the client's ``own`` tools."""
+    """Return whether only a call of one of the client's ``own`` tools can satisfy a choice."""
     if choice == "required":
         return bool(own)
     if not isinstance(choice, dict):
@@ -46,9 +46,9 @@ def forces_own(choice: Any, own: Collection[str], name_of: NameOf) -> bool:
 
 
 def relaxed(choice: Any, called: Collection[str], own: Collection[str], name_of: NameOf) -> Any:
-    """The choice for the turn after server tools were ``called``.
+    """Return the choice for the turn after server tools were ``called``.
 
-    A forced choice that these calls satisfied becomes ``auto``; a list of allowed tools stays a list.
+    If these calls satisfied a forced choice, it becomes ``auto``. A list of allowed tools stays a list.
     """
     if not called or forces_own(choice, own, name_of):
         return choice

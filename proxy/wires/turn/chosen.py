@@ -1,6 +1,7 @@
-"""Removes from a request body what chooses server tools, and translates a ``tool_choice`` that names them.
+"""Removes the elements of a request body that choose server tools, and translates a ``tool_choice`` that
+names them.
 
-No upstream knows these elements; it gets the tools themselves, as functions.
+No upstream knows these elements. It gets the tools themselves, as functions.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -22,9 +23,10 @@ def without_elements(
     *,
     only_with_tools: Collection[str] = (),
 ) -> bytes:
-    """A request body without the elements that choose server tools; all other elements keep their bytes.
+    """Return a request body without the elements that choose server tools. All other elements keep their
+    bytes.
 
-    A list that becomes empty is removed.  ``rewrite`` changes the other members in place.  If no ``tools``
+    A list that becomes empty is removed. ``rewrite`` changes the other members in place. If no ``tools``
     are left, the members in ``only_with_tools`` are removed, too.
     """
     parts = members(raw)
@@ -45,10 +47,11 @@ def without_elements(
 def chosen_functions(
     choice: Mapping[str, Any], shown: ShownTools, chosen: Chosen, at: str
 ) -> list[str] | None:
-    """The names of the functions for a server tool that a ``tool_choice`` names, or for all of a server;
-    ``None`` if it names no server tool.
+    """Return the names of the functions for the server tool, or for all tools of the server, that a
+    ``tool_choice`` names; ``None`` if it names no server tool.
 
-    Raises :class:`~proxy.errors.RequestError` for a tool that the request does not choose.
+    ``at`` is the path of ``choice`` in the body, for errors. Raises :class:`~proxy.errors.RequestError` for
+    a tool that the request does not choose.
     """
     kind = choice.get("type")
     if kind == "mcp" and (label := choice.get("server_label")) in chosen.labels:
@@ -77,9 +80,10 @@ def rewrite_choice(
     named: Callable[[str], dict[str, Any]],
     allowed: Callable[[str, list[Any]], dict[str, Any]],
 ) -> None:
-    """Put functions in place of the server tools in ``tool_choice``.
+    """Replace the server tools in ``tool_choice`` by functions.
 
-    ``named`` makes the choice of one function.  ``allowed`` makes the choice of a mode among several.
+    ``named`` builds the choice of one function. ``allowed`` builds the choice of a mode and several
+    functions.
     """
     choice = orjson.loads(parts.get("tool_choice", b"null"))
     if not isinstance(choice, dict):

@@ -1,4 +1,4 @@
-"""Sources of an answer, as the dialects of OpenAI name them.
+"""Reads and writes the sources of an answer in the form of OpenAI's dialects.
 
 Sources for the shapes: OpenAI's API reference, "The chat completion object" (``annotations`` of a message)
 and "Streaming events" (``response.output_text.annotation.added``).
@@ -20,14 +20,14 @@ __all__ = [
 ]
 
 LEFT_OUT: Final = "answer.citations"
-"""How the record of a run names citations that the client's dialect has no form for."""
+"""The name, in the record of a run, for citations that the client's dialect cannot express."""
 _ADDRESSES: Final = ("https://", "http://")
 
 
 def read_url_citation(said: Any, base: int = 0) -> CitationAdded:
-    """A citation with the members of OpenAI's ``url_citation``.
+    """Return the citation that the members of OpenAI's ``url_citation`` describe.
 
-    Its indices count from ``base``.  ``url`` is empty unless the source is a page with an address.
+    Its indices count from ``base``. ``url`` is empty unless the source is a page with an address.
     """
     if not isinstance(said, Mapping):
         return CitationAdded(0, 0, "")
@@ -41,22 +41,22 @@ def read_url_citation(said: Any, base: int = 0) -> CitationAdded:
 
 
 def read_annotations(annotations: Any, base: int = 0) -> Iterator[CitationAdded]:
-    """The citations of a list of annotations, of a message of Chat or a part of Responses."""
+    """Yield the citations of a list of annotations: those of a Chat message or of a Responses part."""
     for annotation in annotations if isinstance(annotations, list) else ():
         said = annotation.get("url_citation", annotation) if isinstance(annotation, Mapping) else None
         yield read_url_citation(said, base)
 
 
 def page_address(value: Any) -> str:
-    """An address of a page; empty for anything else, such as the name of a file."""
+    """Return ``value`` if it is the address of a page. Return ``""`` for anything else, such as a file
+    name."""
     return value if isinstance(value, str) and value.startswith(_ADDRESSES) else ""
 
 
 def url_citation(citation: CitationAdded, base: int, said: int) -> dict[str, Any]:
-    """The members of a ``url_citation`` whose indices count from ``base``.
+    """Return the members of a ``url_citation`` whose indices count from ``base``.
 
-    The dialect has no way to leave the indices out: where nobody knows them, they bound no text, behind all
-    that was ``said``.
+    The dialect requires the indices. If they are unknown, both point behind all text so far, at ``said``.
     """
     known = citation.end > citation.start
     return {
@@ -68,14 +68,16 @@ def url_citation(citation: CitationAdded, base: int, said: int) -> dict[str, Any
 
 
 def annotated(citation: CitationAdded, said: int) -> dict[str, Any]:
-    """An annotation of a message of Chat."""
+    """Return an annotation of a Chat message."""
     return {"type": "url_citation", "url_citation": url_citation(citation, 0, said)}
 
 
 def moved(annotations: Any, before: int, count: int = 0) -> Any:
-    """Annotations of a message of Chat whose text stands behind ``before`` characters of other turns.
+    """Return a Chat message's annotations with indices moved by ``before``, the characters of earlier
+    turns.
 
-    Those of a stream may have numbers, which go on behind the ``count`` annotations of these turns.
+    Annotations of a stream may be numbered. Their numbers continue after the ``count`` annotations of those
+    turns.
     """
     if not (before or count) or not isinstance(annotations, list):
         return annotations
@@ -93,7 +95,7 @@ def _moved(annotation: Any, before: int, count: int) -> Any:
 
 
 def _bounds(start: object, end: object, base: int) -> tuple[int, int]:
-    """Where the cited text begins and ends; twice 0 where the upstream does not say."""
+    """Return where the cited text begins and ends; ``(0, 0)`` if the upstream does not say."""
     if type(start) is int and type(end) is int and 0 <= start < end:
         return base + start, base + end
     return 0, 0

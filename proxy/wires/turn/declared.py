@@ -1,4 +1,4 @@
-"""The tools that a client declares, as every wire lists them."""
+"""Reads the tools that a client declares, in the list that every wire has."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,10 +9,10 @@ __all__ = ["listed_tools"]
 
 
 def listed_tools(payload: Mapping[str, Any], field: str = "tools") -> Sequence[Any]:
-    """The entries of a list of tools; empty if there is no list.
+    """Return the entries of a list of tools; ``()`` if there is no list.
 
-    Raises :class:`RequestError` if the value is no list.  Otherwise the proxy would replace it by its own
-    tools, and hide the mistake.
+    Raises :class:`RequestError` if the value is not a list. Otherwise the proxy would replace it by its own
+    tools and hide the mistake.
     """
     listed = payload.get(field)
     if listed is None:

@@ -1,4 +1,5 @@
-"""Digests of conversations: the same words in the same order, whoever sends them."""
+"""Digests of conversations. Two conversations with the same words in the same order have the same digest,
+whoever sends them."""
 
 import hashlib
 import re
@@ -22,16 +23,16 @@ _MANY_DIGITS = re.compile(r"[0-9.]{16}|[eE][+-]?[0-9]{3}")
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 _PEOPLE = ("user", "safety_identifier")
 _MOST_CHAINED: Final = 64
-"""So many messages before a question say enough of where it stood."""
+"""The largest number of messages before a question that are kept as evidence of its place."""
 _MOST_TEXT: Final = 20_000
 
 
 class PrefixDigests:
-    """Digests over the beginnings of one conversation; each of its messages is taken in once.
+    """Digests over the beginnings of one conversation. It hashes each message once.
 
-    ``visible`` gives what makes a message the same message, ``None`` for one that does not count.
-    ``speaker`` says whose it is, and ``said`` the text of a message of the client's that says nothing but
-    text, else ``None``.
+    ``visible`` returns the parts of a message that identify it, or ``None`` for a message that does not
+    count. ``speaker`` returns who wrote it. ``said`` returns the text of a client's message, or ``None`` if
+    the message holds more than text.
     """
 
     __slots__ = ("_digests", "_messages", "_parts", "_rule", "_said", "_speaker", "_state", "_visible")
@@ -53,10 +54,11 @@ class PrefixDigests:
         self._parts: list[str] = []
 
     def upto(self, end: int | None, rule: ToldRule = "clock") -> bytes:
-        """A digest of the first ``end`` messages, of all for ``None``; see :data:`ToldRule`."""
+        """Return a digest of the first ``end`` messages, or of all if ``end`` is ``None``; see
+        :data:`ToldRule`."""
         digests = self._digests
         if (state := self._state) is None or rule != self._rule:
-            # Of most conversations no digest is asked for.
+            # Created late, because most conversations need no digest.
             state = self._state = hashlib.blake2b(digest_size=32)
             self._rule = rule
             digests[:], self._parts[:] = [state.digest()], []
@@ -72,7 +74,7 @@ class PrefixDigests:
 
     @property
     def leading(self) -> int:
-        """How many messages at the beginning tell the model what it is."""
+        """The number of messages at the beginning that are instructions to the model."""
         speaker = self._speaker
         for at, message in enumerate(self._messages):
             if speaker(message) != "system":
@@ -80,9 +82,10 @@ class PrefixDigests:
         return len(self._messages)
 
     def evidence(self, end: int | None, rule: ToldRule = "clock") -> Evidence | None:
-        """What tells the answer before which the first ``end`` messages stand from others of the same words.
+        """Return what distinguishes the answer after the first ``end`` messages from other answers with the
+        same words.
 
-        ``None`` where nothing was asked before it.
+        Return ``None`` if no question came before the answer.
         """
         end = len(self._messages) if end is None else min(end, len(self._messages))
         self.upto(end, rule)
@@ -105,7 +108,7 @@ class PrefixDigests:
         )
 
     def _part(self, at: int, rule: ToldRule, leading: int) -> bytes | None:
-        """What makes one message the same, as bytes; ``None`` for one that does not count."""
+        """Return the bytes that identify one message; ``None`` for a message that does not count."""
         if at < leading and rule == "ignore":
             return None
         seen = self._visible(self._messages[at])
@@ -121,15 +124,15 @@ def _short(part: bytes) -> str:
 
 
 def _bounded(text: str) -> str:
-    """A text as it may be kept: of a very long one the beginning and the end."""
+    """Return the text as it may be kept: only the beginning and the end of a very long text."""
     half = _MOST_TEXT // 2
     return text if len(text) <= _MOST_TEXT else f"{text[:half]}\n\x00\n{text[-half:]}"
 
 
 def conversation_digest(words: Sequence[str], beginning: bytes) -> str:
-    """A digest of some words and of a conversation's beginning, in hexadecimal.
+    """Return a hexadecimal digest of some words and of a conversation's beginning.
 
-    Every part stands behind its length, so that no two lists of parts read alike.
+    The length of each part is hashed before the part, so that different lists of parts never look alike.
     """
     parts = [word.encode("utf-8", "surrogatepass") for word in words]
     parts.append(beginning)
@@ -138,9 +141,9 @@ def conversation_digest(words: Sequence[str], beginning: bytes) -> str:
 
 
 def people_named(payload: Mapping[str, Any]) -> str:
-    """The people whom a body names, in one form; empty if it names none.
+    """Return the people whom a body names, in one canonical form; ``""`` if it names none.
 
-    Both fields are the same on every wire.  Source: OpenAI's API reference, ``user`` and
+    Both fields are the same on every wire. Source: OpenAI's API reference, ``user`` and
     ``safety_identifier``.
     """
     if payload.keys().isdisjoint(_PEOPLE):
@@ -150,25 +153,25 @@ def people_named(payload: Mapping[str, Any]) -> str:
 
 
 def canonical_arguments(arguments: Any) -> Any:
-    """Arguments of a call as every library writes them: some parse them and write them anew.
+    """Return a call's arguments in canonical form, because some libraries parse them and write them anew.
 
-    As they are where that would lose a difference: no JSON, a key that stands twice, a number that no
-    double holds.
+    Return them unchanged if the canonical form would lose a difference: text that is not JSON, a repeated
+    key, or a number that a double cannot hold.
     """
     try:
         written = orjson.dumps(orjson.loads(arguments), option=orjson.OPT_SORT_KEYS).decode()
     except (orjson.JSONDecodeError, TypeError):
         return arguments
-    # Digits in a text ("page123", the number of an order) are no number.
+    # Digits inside a string ("page123", an order number) are not a number.
     if _MANY_DIGITS.search(arguments) and _MANY_DIGITS.search(_TEXT.sub('""', arguments)):
         return arguments
-    # A key that is dropped takes two quotes along; a quote may be written as an escape.
+    # Dropping a repeated key removes two quotes. A quote may also be written as an escape.
     quotes = arguments.count('"') + arguments.count("\\u0022")
     return written if written.count('"') == quotes else arguments
 
 
 def sent_arguments(arguments: Any) -> Any:
-    """Arguments as an upstream gets them back (rule W8): what is no JSON object is ``{}``."""
+    """Return arguments as an upstream gets them back (rule W8): ``{}`` if they are not a JSON object."""
     written = canonical_arguments(arguments)
     try:
         return written if isinstance(orjson.loads(written), dict) else "{}"

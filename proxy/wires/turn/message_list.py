@@ -20,14 +20,14 @@ from proxy.wires.upstream_port import Mask, SuspendedCall
 __all__ = ["LEAST_TOKENS", "MessageListBody", "tokens_left"]
 
 LEAST_TOKENS: Final = 16
-"""How many tokens a turn may use, however many the earlier turns of its run used."""
+"""The number of tokens that a turn may always use, whatever the earlier turns of its run used."""
 _BY_NAME = attrgetter("name")
 
 
 def tokens_left(bound: int, used: int, least: int = LEAST_TOKENS) -> bytes:
-    """The client's ``bound`` on output tokens less the tokens ``used``, as JSON text.
+    """Return, as JSON text, the client's ``bound`` on output tokens minus the tokens ``used``.
 
-    It is no lower than ``least``, nor than the bound itself where that is lower still.
+    The result is at least ``least``, or ``bound`` if that is lower still.
     """
     return str(max(bound - used, min(least, bound))).encode()
 
@@ -35,14 +35,15 @@ def tokens_left(bound: int, used: int, least: int = LEAST_TOKENS) -> bytes:
 class MessageListBody(ABC):
     """A part of :class:`~proxy.wires.upstream_port.BodyEditor`, which describes the public methods.
 
-    The body is cut into the raw values of its members only when a member of the client's has to change.
-    Until then the members that are added wait in ``_behind``.
+    The body is cut into the raw values of its members only when a member that the client sent must change.
+    Until then ``_behind`` holds the added members.
     """
 
     def __init__(
         self, raw: bytes, named: Collection[str], refused: RefusedFields, *, tools_key: str = "tools"
     ) -> None:
-        """``named`` are the names of the members of ``raw``; ``tools_key`` is the one that holds tools."""
+        """Take ``named``, the member names of ``raw``, and ``tools_key``, the name of the member that holds
+        tools."""
         self._raw = raw
         self._named = named
         self._behind: dict[str, bytes] = {}
@@ -58,33 +59,34 @@ class MessageListBody(ABC):
         self._withheld: frozenset[str] = frozenset()
         self._translated = False
 
-    # What a dialect says in its own way.
+    # Methods that differ between the dialects.
 
     @abstractmethod
     def _definition(self, definition: ToolDefinition) -> bytes:
-        """One element of the list of tools."""
+        """Return one element of the list of tools."""
 
     @abstractmethod
     def _declared_name(self, tool: Any) -> str | None:
-        """The name of a tool of the client's list."""
+        """Return the name of a tool in the client's list."""
 
     @abstractmethod
     def _masked_turn(self, raw: bytes, mask: Mask) -> bytes:
-        """A message with the private arguments of its calls masked; the same bytes where it has none."""
+        """Return a message with the private arguments of its calls masked; the same bytes if it has none."""
 
     def _replacement(self, declared: bytes, definition: ToolDefinition) -> bytes:
-        """What stands in place of a tool that the client ``declared`` under the name of one of ours."""
+        """Return what replaces a tool that the client ``declared`` under the name of a server tool."""
         return self._definition(definition)
 
     def _stripped(self, messages: Sequence[bytes], theirs: Sequence[bytes] = ()) -> Sequence[bytes]:
-        """Messages without what the upstream refuses; nothing is left out of the client's own, ``theirs``."""
+        """Return messages without what the upstream refuses. The client's own messages, ``theirs``, stay
+        complete."""
         return self._refused.strip(messages, theirs)
 
     # The members of the body.
 
     @property
     def _members(self) -> dict[str, bytes]:
-        """The raw values of the body's members, to be changed."""
+        """The raw values of the body's members. Callers may change this mapping."""
         if self._cut is None:
             self._cut = {**members(self._raw), **self._behind}
             self._raw = b""
@@ -98,21 +100,22 @@ class MessageListBody(ABC):
         return self._client_messages
 
     def _set(self, name: str, value: bytes) -> None:
-        """Set a member that the client may have sent too."""
+        """Set a member that the client may have sent, too."""
         if self._cut is None and name not in self._named:
             self._behind[name] = value
         else:
             self._members[name] = value
 
     def _uncut(self) -> bytes | None:
-        """The client's bytes and the members behind them, where nothing else has changed; else ``None``."""
+        """Return the client's bytes with the added members behind them; ``None`` if anything else has
+        changed."""
         changed = self._restored or self._added or self._withheld or self._used_tokens or self._strips_all
         if self._cut is None and not changed:
             return extend_object(self._raw, self._behind)
         return None
 
     def _put_messages(self, parts: dict[str, bytes]) -> None:
-        """Set the conversation in the members of the next request."""
+        """Set the conversation in ``parts``, the members of the next request."""
         if self._restored or self._strips_all:
             parts["messages"] = join_array(self._stripped(self._whole(), self._theirs))
         elif self._added:
@@ -173,18 +176,19 @@ class MessageListBody(ABC):
         return restored_size(self._restored)
 
     def _shown(self, raw: bytes, mask: Mask) -> bytes:
-        """A message of ours as the store may hold it: to be put back later, and for the record."""
+        """Return one of the proxy's messages as the store may hold it, to be restored later and for the
+        record."""
         masked = self._masked.get(raw)
         if masked is None:
             masked = self._masked[raw] = self._masked_turn(raw, mask)
         return masked
 
     def _whole(self) -> list[bytes]:
-        """The conversation as it goes up, before anything is left out of it."""
+        """Return the whole conversation as the upstream gets it, before anything is left out."""
         return [*with_restored(self._messages, self._restored), *self._added]
 
     def _ours(self) -> list[bytes]:
-        """The messages in the next request that the client did not send in it."""
+        """Return the messages of the next request that the client did not send in this request."""
         return [*self._added, *(one for over in self._restored.values() for one in over.messages)]
 
     def spend_tokens(self, used: int) -> None:
@@ -198,16 +202,16 @@ class MessageListBody(ABC):
 
     @property
     def _theirs(self) -> Sequence[bytes]:
-        """The messages that the client wrote itself, which nothing is left out of."""
+        """The messages that the client wrote itself. Nothing is left out of them."""
         return () if self._translated else self._messages
 
     @property
     def _strips_all(self) -> bool:
-        """Whether something is left out of messages that were in the request from the beginning."""
+        """Whether fields are left out of messages that the request held from the beginning."""
         return self._translated and bool(self._refused)
 
     def _may_learn(self) -> bool:
-        """Whether a refusal may be about something that the client did not write itself."""
+        """Return whether a refusal may concern something that the client did not write itself."""
         return bool(self._restored or self._added or self._translated)
 
     def leave_out_fields(self, names: Collection[str]) -> None:

@@ -1,7 +1,6 @@
-"""Tools taken out of a request: from the list of tools, and from the choice among them.
+"""Removes tools from a request: from the list of tools, and from the choice among them.
 
-No upstream takes a choice of a tool that it was not told of, and some refuse to be told how to choose
-where there is nothing to choose from.
+No upstream accepts a choice of a tool that it does not know. Some refuse a choice if there are no tools.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -23,10 +22,11 @@ def without_tools(
     choice: str,
     only_with_tools: Collection[str],
 ) -> dict[str, bytes]:
-    """The members of a body without the tools of these names; what stays keeps its bytes.
+    """Return the members of a body without the tools called ``names``. All that stays keeps its bytes.
 
-    ``name_of`` reads the name of a tool, also where a choice names it.  ``tools`` and ``choice`` are
-    the members that hold tools and the choice; those of ``only_with_tools`` go with the last tool.
+    ``name_of`` reads the name of a tool from its declaration or from a choice. ``tools`` and ``choice`` are
+    the names of the members that hold tools and the choice. The members ``only_with_tools`` are removed
+    with the last tool.
     """
     left = dict(parts)
     if not names:
@@ -51,14 +51,14 @@ def without_tools(
 
 
 def _left_to_choose(choice: Any, names: Collection[str], name_of: Callable[[Any], str | None]) -> Any:
-    """A choice without these tools.
+    """Return a choice without these tools.
 
-    One that is forced becomes ``auto``: the model goes on as if it had been called.  A list of allowed
-    tools is shortened; ``none`` stands for an empty one, since nothing else was allowed.
+    A forced choice becomes ``auto``: the model goes on as if the tool had been called. A list of allowed
+    tools gets shorter. If it becomes empty, the choice is ``none``, since nothing else was allowed.
     """
     if not isinstance(choice, dict):
         return choice
-    nested = choice.get("allowed_tools")  # Chat has the list in an object of its own.
+    nested = choice.get("allowed_tools")  # Chat nests the list in an object of its own.
     holder = nested if isinstance(nested, dict) else choice
     listed = holder.get("tools")
     if not isinstance(listed, list):

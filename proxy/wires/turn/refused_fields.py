@@ -1,9 +1,9 @@
-"""Fields of the model's own messages that its upstream does not take back.
+"""Learns which fields of the model's own messages an upstream does not accept back, and leaves them out.
 
-The assistant message of a turn goes back as it came (thought signatures, reasoning), and some
-providers refuse a field there that they emitted themselves.  Which one it is only their words say:
-``'messages.2' : property 'reasoning' is unsupported`` (Groq), ``Extra inputs are not permitted``
-behind a path (Mistral, vLLM), ``Unknown parameter: 'messages[2].reasoning'`` (OpenAI).
+The proxy sends the assistant message of a turn back as it came (thought signatures, reasoning). Some
+providers refuse a field there that they emitted themselves. Only their error text names the field:
+``'messages.2' : property 'reasoning' is unsupported`` (Groq), ``Extra inputs are not permitted`` behind a
+path (Mistral, vLLM), ``Unknown parameter: 'messages[2].reasoning'`` (OpenAI).
 """
 
 import re
@@ -16,14 +16,14 @@ __all__ = ["BLOCK_FIELDS", "ITEM_FIELDS", "MESSAGE_FIELDS", "RefusedFields"]
 
 _FIELDS = frozenset({"type", "id", "role", "content", "name", "arguments", "input", "text"})
 MESSAGE_FIELDS = _FIELDS | {"tool_calls", "function_call", "function", "custom"}
-"""Without these a message of Chat would say something else."""
+"""Fields that a Chat message needs to keep its meaning."""
 ITEM_FIELDS = _FIELDS | {"call_id", "output", "summary", "refusal"}
-"""The same of an item of Responses."""
+"""The same for an item of Responses."""
 BLOCK_FIELDS = _FIELDS | {"data", "signature", "thinking", "tool_use_id"}
-"""The same of a block of Messages."""
+"""The same for a block of Messages."""
 _NESTED = ("tool_calls", "function", "custom", "content")
 _MOST = 4
-"""So often one request is tried again: some providers name one field at a time."""
+"""Learn no more fields in a run that has learned this many: some providers name one field at a time."""
 _LONGEST_NAME = 64
 _REFUSAL = re.compile(
     r"(un|not[ _](be[ _])?|n't[ _](be[ _])?)(support|permit|allow|recogni[sz]|expect|known\b)"
@@ -33,15 +33,16 @@ _REFUSAL = re.compile(
 )
 _NONE: frozenset[str] = frozenset()
 _NEAR = 160
-"""How far from such words the field stands; what is farther may be a quotation of the request."""
+"""The largest distance, in characters, between such words and the field. Farther text may quote the
+request."""
 
 
 class RefusedFields:
-    """What is left out of the model's messages of one run.
+    """The fields that are left out of the model's messages in one run.
 
-    ``place`` is the member of the request that holds the messages; ``keep`` are fields that are never
-    left out; ``is_models`` says of a message whether a model wrote it.  ``theirs`` are always the
-    client's own, which nothing is left out of: they are known by being the same objects.
+    ``place`` is the member of the request that holds the messages; ``keep`` are fields that are never left
+    out. ``is_models`` returns whether a model wrote a message. Methods take the client's own messages as
+    ``theirs``: they stay complete, and are recognized by object identity.
     """
 
     def __init__(
@@ -52,20 +53,21 @@ class RefusedFields:
         self._keep = keep
         self._left_out = _NONE
         self.learned = _NONE
-        """Of these, what this run was told of."""
+        """The part of these fields that the upstream named during this run."""
 
     def __bool__(self) -> bool:
-        """Whether anything is left out."""
+        """Return whether any field is left out."""
         return bool(self._left_out)
 
     def leave_out(self, names: Collection[str]) -> None:
-        """Leave these out from the first request on."""
+        """Leave these fields out from the first request on."""
         self._left_out |= frozenset(names)
 
     def learn(self, said: str, messages: Sequence[bytes], theirs: Sequence[bytes]) -> bool:
-        """Take what these words refuse; whether there is something that was not left out before.
+        """Learn the fields that the error text ``said`` refuses. Return whether any of them is new.
 
-        A refusal that names the position of another message is the client's to answer for.
+        If the text names only positions of the client's own messages, learn nothing: that error is the
+        client's.
         """
         sent = set(map(id, theirs))
         ours = {
@@ -89,7 +91,7 @@ class RefusedFields:
         return bool(found)
 
     def strip(self, messages: Sequence[bytes], theirs: Sequence[bytes] = ()) -> Sequence[bytes]:
-        """The messages without them; the same bytes where a message has none."""
+        """Return the messages without these fields; a message that has none keeps its bytes."""
         if not self._left_out:
             return messages
         sent = set(map(id, theirs))
@@ -102,7 +104,7 @@ class RefusedFields:
 
 
 def _parts(value: Any) -> Iterator[dict[str, Any]]:
-    """A message, and the objects in it that a wire gives a form."""
+    """Yield a message, and the objects in it whose form the wire defines."""
     if isinstance(value, list):
         for item in value:
             yield from _parts(item)
@@ -119,7 +121,7 @@ def _names(message: Any, keep: frozenset[str]) -> set[str]:
 
 
 def _is_named(name: str, words: str) -> bool:
-    """Whether a field stands there as one: in quotes, or as a step of a path."""
+    """Return whether ``words`` name a field as such: in quotes, or as a step of a path."""
     return re.search(rf"[\"'`.\[/]{re.escape(name)}(?![\w-])", words) is not None
 
 

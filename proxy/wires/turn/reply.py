@@ -1,4 +1,4 @@
-"""An answer without streaming: what the writers of all dialects have in common."""
+"""The common part of all writers of answers without streaming."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -15,14 +15,15 @@ __all__ = ["ReplyWriter"]
 
 
 class ReplyWriter(ABC):
-    """A :class:`~proxy.wires.client_port.StreamWriter` of one object over all turns of its run.
+    """A :class:`~proxy.wires.client_port.StreamWriter` that writes one object for all turns of its run.
 
-    Nothing leaves before :meth:`finish`.  ``last_text_only`` drops the text of hidden turns: of several turns
-    only the last may give JSON output.  ``used_ids`` are call ids that the request's history holds.
+    It sends nothing before :meth:`finish`. ``last_text_only`` drops the text of hidden turns, because only
+    the last of several turns may contribute JSON output. ``used_ids`` are call ids in the request's
+    history.
     """
 
     _AFTER_STATUS: ClassVar[str] = "\n\n"
-    """What separates the status of a call from the text after it."""
+    """The text between the status line of a call and the text after it."""
 
     def __init__(
         self, view: ClientView, *, last_text_only: bool = False, used_ids: frozenset[str] = frozenset()
@@ -54,7 +55,7 @@ class ReplyWriter(ABC):
         return None
 
     def write(self, frame: Frame) -> bytes:
-        """Take a whole reply."""
+        """Take a whole reply. Return no bytes."""
         self._last = frame
         calls = [event.call for event in frame.events if isinstance(event, ToolCallFinished)]
         self._composing = self._composing or any(self._is_hidden(call.name) for call in calls)
@@ -66,7 +67,7 @@ class ReplyWriter(ABC):
 
     @abstractmethod
     def _take(self, payload: Mapping[str, Any], calls: list[ToolCall]) -> None:
-        """Keep what the client sees of a reply that makes these calls."""
+        """Keep the part of a reply with these calls that the client may see."""
 
     def _count(self, usage: Mapping[str, Any]) -> None:
         self._usage = add_usage(self._usage or {}, usage)
@@ -103,7 +104,7 @@ class ReplyWriter(ABC):
         return b""
 
     def _show_result(self, call: ToolCall, result: ToolResult) -> None:
-        """Show the result of a server call, as far as the trace allows."""
+        """Show the result of a server call, as far as the trace level allows."""
         if self._trace == "events":
             self._traces.append(trace_result(call, result))
         elif self._trace == "reasoning":

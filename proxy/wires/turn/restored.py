@@ -1,4 +1,4 @@
-"""Hidden messages laid over the ones a client sent, so that they can be taken off again."""
+"""Puts hidden messages into a client's conversation so that they can be removed again."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,9 +15,11 @@ _TOO_LONG: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RestoredMessages:
-    """What stands in place of the messages from a position up to ``end``; before it, if none do.
+    """The messages that replace the client's messages from a position up to ``end``, or are inserted before
+    it if ``end`` is that position.
 
-    ``size`` says how many bytes more that is.
+    ``size`` is the number of bytes that this adds. ``needed`` messages stay in a conversation that is too
+    long.
     """
 
     end: int
@@ -29,13 +31,13 @@ class RestoredMessages:
     def over(
         cls, messages: Sequence[bytes], position: int, end: int, restored: Sequence[bytes], *, needed: bool
     ) -> "RestoredMessages":
-        """The messages in place of some of these."""
+        """Return the replacement of ``messages[position:end]`` by ``restored``."""
         size = sum(map(len, restored)) - sum(map(len, messages[position:end]))
         return cls(end, restored, needed, size)
 
 
 def with_restored(messages: Sequence[bytes], restored: Mapping[int, RestoredMessages]) -> list[bytes]:
-    """The client's messages with the hidden ones in their place."""
+    """Return the client's messages with the hidden ones in their places."""
     whole: list[bytes] = []
     done = 0
     for position in sorted(restored):
@@ -47,12 +49,12 @@ def with_restored(messages: Sequence[bytes], restored: Mapping[int, RestoredMess
 
 
 def restored_size(restored: Mapping[int, RestoredMessages]) -> tuple[int, int]:
-    """How many turns are put back, and how many bytes that adds."""
+    """Return how many turns are restored, and how many bytes that adds."""
     return len(restored), sum(over.size for over in restored.values())
 
 
 def drop_unneeded(restored: dict[int, RestoredMessages]) -> bool:
-    """Take off what the conversation can do without; whether there was anything."""
+    """Remove the messages that the conversation can do without. Return whether there were any."""
     unneeded = [position for position, over in restored.items() if not over.needed]
     for position in unneeded:
         del restored[position]
@@ -60,5 +62,5 @@ def drop_unneeded(restored: dict[int, RestoredMessages]) -> bool:
 
 
 def says_too_long(message: str, code: str | None) -> bool:
-    """Whether an upstream refuses a conversation for its length."""
+    """Return whether an upstream's error says that the conversation is too long."""
     return _TOO_LONG.search(f"{code or ''} {message}") is not None

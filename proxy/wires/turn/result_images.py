@@ -1,4 +1,4 @@
-"""Images of tool results: how many fit into a request, and what an upstream refuses of them."""
+"""Images of tool results: how many fit into a request, and which of them an upstream refuses."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -15,16 +15,17 @@ _ONE_IMAGE = re.compile(
 
 
 def refuses_one_image(said: str) -> bool:
-    """Whether words in lower case are about an image that cannot be used, which says nothing about others."""
+    """Return whether a lower-case error text is about one unusable image. Then it says nothing about
+    others."""
     return _ONE_IMAGE.search(said) is not None
 
 
 def choose_images(
     content: str, images: Sequence[ResultImage], fits: Callable[[ResultImage], bool]
 ) -> tuple[str, list[ResultImage]]:
-    """The text of a result and the images that go with it.
+    """Return the text of a result and the images that are sent with it.
 
-    ``fits`` decides of one image after the other; the text describes those that do not go along.
+    ``fits`` decides about each image in order. The text describes the images that are left out.
     """
     passed: list[ResultImage] = []
     lines = [content]
@@ -37,10 +38,10 @@ def choose_images(
 
 
 class ImageBudget:
-    """The room for images of results in the requests of one run: ``most_bytes``, counted in base64.
+    """The room for result images in the requests of one run: ``most_bytes``, counted in base64.
 
-    ``closed``: no image goes along any more.  ``refused``: the upstream takes no images at all, as far as its
-    words tell.
+    ``closed``: no more images are sent. ``refused``: the upstream's error says that it takes no images at
+    all.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -49,13 +50,13 @@ class ImageBudget:
         self.refused = False
 
     def take(self, size: int) -> bool:
-        """Take room for ``size`` bytes; whether there was as much."""
+        """Reserve ``size`` bytes. Return whether there was enough room."""
         if size > self._left:
             return False
         self._left -= size
         return True
 
     def refuse(self, message: str, code: str | None) -> None:
-        """Close the room, since the upstream refused a request with these words."""
+        """Close the budget after the upstream refused a request with this error."""
         self.closed = True
         self.refused = bool(message) and not refuses_one_image(f"{code or ''} {message}".lower())

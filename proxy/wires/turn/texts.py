@@ -1,4 +1,4 @@
-"""Texts that stand behind each other and are one text."""
+"""Joins texts that follow each other."""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -8,7 +8,7 @@ __all__ = ["joined_texts"]
 
 
 def joined_texts(parts: Iterable[Any]) -> list[Any]:
-    """The same parts, strings that follow each other as one; each piece is copied once."""
+    """Return the same parts, with adjacent strings joined. Each string is copied once."""
     joined: list[Any] = []
     for is_text, run in groupby(parts, key=lambda part: isinstance(part, str)):
         found = list(run)

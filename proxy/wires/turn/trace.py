@@ -1,4 +1,4 @@
-"""How a server tool call is shown to a client that asked to see it."""
+"""Describes a server tool call for a client that asked to see it."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ _MAX_SHOWN = 200
 
 
 def trace_call(call: ToolCall, arguments: Any) -> dict[str, Any]:
-    """``x_toolrelay`` of a call that starts; ``arguments`` are redacted."""
+    """Return ``x_toolrelay`` for a call that starts; ``arguments`` are redacted."""
     return {
         "type": "tool_call",
         "call_id": call.call_id,
@@ -24,9 +24,10 @@ def trace_call(call: ToolCall, arguments: Any) -> dict[str, Any]:
 
 
 def trace_progress(call: ToolCall, progress: ToolProgress) -> dict[str, Any]:
-    """``x_toolrelay`` of a call that goes on, without the tool's own words: they may be of its result.
+    """Return ``x_toolrelay`` for the progress of a call. It leaves out the tool's message, which may quote
+    its result.
 
-    A call that an agent has made is shown as any other, with the agent's as its ``parent``.
+    A call that an agent made is shown like any other, with the agent's call id as its ``parent``.
     """
     if (inner := progress.inner) is not None:
         shown = (
@@ -46,7 +47,7 @@ def trace_progress(call: ToolCall, progress: ToolProgress) -> dict[str, Any]:
 
 
 def trace_result(call: ToolCall, result: ToolResult) -> dict[str, Any]:
-    """``x_toolrelay`` of a call that came to something, its result redacted."""
+    """Return ``x_toolrelay`` for a call that has ended; its result is redacted."""
     outcome: dict[str, Any] = (
         {"result": result.redacted}
         if result.ok
@@ -63,12 +64,12 @@ def trace_result(call: ToolCall, result: ToolResult) -> dict[str, Any]:
 
 
 def reasoning_line(call: ToolCall, result: ToolResult) -> str:
-    """One line of reasoning about a call."""
+    """Return one line of reasoning about a call."""
     return _line(call, result) + "\n"
 
 
 def status_line(call: ToolCall, result: ToolResult) -> str:
-    """One line of ordinary text about a call, in Markdown."""
+    """Return one line of ordinary text about a call, in Markdown."""
     return f"> {_line(call, result)}"
 
 

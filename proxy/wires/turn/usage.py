@@ -1,4 +1,4 @@
-"""Usage: what an upstream reports of it, and the sum over several turns."""
+"""Reads the usage that an upstream reports, and adds up the usage of several turns."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,20 +16,21 @@ __all__ = [
 ]
 
 _CACHED = ("cache_creation_input_tokens", "cache_read_input_tokens")
-"""What Messages counts beside its ``input_tokens``."""
+"""The token counts that Messages does not include in ``input_tokens``."""
 
 _COUNTS = ("prompt_eval_count", "eval_count")
-"""Where Ollama counts tokens, on the last line of an answer itself."""
+"""The members with Ollama's token counts. They stand directly in the last line of an answer."""
 _COUNTED = (*_COUNTS, "total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
 
 _NULLS = (b',"usage":null', b', "usage": null')
 
 
 def usage_of(payload: Mapping[str, Any]) -> Usage | None:
-    """The usage that an event or a reply reports, wherever the provider puts it; ``None`` for none.
+    """Return the usage that an event or a reply reports, in whichever place the provider uses; ``None`` if
+    none.
 
-    On Chat it is a member, at one provider inside ``x_groq``; an event of Responses has it in the
-    response that it tells of, the first one of Messages in the message; Ollama has no member for it.
+    Chat has it in a member, and one provider nests it in ``x_groq``. An event of Responses has it in its
+    ``response``, the first event of Messages in its ``message``. Ollama has no member for it.
     """
     native = payload.get("usage")
     if native is None and "response" not in payload and "x_groq" not in payload and "message" not in payload:
@@ -42,7 +43,7 @@ def usage_of(payload: Mapping[str, Any]) -> Usage | None:
 
 
 def read_usage(native: Mapping[str, Any]) -> Usage:
-    """A usage object in the names of Chat (``prompt_tokens``), of Responses or of Messages."""
+    """Return the usage from an object with the names of Chat (``prompt_tokens``), Responses or Messages."""
     received, details = "input_tokens", native.get("input_tokens_details")
     if received not in native:
         received, details = "prompt_tokens", native.get("prompt_tokens_details")
@@ -65,7 +66,8 @@ def read_usage(native: Mapping[str, Any]) -> Usage:
 
 
 def messages_usage(native: Mapping[str, Any]) -> Usage:
-    """A usage object of Messages: its ``input_tokens`` leave out what was cached, and it has no total."""
+    """Return the usage from an object of Messages: ``input_tokens`` excludes cached tokens, and there is no
+    total."""
     written, cached = [_count(native.get(name)) for name in _CACHED]
     received = _count(native.get("input_tokens")) + written + cached
     sent = _count(native.get("output_tokens"))
@@ -79,9 +81,10 @@ def _counted_in(payload: Mapping[str, Any]) -> Usage | None:
 
 
 def counted_usage(payload: Mapping[str, Any]) -> Usage:
-    """The usage in the last line of an answer of Ollama's, with the times that it tells, in nanoseconds.
+    """Return the usage in the last line of an Ollama answer, with the durations that it reports, in
+    nanoseconds.
 
-    WIRE: a count of 0 is left out, such as that of a prompt that was wholly cached.
+    WIRE: Ollama leaves out a count of 0, such as that of a prompt that was wholly cached.
     """
     native = {name: payload[name] for name in _COUNTED if name in payload}
     received, sent = [_count(payload.get(name)) for name in _COUNTS]
@@ -89,9 +92,10 @@ def counted_usage(payload: Mapping[str, Any]) -> Usage:
 
 
 def merge_usage(before: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    """What two reports say of one message: the last word on each field, where there is one.
+    """Return two reports about one message as one. The later report wins, except where a field of it is
+    null.
 
-    Messages says a part of it in the first event and the rest in the last one.
+    Messages sends one part in the first event and the rest in the last one.
     """
     return {**before, **{name: value for name, value in later.items() if value is not None}}
 
@@ -101,9 +105,9 @@ def _count(value: Any) -> int:
 
 
 def without_null_usage(data: bytes) -> bytes:
-    """Bytes of JSON without the usages that are null, as nearly everybody writes them.
+    """Return JSON bytes without the ``usage`` members that are null, in the spellings that providers use.
 
-    Inside a string the quotes would be escaped, so what is taken out can only be members.
+    Inside a string the quotes would be escaped, so the removed bytes can only be members.
     """
     if b'"usage"' in data:
         for null in _NULLS:
@@ -112,10 +116,10 @@ def without_null_usage(data: bytes) -> bytes:
 
 
 def add_usage(total: Mapping[str, Any], turn: Mapping[str, Any]) -> dict[str, Any]:
-    """The sum of two usage objects, field by field, nested details too.
+    """Return the sum of two usage objects, field by field, including nested details.
 
-    Each field is added by itself: some providers' totals count reasoning that no other field
-    shows.  A field that is missing or no number on one side keeps the other's value.
+    Each field is added on its own: some providers' totals count reasoning that no other field shows. If a
+    field is missing or not a number on one side, the sum keeps the other side's value.
     """
     summed = dict(total)
     for key, value in turn.items():

@@ -1,7 +1,7 @@
-"""Ollama's completions (``/api/generate``): upstreams of other dialects get them as a chat of one message.
+"""Ollama's completions (``/api/generate``), which the proxy sends to other dialects as a chat of one message.
 
 Source: Ollama's API reference, "Generate a completion", and its types ``GenerateRequest`` and
-``GenerateResponse``.  An upstream that speaks Ollama gets such a request as it came.
+``GenerateResponse``.  An upstream that speaks Ollama gets such a request unchanged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ _PREVIEW: Final = 120
 
 
 class OllamaCompletionWire(OllamaWire):
-    """The wire of ``/api/generate``, for clients alone: no upstream is asked in it."""
+    """The wire of ``/api/generate``, for clients only: the proxy asks no upstream in it."""
 
     codec: ConversationCodec = CompletionCodec()
 
@@ -70,7 +70,7 @@ class OllamaCompletionWire(OllamaWire):
 
 
 class _CompletionBody(OllamaBody):
-    """The client's own body, which has no place for turns: those go into that of the upstream alone."""
+    """The client's own body, which has no place for turns; only the upstream's body gets them."""
 
     def append_turn(self, message: bytes, results: Sequence[bytes]) -> None:
-        """Nothing to do."""
+        """Do nothing: the body has no place for turns."""

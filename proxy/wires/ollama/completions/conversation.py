@@ -1,4 +1,4 @@
-"""A completion as a conversation: the prompt is what the user says, behind the system prompt."""
+"""Reads a completion as a conversation: the prompt is the user's message, after the system prompt."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class CompletionCodec:
         said = [Text(prompt, at="prompt")] if prompt else []
         settings = read_settings(asked)
         user = Message("user", (*said, *read_images(asked)), at="prompt")
-        # Clients send these whether or not there is anything to say.
+        # Clients send these fields even if they are empty.
         for name, nothing in (("suffix", ""), ("template", ""), ("raw", False), ("context", [])):
             asked.skip(name, nothing)
         return Conversation(
@@ -45,7 +45,7 @@ class CompletionCodec:
         )
 
     def write(self, conversation: Conversation, *, strict: bool = False) -> Written:
-        """A chat: see :meth:`proxy.wires.crossing.codec.ConversationCodec.write`."""
+        """Write a chat: see :meth:`proxy.wires.crossing.codec.ConversationCodec.write`."""
         return write_conversation(conversation, strict=strict)
 
     def without_reasoning(self, conversation: Conversation) -> Conversation:

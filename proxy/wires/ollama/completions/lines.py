@@ -1,4 +1,4 @@
-"""The lines of a completion: what a chat says in a message stands in the line itself.
+"""Makes the lines of a completion: a line itself holds what a chat has in a message.
 
 Source: Ollama's API reference, "Generate a completion", and its type ``GenerateResponse``.
 """
@@ -12,7 +12,7 @@ __all__ = ["CompletionLines"]
 
 
 class CompletionLines(LineMaker):
-    """Makes lines of completions.  There are no calls in them."""
+    """A maker of lines of completions.  They have no calls."""
 
     __slots__ = ()
 

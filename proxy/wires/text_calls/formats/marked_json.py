@@ -1,4 +1,4 @@
-"""Forms in which a call is JSON behind a marker: attributes, Hermes and Qwen, Llama 3, Mistral, Command."""
+"""Forms in which a call is JSON after a marker: attributes, Hermes and Qwen, Llama 3, Mistral, Command."""
 
 import re
 from collections.abc import Sequence
@@ -16,7 +16,8 @@ _CALL_ID: Final = re.compile(r"[A-Za-z0-9]{9}")
 class Seed(Form):
     """``<tool_call name="NAME" args={…}></tool_call>``, for models that were trained on no form.
 
-    The closing tag may be missing at the end of the text: models that are told of this form leave it out.
+    The closing tag may be missing at the end of the text, because models that only know this form from
+    their prompt leave it out.
     """
 
     name = "seed"
@@ -44,7 +45,7 @@ class Seed(Form):
 
     @staticmethod
     def _rest(source: Source, declared: Declared) -> Reading[None]:
-        """Nothing, or the beginning of a closing tag, at the end of the text."""
+        """Read nothing, or the beginning of a closing tag, at the end of the text."""
         rest = yield from source.peek()
         if rest and not "</tool_call>".startswith(source.text[source.at :]):
             raise NotACall
@@ -101,7 +102,7 @@ class Hermes(Form):
 class Llama(Form):
     """``<|python_tag|>{"name": …, "parameters": …}`` or that JSON alone: Llama 3.1 to 3.3.
 
-    Calls reach to the end of the text.
+    No text may follow the calls.
     """
 
     name = "llama3"
@@ -161,7 +162,7 @@ class Llama(Form):
 
 
 class Mistral(Form):
-    """``[TOOL_CALLS][{"name": …, "arguments": …}]``, or from the eleventh tokenizer on
+    """``[TOOL_CALLS][{"name": …, "arguments": …}]``; from the eleventh version of the tokenizer on
     ``[TOOL_CALLS]NAME[ARGS]{…}``."""
 
     name = "mistral"

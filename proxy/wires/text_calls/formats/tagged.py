@@ -1,6 +1,6 @@
-"""Forms in which each argument stands in tags of its own: Qwen3-Coder, GLM, MiniMax, DeepSeek from V3.2 on.
+"""Forms with tags around each argument: Qwen3-Coder, GLM, MiniMax, and DeepSeek from V3.2 on.
 
-Values stand there without quotes and, but for DeepSeek, without their type: the tool's schema tells it.
+Values stand there without quotes and, except for DeepSeek, without types, which the tool's schema provides.
 """
 
 from collections.abc import Sequence
@@ -109,7 +109,7 @@ class Glm(Form):
 class _Invoking(Form):
     """Calls ``<invoke name="NAME"><parameter name="KEY">VALUE</parameter></invoke>`` in a pair of tags.
 
-    ``prefixes`` stand before each name of a tag, ``outer`` are the names of the pair.
+    ``prefixes`` are possible prefixes of each tag's name; ``outer`` are possible names of the pair.
     """
 
     prefixes: tuple[str, ...] = ("",)
@@ -127,7 +127,7 @@ class _Invoking(Form):
                 break
             calls.append((yield from self._invoked(source, declared, prefix)))
         if not calls:
-            # What cannot be an opening raises, and so does the end of the text.
+            # This raises, for the end of the text and for any text that is not an opening tag.
             yield from source.literal(f'<{prefix}invoke name="')
         yield from closing(source, declared, "</" + marker[1:])
         return calls
@@ -164,7 +164,7 @@ class _Invoking(Form):
         return declared.call(name, f"{{{members}}}")
 
     def _open(self) -> tuple[str, str]:
-        """The prefix and the outer name in which calls are written."""
+        """Return the prefix and the outer name with which calls are written."""
         return self.prefixes[0], self.outer[0]
 
     @property
@@ -206,7 +206,7 @@ class MiniMax(_Invoking):
 class Dsml(_Invoking):
     """``<｜DSML｜function_calls><｜DSML｜invoke name="NAME">…``: DeepSeek V3.2 and V4.
 
-    Each parameter says whether its value is text or JSON.
+    An attribute of each parameter tells whether its value is text or JSON.
     """
 
     name = "dsml"
@@ -235,17 +235,17 @@ class Dsml(_Invoking):
 
 
 def _put(values: dict[str, str], key: str, value: str) -> None:
-    """Add an argument; a call that gives one twice is none that could be made."""
+    """Add an argument. A call that repeats one is not a valid call."""
     if not key or key in values:
         raise NotACall
     values[key] = value
 
 
 def _plain(value: Any) -> str:
-    """A value as it stands between tags: text as it is, anything else as JSON."""
+    """Return a value as it stands between tags: text unchanged, anything else as JSON."""
     return value if isinstance(value, str) else as_json(value)
 
 
 def _may_close(source: Source, literal: str) -> Reading[None]:
-    """A closing tag that has no opening one, which some models write all the same."""
+    """Read a closing tag without an opening one, which some models write."""
     yield from source.maybe(literal, "\n" + literal)

@@ -1,4 +1,4 @@
-"""Forms that are made of a tokenizer's special tokens: DeepSeek, Kimi K2, and harmony of gpt-oss."""
+"""Forms that use a tokenizer's special tokens: DeepSeek, Kimi K2, and harmony of gpt-oss."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,8 @@ _RECIPIENT: Final = re.compile(r"\bto=([A-Za-z0-9_.:-]{1,140})")
 
 
 def _token(name: str) -> tuple[str, str]:
-    """A token of DeepSeek's, with the blocks that it is written with and as other tokenizers write it."""
+    """Return one of DeepSeek's tokens in two spellings: with its block characters, and as other tokenizers
+    write it."""
     return f"<｜{name.replace(' ', '▁')}｜>", f"<｜{name.replace(' ', '_')}｜>"
 
 
@@ -28,8 +29,8 @@ _OUTPUT_SIGNS: Final = ("outputs begin", "outputs end", "output begin", "output 
 class DeepSeek(Form):
     """``<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{…}<｜tool▁call▁end｜><｜tool▁calls▁end｜>``.
 
-    V3 and R1 write the word ``function`` where V3.1 writes the name, and the JSON in a fence behind the name.
-    Some servers drop the outer pair.
+    V3.1 writes the tool's name. V3 and R1 write the word ``function`` instead, then the name, then the JSON
+    in a code fence. Some servers drop the outer pair.
     """
 
     name = "deepseek"
@@ -96,7 +97,7 @@ class DeepSeek(Form):
 
 
 class Kimi(Form):
-    """Calls of Kimi K2, each with an id ``functions.NAME:N`` that counts over the conversation."""
+    """Calls of Kimi K2, each with an id ``functions.NAME:N``; N counts the calls of the conversation."""
 
     name = "kimi"
     markers = ("<|tool_calls_section_begin|>",)
@@ -154,9 +155,10 @@ class Kimi(Form):
 
 
 class Harmony(Form):
-    """What servers of gpt-oss leave in the text: ``<|channel|>commentary to=functions.NAME …<|message|>{…}``.
+    """What servers of gpt-oss leave in the text: ``<|channel|>commentary to=functions.NAME
+    …<|message|>{…}``.
 
-    The recipient may stand in the role or in the channel.  Only messages to a declared tool are read.
+    The recipient may stand in the role or in the channel. Only messages to a declared tool are read.
     """
 
     name = "harmony"
