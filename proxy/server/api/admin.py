@@ -136,25 +136,24 @@ class Admin:
         if approval_id == "grants":
             query = parse_query(target.query, "limit", "before", "active")
             active, limit = truth(query, "active"), read_limit(query.get("limit"))
-            rows, more = await approvals.granted(query, decider, limit=limit, active=active)
+            rows, more = await approvals.list_grants(query, decider, limit=limit, active=active)
             return json_answer(page(rows, more=more))
         if approval_id is not None and _GRANT.fullmatch(approval_id):
             parse_query(target.query)
-            revokes = request.method == "DELETE"
-            grant_id = approval_id.removeprefix("grants/")
-            return json_answer(await approvals.grant(grant_id, decider, revokes=revokes))
+            act = approvals.revoke_grant if request.method == "DELETE" else approvals.get_grant
+            return json_answer(await act(approval_id.removeprefix("grants/"), decider))
         if approval_id is None:
             query = parse_query(target.query, *query_of("/admin/approvals"))
             waiting, limit = truth(query, "waiting"), read_limit(query.get("limit"))
-            rows, more = await approvals.listed(query, decider, limit=limit, waiting=waiting)
+            rows, more = await approvals.list_approvals(query, decider, limit=limit, waiting=waiting)
             return json_answer(page(rows, more=more))
         if not _APPROVAL_ID.fullmatch(approval_id):
             raise _unknown(target)
         if request.method == "POST":
             parse_query(target.query)
-            return json_answer(await approvals.decided(approval_id, decider, request, "api"))
+            return json_answer(await approvals.decide(approval_id, decider, request, "api"))
         content = truth(parse_query(target.query, "content"), "content")
-        return json_answer(await approvals.shown(approval_id, decider, content=content))
+        return json_answer(await approvals.get_approval(approval_id, decider, content=content))
 
     async def _record(self, facts: RequestFacts, target: Target, run_id: str | None) -> web.Response:
         if run_id is None:

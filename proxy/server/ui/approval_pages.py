@@ -53,23 +53,23 @@ class ApprovalPages:
             asked.allow("GET")
             query = parse_query(asked.target.query, "active", "limit", "before")
             active, limit = truth(query, "active"), read_limit(query.get("limit"))
-            rows, more = await self._approvals.granted(query, decider, limit=limit, active=active)
+            rows, more = await self._approvals.list_grants(query, decider, limit=limit, active=active)
             return json_answer(page(await self._rows.named(rows), more=more))
         if _GRANT.fullmatch(asked.rest):
             asked.allow("GET", "DELETE")
             parse_query(asked.target.query)
-            revokes, grant_id = asked.method == "DELETE", asked.rest.removeprefix("grants/")
-            row = await self._approvals.grant(grant_id, decider, revokes=revokes)
+            act = self._approvals.revoke_grant if asked.method == "DELETE" else self._approvals.get_grant
+            row = await act(asked.rest.removeprefix("grants/"), decider)
             return json_answer((await self._rows.named([row]))[0])
         if not _ID.fullmatch(asked.rest):
             raise asked.unknown()
         asked.allow("GET", "POST")
         if asked.method == "POST":
             parse_query(asked.target.query)
-            row = await self._approvals.decided(asked.rest, decider, asked.request, "page")
+            row = await self._approvals.decide(asked.rest, decider, asked.request, "page")
         else:
             query = parse_query(asked.target.query, "content")
-            row = await self._approvals.shown(asked.rest, decider, content=truth(query, "content"))
+            row = await self._approvals.get_approval(asked.rest, decider, content=truth(query, "content"))
         return json_answer((await self._rows.named([row]))[0])
 
     async def news(self) -> list[dict[str, Any]]:
@@ -95,7 +95,7 @@ class ApprovalPages:
         if before is not None and not _ID.fullmatch(before):
             raise RequestError(400, "before must be the id of an approval.", param="before")
         limit = read_limit(query.get("limit"))
-        rows, more = await self._approvals.listed(query, decider, limit=limit, **_STATES[state])
+        rows, more = await self._approvals.list_approvals(query, decider, limit=limit, **_STATES[state])
         rules = self._approvals.decisions.rules
         may = {"edit": rules.edit, "max_grant_s": rules.max_grant_s}
         return page(await self._rows.named(rows), more=more) | {"rules": may}
