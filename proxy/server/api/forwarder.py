@@ -140,7 +140,7 @@ class Forwarder:
     def headers(self, context: Context, body: Body | None, *, identity: bool) -> HeaderSection:
         """Return the request headers that an upstream may see; see :func:`forwardable`."""
         section = context.request.head[_going_up_read if identity else _going_up]
-        if IDEMPOTENCY_KEY not in context.request.headers or not context.caller.rights.keyed:
+        if IDEMPOTENCY_KEY not in context.request.headers or not context.caller.rights.isolated:
             return section
         # Many people share one key of the provider. The provider answers a repeated idempotency key with its
         # earlier answer, so each person needs a different key.

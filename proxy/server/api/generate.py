@@ -101,7 +101,7 @@ class Generate:
             # An upstream of this dialect gets the rest of the body unchanged.
             body = without_carried(wire, body)
         principal = self._request_reader.principal(context, body)
-        if context.caller.rights.keyed:
+        if context.caller.rights.isolated:
             await self._request_reader.check_rights(context, body, principal)
         options = request_options_of(context, history=self._history)
         heard = read_approvals(wire.dialect.name, body.raw, body.payload)

@@ -239,7 +239,7 @@ class ClientStreams:
         if request.page_headers:
             sent.update(request.page_headers)
         own: Own | None = None
-        if caller and endpoint.creates == "response" and context.caller.rights.keyed:
+        if caller and endpoint.creates == "response" and context.caller.rights.isolated:
             # The upstream keeps this response under the proxy's key; from now on only this caller may use it.
             own = partial(self._note_owner, caller)
         elif endpoint.creates == "conversation":

@@ -53,7 +53,7 @@ class Stored:
             target.query,
             self._request_reader.principal(context, None).name,
             [("Authorization", value) for value in request.headers.getall("Authorization", ())],
-            keyed=context.caller.rights.keyed,
+            isolated=context.caller.rights.isolated,
         )
         if own is not None:
             return own
