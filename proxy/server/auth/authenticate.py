@@ -220,9 +220,9 @@ class KeyAuthenticator(_Admins):
         # The head is known: its key and its right to this path were checked. Only the key's validity is
         # checked again.
         key: Key | None = request.head.get(self)
-        return (
-            key.caller if key is not None and self._ring.is_still_valid(key) else self._admit(request, target)
-        )
+        if key is not None and self._ring.is_still_valid(key):
+            return key.caller
+        return self._admit(request, target)
 
     async def _admit(self, request: EdgeRequest, target: Target) -> Caller:
         secret = credential(request, target.endpoint.dialect.credentials)

@@ -107,7 +107,7 @@ async def test_a_refused_request_looks_at_no_key(monkeypatch: pytest.MonkeyPatch
 
 
 def token_for(key_id: str, secret: str, said: dict[str, Any]) -> str:
-    """A token by the name of a key, verifies with some secret."""
+    """A token by the name of a key, signed with some secret."""
     text = f"trt_{key_id}.{_encode(orjson.dumps(said))}"
     return f"{text}.{_encode(signer(secret).sign(text.encode()))}"
 
