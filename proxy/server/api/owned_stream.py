@@ -255,10 +255,9 @@ class ClientStreams:
         context.facts.client = client
         return client
 
-    def heard(self, client: ClientStream, asked: bytes) -> ClientStream:
-        """Return the response, with the listener attached if there is one; ``asked`` is the request's
-        body."""
-        return client if self._listen is None else TeeStream(client, self._listen(asked))
+    def with_listener(self, client: ClientStream, body: bytes) -> ClientStream:
+        """Return the response, with the listener attached if there is one; ``body`` is the request's."""
+        return client if self._listen is None else TeeStream(client, self._listen(body))
 
     def _note_owner(self, caller: str, response_id: str, noted: Callable[[bool], None]) -> None:
         self._store.put_owner(response_id, caller, noted)

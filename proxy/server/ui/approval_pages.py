@@ -11,7 +11,7 @@ from proxy.errors import RequestError
 from proxy.grant_records import GRANT_ID
 from proxy.relay.approvals.rules import Decider
 from proxy.server.admin_approvals import AdminApprovals, approval_to_json
-from proxy.server.api.admin import json_answer, page, parse_query, read_limit, truth
+from proxy.server.api.admin import json_answer, page, parse_query, read_bool, read_limit
 from proxy.server.ui.run_rows import RunRows
 from proxy.server.ui.sessions import OPERATOR, Session
 from proxy.server.ui.surface import UiRequest
@@ -52,7 +52,7 @@ class ApprovalPages:
         if asked.rest == "grants":
             asked.allow("GET")
             query = parse_query(asked.target.query, "active", "limit", "before")
-            active, limit = truth(query, "active"), read_limit(query.get("limit"))
+            active, limit = read_bool(query, "active"), read_limit(query.get("limit"))
             rows, more = await self._approvals.list_grants(query, decider, limit=limit, active=active)
             return json_answer(page(await self._rows.named(rows), more=more))
         if _GRANT.fullmatch(asked.rest):
@@ -69,7 +69,7 @@ class ApprovalPages:
             row = await self._approvals.decide(asked.rest, decider, asked.request, "page")
         else:
             query = parse_query(asked.target.query, "content")
-            row = await self._approvals.get_approval(asked.rest, decider, content=truth(query, "content"))
+            row = await self._approvals.get_approval(asked.rest, decider, content=read_bool(query, "content"))
         return json_answer((await self._rows.named([row]))[0])
 
     async def news(self) -> list[dict[str, Any]]:
