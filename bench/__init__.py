@@ -1,1 +1,1 @@
-"""What the proxy costs, measured from outside and beside others.  ``python -m bench``; see README.md."""
+"""Measures from outside what the proxy costs, compared with others.  ``python -m bench``; see README.md."""

@@ -15,16 +15,18 @@ from bench.report import plot_delays, show_table
 __all__ = ["main"]
 
 LONG_RUNS = 300_000
-"""With ten calls to three runs, a million calls."""
+"""A million calls, with ten calls to three runs."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the bench; 1 where a response was not what it had to be."""
+    """Run the bench; return 1 if any response was wrong."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench", description="What the proxy costs, beside others."
+        prog="python -m bench", description="Measure what the proxy costs, compared with others."
     )
     parser.add_argument("--rounds", type=int, default=3, help="rounds of every row (3)")
-    parser.add_argument("--quick", action="store_true", help="one round of little: a look, no figures")
+    parser.add_argument(
+        "--quick", action="store_true", help="one short round: an impression, no reliable figures"
+    )
     parser.add_argument("--long", action="store_true", help=f"with a record of {LONG_RUNS} runs")
     parser.add_argument(
         "--plot", type=Path, default=None, metavar="FILE", help="write the plot of delays (SVG)"
@@ -38,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
         factor=0.15 if given.quick else 1.0,
         record_runs=LONG_RUNS if given.long else 300 if given.quick else 3000,
     )
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # So that what was started is ended.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # So that all started processes end.
     two = len(os.sched_getaffinity(0)) > 1
     core, instruments = (PROXY_CORE, INSTRUMENT_CORE) if two else (None, None)
     with tempfile.TemporaryDirectory(prefix="toolrelay-bench-") as name:

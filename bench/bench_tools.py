@@ -1,4 +1,4 @@
-"""The tools of the bench: they do nothing, and say when they did it."""
+"""The tools of the bench: they only return the time of their call."""
 
 import time
 

@@ -1,8 +1,8 @@
-"""A record of many runs, made in seconds, and what a large one costs more than a small one.
+"""Makes a record of many runs in seconds, and measures how much more a large record costs than a small one.
 
-``fill(path)`` adds runs, turns and invocations to a SQLite record with its present schema, as many
-days of use would.  ``growth(small, large)`` measures a tool turn, a rehydration look-up and
-``runs list`` with each filter on two records, and gives their ratios.
+``fill(path)`` adds runs, turns and invocations to a SQLite record with its present schema, like many days of
+use.  ``growth(small, large)`` measures a tool turn, a rehydration look-up and ``runs list`` with each filter
+on two records, and returns their ratios.
 
 Run it: ``python -m bench.big_record [FOLDER]``
 """
@@ -52,21 +52,21 @@ FILTERS: Final[dict[str, RunFilter]] = {
     "since": RunFilter(since=END - 90_000, until=END - 3600),
     "page": RunFilter(before="run_000000000100"),
 }
-"""What ``runs list`` is asked for."""
+"""The filters of the measured ``runs list``."""
 
 
 def fill(path: Path, runs: int = RUNS, invocations: int = INVOCATIONS) -> None:
-    """Add so many runs to a record, which is made where there is none.
+    """Add so many runs to a record; create it if there is none.
 
-    Not safe against a power loss, and nobody may write meanwhile.  Raises what
-    :func:`~proxy.store.sql.migrate.migrate_sqlite` and SQLite do.
+    A power loss may destroy the record, and no one else may write meanwhile.  Raises the errors of
+    :func:`~proxy.store.sql.migrate.migrate_sqlite` and SQLite.
     """
     migrate_sqlite(path)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
         for pragma in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -400000"):
             db.execute(f"PRAGMA {pragma}")
         db.execute("BEGIN IMMEDIATE")
-        # Rows go in at once, and what looks after each single one of them is put back afterwards.
+        # Indexes and triggers work row by row, so they are removed during the insertion and then restored.
         apart = db.execute(
             "SELECT type, name, sql FROM sqlite_schema WHERE type IN ('trigger', 'index') AND sql IS NOT NULL"
         ).fetchall()
@@ -101,7 +101,7 @@ def _id(number: int) -> str:
 
 
 def _caller(number: int) -> str:
-    """A key, or an end user of one."""
+    """Return a key, or an end user of one."""
     key = number % 50
     return f"caller-{key}/someone" if key == 3 else f"caller-{key}"
 
@@ -147,9 +147,9 @@ def _hidden(runs: int) -> Iterator[tuple[Any, ...]]:
 
 
 def growth(small: Path, large: Path, rounds: int = 100) -> dict[str, tuple[float, float, float]]:
-    """For each operation its seconds on a small and on a large record, and how many times as much that is.
+    """Measure each operation: its seconds on the small and on the large record, and their ratio.
 
-    The seconds are the middle of so many rounds, in which the two records take turns.
+    The seconds are the median of so many rounds, in which the two records take turns.
     """
     return asyncio.run(_growth(small, large, rounds))
 
@@ -187,7 +187,7 @@ def _operations() -> dict[str, Work]:
 
 
 async def _rehydration(store: SqliteStore, at: int) -> None:
-    """What a conversation with ten answers looks for: each of them has hidden turns on record."""
+    """Look up what a conversation with ten answers needs: each has hidden turns in the record."""
     keys = [f"{(at + answer) % 20 * 10:048x}" for answer in range(10)]
     found = await store.find_hidden(keys)
     if not all(found.values()):
@@ -195,7 +195,7 @@ async def _rehydration(store: SqliteStore, at: int) -> None:
 
 
 async def _tool_turn(store: SqliteStore, at: int) -> None:
-    """What one turn with a side effect puts on record, until all of it is committed."""
+    """Write what one turn with a side effect records, and wait until all of it is committed."""
     name = f"run_turn_{at}_{time.perf_counter_ns()}"
     run = RunRecord(name, "r", "caller-7", "chat", "model-3", "default", True, "running", END)
     store.put_run(run)
@@ -224,9 +224,10 @@ async def _tool_turn(store: SqliteStore, at: int) -> None:
 
 
 def main(folder: Path) -> None:
-    """Make both records and print a line for each operation."""
+    """Make both records, and print a line for each operation."""
     small, large = folder / "small.db", folder / "large.db"
-    # A page of each list is full in both, or a list of nothing would be compared with one of fifty.
+    # A page of each list is full in both records; otherwise an empty list would be compared with one of
+    # fifty.
     fill(small, 6000, 20_000)
     begin = time.perf_counter()
     fill(large)

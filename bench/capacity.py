@@ -1,7 +1,7 @@
-"""How many paced streams one process holds: more and more of them until one of the bounds is passed.
+"""Finds how many paced streams one process can hold: it opens more and more until a bound is passed.
 
-The clients and the upstream are not free either, and on few cores they are full before a fast proxy is.
-So beside the number that was held stands the one that its CPU time would do for.
+The clients and the upstream also need CPU.  On few cores they may be full before a fast proxy is.  So the
+result also has the number for which the proxy's CPU time would suffice.
 """
 
 import math
@@ -16,23 +16,23 @@ from bench.processes import Process
 __all__ = ["DELAY_MS", "FULL", "PAUSE_MS", "Held", "Step", "Window", "climb", "hold", "load_of"]
 
 PAUSE_MS = 20
-"""One chunk each so many milliseconds, as fast models give their tokens."""
+"""Milliseconds between two chunks, as fast models write their tokens."""
 DELAY_MS = 50.0
-"""What 99 of 100 chunks may take from the upstream to the client."""
+"""The longest time from the upstream to the client that is allowed for 99 of 100 chunks."""
 FULL = 0.95
-"""The share of its core above which a process has nothing left."""
+"""The share of its core above which a process has no reserve."""
 
 _PACE_KEPT = 1.15
 _FIRST, _RISE, _MOST_STEPS = 0.5, 0.1, 12
 _OPENING_MS = 3
-"""For each stream, so that their beginnings do not fill the core before they are all there."""
+"""Milliseconds for each stream, so that their start does not fill the core before all are open."""
 
 Bound = Literal["", "delay", "core", "instruments"]
 
 
 @dataclass(frozen=True)
 class Window:
-    """Seconds: until what was opened goes evenly, and for how long it is measured then."""
+    """Seconds until opened streams run evenly, and seconds for which they are then measured."""
 
     settle_s: float = 0.5
     measured_s: float = 2.0
@@ -40,8 +40,11 @@ class Window:
 
 @dataclass(frozen=True)
 class Step:
-    """So many streams at once: the 99th percentile of a chunk's delay (ms), the share of a core that the
-    proxy used, and the pause between two chunks that the upstream kept (ms)."""
+    """A measurement with so many streams at once.
+
+    It has the 99th percentile of a chunk's delay (ms), the share of a core that the proxy used, and the pause
+    between two chunks that the upstream achieved (ms).
+    """
 
     streams: int
     delay_ms: float
@@ -50,7 +53,7 @@ class Step:
 
     @property
     def passed(self) -> Bound:
-        """The bound that it went over; of the ``instruments`` where the upstream was late itself."""
+        """The bound that was passed; ``instruments`` if the upstream itself was late."""
         if self.core >= FULL:
             return "core"
         if self.pause_ms > PAUSE_MS * _PACE_KEPT:
@@ -59,7 +62,7 @@ class Step:
 
     @property
     def by_cpu(self) -> float:
-        """The streams that fill the core if each of them takes what each took here."""
+        """The number of streams that would fill the core if each took as much CPU as it took here."""
         if self.core <= 0:
             return 0.0
         return self.streams * (PAUSE_MS / self.pause_ms) * FULL / self.core
@@ -67,7 +70,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Held:
-    """The most streams that were held, those that the CPU would do for, and what stood in the way."""
+    """The most streams that were held, the number that the CPU would allow, and the bound that was passed."""
 
     streams: int
     by_cpu: float
@@ -75,9 +78,9 @@ class Held:
 
 
 def climb(first: Step, measure: Callable[[int], Step]) -> Held:
-    """More and more streams, beginning well below what ``first`` says of the CPU, until a bound is passed.
+    """Measure more and more streams until a bound is passed; begin well below the estimate of ``first``.
 
-    It is passed where it is passed twice: the machine's other work may spoil one step.
+    A bound counts as passed if two measurements pass it, because the machine's other work may spoil one.
     """
     guess, held = first.by_cpu, first
     for number in range(_MOST_STEPS):
@@ -94,7 +97,7 @@ def climb(first: Step, measure: Callable[[int], Step]) -> Held:
 
 
 def load_of(port: int, streams: int, window: Window) -> Load:
-    """The load that keeps so many streams open for as long as a window takes, and a little more."""
+    """Build the load that keeps so many streams open for the length of a window, and a little longer."""
     opening_ms = _OPENING_MS * streams
     lasts_ms = opening_ms + 1000 * (window.settle_s + window.measured_s + 0.5)
     return Load(
@@ -107,7 +110,7 @@ def load_of(port: int, streams: int, window: Window) -> Load:
         hold=True,
         opening_ms=opening_ms,
         settle_s=window.settle_s,
-        # To read each stamp would fill the clients' core before a fast proxy's.
+        # Reading every stamp would fill the clients' core before that of a fast proxy.
         each_noted=max(1, streams // 50),
     )
 
@@ -115,7 +118,7 @@ def load_of(port: int, streams: int, window: Window) -> Load:
 def hold(
     process: Process, streams: int, window: Window, run: Callable[[Load, Callable[[], None]], Result]
 ) -> Step:
-    """Hold so many streams and see what it takes; ``run`` runs a load and says when all of it is open."""
+    """Hold so many streams and measure; ``run`` runs a load, and calls back when all streams are open."""
     shares: list[float] = []
 
     def look() -> None:
@@ -126,6 +129,6 @@ def hold(
 
     load = load_of(process.port, streams, window)
     result = run(load, look)
-    # Where none was seen while all were open, the first had ended before the last began.
+    # There is no delay if the first stream ended before the last began.
     delay_ms = result.delay[1] or math.inf
     return Step(streams, delay_ms, shares[0] if shares else 0.0, result.latency[0] / load.count)

@@ -1,4 +1,4 @@
-"""Who is measured: commands and configurations, all before the same upstream."""
+"""The commands and configurations of all measured proxies, which share one upstream."""
 
 import contextlib
 import shutil
@@ -69,7 +69,7 @@ tool_calls = []
 
 @dataclass(frozen=True)
 class Field:
-    """The processes that stand side by side in one run."""
+    """The processes that run side by side in one measurement."""
 
     mock: Process
     proxies: Mapping[str, Process]
@@ -87,9 +87,9 @@ def toolrelay_config(
     wires: Sequence[str] = _WIRES,
     more: str = "",
 ) -> Path:
-    """A configuration with every check on, and limits that are counted and never reached.
+    """Write a configuration with every check on, and limits that are counted and never reached.
 
-    ``more`` is TOML that stands behind it.
+    ``more`` is TOML that is added at the end.
     """
     allow = '"bench_tools__*"' if tools else ""
     text = _TOOLRELAY.format(
@@ -121,9 +121,9 @@ def toolrelay(
     more: str = "",
     env: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Process]:
-    """A proxy as ``serve`` starts it, with ``env`` in its environment; its log goes to a file.
+    """Run a proxy as ``serve`` starts it, with ``env`` in its environment; its log goes to a file.
 
-    With a number of ``workers`` nothing is limited: several of them would need a Redis to count in.
+    With a number of ``workers`` there are no limits, because several workers would need a Redis to count.
     """
     port = free_port()
     store = store or folder / f"record-{port}.db"
@@ -146,7 +146,7 @@ def toolrelay(
 
 @contextlib.contextmanager
 def field_of(folder: Path, *, core: int | None, instruments: int | None) -> Iterator[Field]:
-    """The upstream and every contestant that is installed here."""
+    """Run the upstream and every contestant that is installed here."""
     with contextlib.ExitStack() as stack:
         port = free_port()
         mock = stack.enter_context(

@@ -1,9 +1,9 @@
-"""``python -m bench.crossed``: what a chunk costs whose client and upstream speak different dialects.
+"""``python -m bench.crossed``: the cost of a chunk if client and upstream speak different dialects.
 
-Each dialect has an upstream of its own, which writes one chunk each few milliseconds, one read and one write
-for each.  Before each stands a proxy with tools offered; clients ask it in its upstream's dialect and in
-another.  The CPU time of the proxy for a long stream less that for a short one, over the chunks between
-them, is what a chunk costs; all pairs take turns in each round, so that ratios are those of one run.
+Each dialect has its own upstream, which writes one chunk every few milliseconds, so each chunk takes one read
+and one write.  In front of each upstream is a proxy with tools offered; clients ask it in every dialect.  The
+cost of a chunk is the difference of the proxy's CPU time for a long and a short stream, divided by the chunks
+between them.  All pairs take turns in each round, so that ratios come from one run.
 """
 
 import argparse
@@ -33,9 +33,9 @@ LAST = b"0\r\n\r\n"
 
 @dataclass(frozen=True)
 class Spoken:
-    """How a dialect streams: where it is asked, and the events of a turn.
+    """How a dialect streams: its path, and the events of a turn.
 
-    In ``says`` the words of a piece stand for WORD, and its number in the stream for NUMBER.
+    In ``says``, WORD stands for the words of a piece, and NUMBER for its number in the stream.
     """
 
     path: str
@@ -46,7 +46,7 @@ class Spoken:
     content_type: str = EVENTS
 
     def events(self, count: int) -> Iterator[bytes]:
-        """A turn of ``count`` chunks of text."""
+        """Yield a turn with ``count`` chunks of text."""
         numbers = itertools.count()
         if self.begins:
             yield "".join(said.replace("NUMBER", str(next(numbers))) for said in self.begins).encode()
@@ -140,7 +140,7 @@ DIALECTS = {
 
 
 async def answer(dialect: Spoken, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """An upstream: the model's name says how many chunks it streams."""
+    """Serve as an upstream; the model's name contains the number of chunks to stream."""
     try:
         while True:
             opening = (await reader.readuntil(b"\r\n\r\n")).lower()
@@ -156,7 +156,7 @@ async def answer(dialect: Spoken, reader: asyncio.StreamReader, writer: asyncio.
 
 
 async def ask(port: int, dialect: Spoken, count: int) -> None:
-    """One stream, read to its end."""
+    """Ask for one stream and read it to its end."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     body = json.dumps({"model": f"m-{count}", "stream": True, **dialect.body}).encode()
     head = f"POST {dialect.path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {KEY}\r\n"
@@ -169,20 +169,20 @@ async def ask(port: int, dialect: Spoken, count: int) -> None:
             break
     writer.close()
     if not data.startswith(b"HTTP/1.1 200") or data.count(b"word ") < count:
-        raise RuntimeError(f"not the answer that it had to be: {data[:300]!r}")
+        raise RuntimeError(f"not the expected answer: {data[:300]!r}")
 
 
 async def cpu_s(proxy: Process, dialect: Spoken, count: int) -> float:
-    """CPU seconds of the proxy for all streams of one length."""
+    """Return the proxy's CPU seconds for all streams of one length."""
     before = proxy.cpu_s()
     await asyncio.gather(*[ask(proxy.port, dialect, count) for _ in range(STREAMS)])
     return proxy.cpu_s() - before
 
 
 async def measure(rounds: int, dialects: Sequence[str]) -> dict[tuple[str, str], list[float]]:
-    """Microseconds of CPU a chunk, of each client's dialect on each upstream's, round by round."""
+    """Measure the CPU microseconds of a chunk for each pair of client and upstream dialect, by round."""
     found: dict[tuple[str, str], list[float]] = {}
-    # The connections of the upstreams are cancelled at the end, and asyncio's server would report each.
+    # At the end the upstreams' connections are cancelled, and asyncio's server would report each.
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -212,11 +212,13 @@ async def measure(rounds: int, dialects: Sequence[str]) -> dict[tuple[str, str],
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print what a chunk of each pair costs, and how many times one of the upstream's own clients."""
-    parser = argparse.ArgumentParser(prog="python -m bench.crossed", description="Chunks that cross.")
-    parser.add_argument("--rounds", type=int, default=5, help="how often each is measured (5)")
+    """Print the cost of a chunk for each pair, and its ratio to a client of the upstream's own dialect."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.crossed", description="Measure chunks that cross dialects."
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of every pair (5)")
     parser.add_argument(
-        "--dialects", nargs="+", choices=DIALECTS, default=list(DIALECTS), help="which of them (all)"
+        "--dialects", nargs="+", choices=DIALECTS, default=list(DIALECTS), help="the measured dialects (all)"
     )
     asked = parser.parse_args(arguments)
     found = asyncio.run(measure(asked.rounds, asked.dialects))

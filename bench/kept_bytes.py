@@ -1,7 +1,7 @@
-"""``python -m bench.kept_bytes``: what it costs to keep the bytes of each run on both sides of the wire.
+"""``python -m bench.kept_bytes``: the cost of keeping the bytes of each run, from client and upstream.
 
-Two proxies stand side by side that keep all content and offer tools, so that each request is a run on record.
-One of them keeps the bytes, too.
+Two proxies run side by side.  Both keep all content and offer tools, so each request is a run in the record.
+One of them also keeps the bytes.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ __all__ = ["main"]
 
 @contextlib.contextmanager
 def proxies(folder: Path, upstream: int) -> Iterator[Pair]:
-    """A proxy that keeps messages alone, and one that keeps bytes beside them."""
+    """Run a proxy that keeps only messages, and one that keeps messages and bytes."""
 
     def serve(name: str, keeps: str) -> contextlib.AbstractContextManager[Process]:
         env = {"TOOLRELAY_STORE__CONTENT": "all", "TOOLRELAY_STORE__WIRE_BYTES": keeps}
@@ -30,7 +30,11 @@ def proxies(folder: Path, upstream: int) -> Iterator[Pair]:
 def main(arguments: list[str] | None = None) -> int:
     """Print the table."""
     return compare(
-        "bench.kept_bytes", "Bytes of runs, kept.", ("messages", "messages and bytes"), proxies, arguments
+        "bench.kept_bytes",
+        "Measure the cost of kept bytes.",
+        ("messages", "messages and bytes"),
+        proxies,
+        arguments,
     )
 
 

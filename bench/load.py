@@ -1,6 +1,6 @@
-"""The clients: ``python -m bench.load '{"port": 8080, …}'`` prints one JSON line.  Raw protocols.
+"""The clients: ``python -m bench.load '{"port": 8080, …}'`` prints one JSON line.  They use raw protocols.
 
-With ``hold`` it prints ``open`` once every stream has begun, and then the line at their end.
+With ``hold`` it first prints ``open`` once every stream has begun.
 """
 
 import asyncio
@@ -22,8 +22,9 @@ __all__ = ["Load", "Result", "request_bytes"]
 class Load:
     """What to ask: ``requests`` in all over ``connections``, each with ``messages`` before the question.
 
-    Paced streams begin spread over ``opening_ms``, or over one pause.  Of them the delays of each
-    ``each_noted``-th are noted; with ``settle_s`` only while all are open, from so long after the last began.
+    The starts of paced streams are spread over ``opening_ms``, or over one pause.  Delays are noted for every
+    ``each_noted``-th stream.  With ``settle_s`` they are noted only while all are open, from so many seconds
+    after the last began.
     """
 
     port: int
@@ -46,9 +47,12 @@ class Load:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of it.  Times are milliseconds: ``latency`` of whole responses, ``delay`` of chunks from
-    the upstream's stamp to here, ``first`` of each stream's first chunk, ``tool`` from a tool's result to the
-    next byte upstream."""
+    """The result of a load.
+
+    All times are milliseconds.  ``latency`` is that of whole responses, and ``delay`` that of chunks from the
+    upstream's stamp to the client.  ``first`` is the delay of each stream's first chunk.  ``tool`` is the
+    time from a tool's result to the next byte upstream.
+    """
 
     done: int
     failed: int
@@ -60,7 +64,7 @@ class Result:
 
 
 def request_bytes(load: Load) -> bytes:
-    """The one request that is asked again and again."""
+    """Build the one request that is sent again and again."""
     said = [
         {"role": ("user", "assistant")[at % 2], "content": f"{at:08d}" + "m" * max(0, load.message_bytes - 8)}
         for at in range(load.messages - 1)
@@ -80,7 +84,7 @@ def request_bytes(load: Load) -> bytes:
 
 
 class Clients:
-    """All connections, and what they saw."""
+    """All connections and their measurements."""
 
     def __init__(self, load: Load) -> None:
         self.load = load
@@ -96,12 +100,12 @@ class Clients:
         self.over = asyncio.Event()
 
     def take(self) -> bool:
-        """Whether there is one more request to send."""
+        """Return whether there is one more request to send."""
         self.left -= 1
         return self.left >= 0
 
     def ended(self, failed: bool, latency: float) -> None:
-        """One response is over; ``latency`` is seconds."""
+        """Count a response that is over; ``latency`` is in seconds."""
         self.done += 1
         self.failed += failed
         self.latencies.append(latency)
@@ -111,7 +115,7 @@ class Clients:
             self.over.set()
 
     def began(self) -> None:
-        """One response has begun."""
+        """Count a response that has begun."""
         self.begun += 1
         if self.load.settle_s and self.begun == self.load.connections and not self.done:
             self.noted_from = time.monotonic_ns() + 1e9 * self.load.settle_s
@@ -207,7 +211,7 @@ class Client(asyncio.Protocol):
 
 
 def _percentiles(values: Sequence[float]) -> tuple[float, float]:
-    """The median and the 99th percentile; zeros for nothing."""
+    """Return the median and the 99th percentile; zeros if there are no values."""
     if not values:
         return (0.0, 0.0)
     ranked = sorted(values)
@@ -215,7 +219,7 @@ def _percentiles(values: Sequence[float]) -> tuple[float, float]:
 
 
 async def run(load: Load) -> Result:
-    """Ask everything; what came of it."""
+    """Send all requests, and return the result."""
     clients = Clients(load)
     loop = asyncio.get_running_loop()
     connections = []

@@ -1,8 +1,8 @@
-"""``python -m bench.mcp_servers``: what a chat without MCP costs where MCP servers are configured.
+"""``python -m bench.mcp_servers``: the cost of a chat without MCP if MCP servers are configured.
 
-Two proxies stand side by side: one with no server, one with five, of which one ends again and again as soon
-as it was connected.  No tool of them is offered.  Counted is the CPU of the processes that serve clients; the
-one that talks to MCP servers, and the servers, are not theirs.
+Two proxies run side by side: one has no server, the other has five.  One of the five ends again and again,
+soon after each connection.  None of their tools is offered.  Only the CPU of the processes that serve clients
+counts, not that of the MCP servers and of the process that talks to them.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ __all__ = ["main"]
 
 _SERVERS = 5
 _HOST = "mcp.host.program"
-"""In the command line of the process that talks to MCP servers."""
+"""A word in the command line of the process that talks to MCP servers."""
 
 _SETTLE_S = 4.0
 _PROGRAM = """
@@ -43,7 +43,7 @@ for line in sys.stdin:
 
 
 def configured(folder: Path) -> str:
-    """The servers, as TOML."""
+    """Return the configuration of the servers, as TOML."""
     program = folder / "server.py"
     program.write_text(_PROGRAM)
     text = ""
@@ -56,7 +56,7 @@ def configured(folder: Path) -> str:
 
 @contextlib.contextmanager
 def proxies(folder: Path, upstream: int) -> Iterator[Pair]:
-    """A proxy without servers, and one with five."""
+    """Run a proxy without servers, and one with five."""
     with (
         toolrelay("no server", folder, upstream, tools=False, core=PROXY_CORE) as without,
         toolrelay(
@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Print the table."""
     return compare(
         "bench.mcp_servers",
-        "MCP servers, unused.",
+        "Measure the cost of unused MCP servers.",
         ("no server", "five servers, one of them flapping"),
         proxies,
         arguments,

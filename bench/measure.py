@@ -1,4 +1,4 @@
-"""Rounds of measurements: each row once for every contestant, then all again."""
+"""The rounds of measurements: each row is measured once for every contestant, then all again."""
 
 import contextlib
 import json
@@ -29,46 +29,46 @@ _LOAD_S = 120
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of everything: 1 is for figures, less for a look."""
+    """The size of all measurements: factor 1 gives reliable figures, a smaller one only an impression."""
 
     rounds: int = 3
     factor: float = 1.0
     record_runs: int = 3000
 
     def of(self, count: int, least: int = 4) -> int:
-        """So many of something, scaled."""
+        """Return a scaled number, at least ``least``."""
         return max(least, round(count * self.factor))
 
 
 @dataclass
 class Row:
-    """One line of the table: what each contestant gave in each round."""
+    """One line of the table: the values of each contestant, one for each round."""
 
     name: str
     unit: str
     values: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, contestant: str, value: float) -> None:
-        """One more round's value."""
+        """Add the value of one more round."""
         self.values.setdefault(contestant, []).append(value)
 
 
 class Table:
-    """All rows, by name and in the order in which they were first met; and what failed."""
+    """All rows by name, in the order of their first value, and the failures."""
 
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
         self.failed: list[str] = []
 
     def add(self, name: str, unit: str, contestant: str, value: float) -> None:
-        """One value of one round."""
+        """Add one value of one round."""
         self.rows.setdefault(name, Row(name, unit)).add(contestant, value)
 
 
 def run_load(load: Load, core: int | None, on_open: Callable[[], None] | None = None) -> Result:
-    """Run a load in a process of its own; ``on_open`` is called when every stream has begun.
+    """Run a load in its own process; call ``on_open`` when every stream has begun.
 
-    Raises RuntimeError where it gave no result.
+    Raises RuntimeError if it gives no result.
     """
     command = python("-m", "bench.load", json.dumps(asdict(load)))
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
@@ -89,7 +89,7 @@ def run_load(load: Load, core: int | None, on_open: Callable[[], None] | None = 
 
 
 class Rounds:
-    """What one round needs to know."""
+    """The data that all rounds share, and the measurement of each row."""
 
     def __init__(
         self, table: Table, field_: Field, scale: Scale, core: int | None, say: Callable[[str], None]
@@ -102,7 +102,7 @@ class Rounds:
         self.fixed: dict[str, float] = {}
 
     def cpu_us(self, process: Process, load: Load) -> tuple[float, Result]:
-        """CPU of the proxy for each request, microseconds."""
+        """Return the proxy's CPU microseconds for each request, and the result of the load."""
         before = process.cpu_s()
         result = run_load(load, self.core)
         spent = process.cpu_s() - before
@@ -111,7 +111,7 @@ class Rounds:
         return spent / max(1, result.done) * 1e6, result
 
     def round(self, number: int) -> None:
-        """Every row once for every contestant; who begins changes from round to round."""
+        """Measure every row once for every contestant; the first contestant changes from round to round."""
         names = list(self.field.proxies)
         order = names[number % len(names) :] + names[: number % len(names)]
         rows = (self.memory, self.request, self.stream, self.burst, self.paced, *self.delays(), self.held)
@@ -126,7 +126,7 @@ class Rounds:
         for size in ARGUMENT_BYTES:
             self.arguments(tools, size)
 
-    # One method a row.
+    # One method for each row.
 
     def request(self, process: Process) -> None:
         cpu, result = self.cpu_us(process, Load(process.port, requests=self.scale.of(1500, 64)))
@@ -152,7 +152,7 @@ class Rounds:
         self.table.add("chunk, paced, CPU", "µs", process.name, (cpu - self.fixed[process.name]) / chunks)
 
     def delays(self) -> Iterator[Callable[[Process], None]]:
-        """The delay of chunks at each number of streams, as a row of its own."""
+        """Yield one row for each number of streams: the delay of chunks."""
         for streams in DELAY_STREAMS:
 
             def row(process: Process, streams: int = streams) -> None:
@@ -187,7 +187,8 @@ class Rounds:
         self.table.add("paced streams that the CPU would do for", "streams", process.name, by_cpu)
 
     def memory(self, process: Process) -> None:
-        # In the first round alone, and first: what streams took once is not given back to the system.
+        # Only in the first round, and before all else, because the process does not return the streams'
+        # memory.
         name = f"open stream, of {_HELD}"
         if process.name in self.table.rows.get(name, Row("", "")).values:
             return
@@ -226,7 +227,7 @@ class Rounds:
 
 
 def record_rows(rounds: Rounds, folder: Path, core: int | None) -> None:
-    """What a large record costs, beside an empty one: tool turns, rehydration, the list of runs."""
+    """Measure tool turns, rehydration and the list of runs on a large record and on an empty one."""
     filled = folder / "filled.db"
     started_at = time.monotonic()
     done = subprocess.run(
@@ -244,7 +245,7 @@ def record_rows(rounds: Rounds, folder: Path, core: int | None) -> None:
     for name, store in records.items():
         with toolrelay(name, folder, mock, tools=True, store=store, core=core) as process:
             port = process.port
-            rounds.cpu_us(process, Load(port, "tool", 100, connections=1, requests=10))  # Not the first.
+            rounds.cpu_us(process, Load(port, "tool", 100, connections=1, requests=10))  # Warms up.
             for _ in range(rounds.scale.rounds):
                 count = rounds.scale.of(150, 20)
                 cpu, result = rounds.cpu_us(process, Load(port, "tool", 100, connections=1, requests=count))
@@ -262,10 +263,10 @@ def record_rows(rounds: Rounds, folder: Path, core: int | None) -> None:
 
 
 def worker_rows(rounds: Rounds, folder: Path) -> None:
-    """Requests over one worker and over several, on whatever cores there are and without limits.
+    """Measure requests with one worker and with several, on all cores and without limits.
 
-    CPU for each request says whether workers hinder each other; the rate is bounded by the cores, which the
-    upstream and the clients share.
+    CPU for each request shows whether workers hinder each other.  The cores limit the rate, and the upstream
+    and the clients share them.
     """
     mock, scale = rounds.field.mock.port, rounds.scale
     with contextlib.ExitStack() as stack:
@@ -290,7 +291,7 @@ def _workers() -> list[tuple[int, str]]:
 
 
 def _command_cost(arguments: Sequence[str]) -> tuple[float, float]:
-    """CPU and wall time of one command, milliseconds."""
+    """Return CPU and wall time of one command, in milliseconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started_at = time.monotonic()
     subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
@@ -309,14 +310,14 @@ def run_rows(
     instruments: int | None,
     say: Callable[[str], None],
 ) -> tuple[Table, Table, Table]:
-    """All rounds; the tables of contestants, of records, and of workers."""
+    """Run all rounds; return the tables of contestants, of records, and of workers."""
     table, records, workers = Table(), Table(), Table()
     rounds = Rounds(table, field_, scale, instruments, say)
     for name, process in field_.proxies.items():
         table.add("fresh worker", "MiB", name, process.memory_kib() / 1024)
     for process in field_.proxies.values():
         for load in (Load(process.port, requests=200), Load(process.port, "burst", requests=100)):
-            run_load(load, instruments)  # What is paid once is not counted.
+            run_load(load, instruments)  # One-time costs do not count.
     for number in range(scale.rounds):
         say(f"round {number + 1} of {scale.rounds}")
         rounds.round(number)

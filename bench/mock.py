@@ -1,4 +1,4 @@
-"""The upstream: ``python -m bench.mock PORT``.  One process, raw protocols, no parsing beyond need."""
+"""The upstream: ``python -m bench.mock PORT``.  One process, raw protocols, as little parsing as possible."""
 
 import asyncio
 import sys
@@ -42,7 +42,7 @@ _JSON = (
 
 
 class Mock(asyncio.Protocol):
-    """One connection of the proxy's."""
+    """One connection from the proxy."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -93,7 +93,7 @@ class Mock(asyncio.Protocol):
         else:
             self._transport.write(_SSE)
             for _ in range(plan.count):
-                # One write for each, as providers do; the kernel puts them together.
+                # One write for each chunk, as providers do; the kernel joins them.
                 self._transport.write(_framed(_text_event(b"@%d@ " % time.monotonic_ns() + _TEXT)))
             self._transport.write(_FINISH)
 
@@ -107,7 +107,8 @@ class Mock(asyncio.Protocol):
         self._timer = loop.call_later(plan.pause_ms / 1000, self._pace, plan, said + 1)
 
     def _answer_tool(self, plan: Plan, body: bytes) -> None:
-        """A call, or once its result is there, how long the request with it took to begin."""
+        """Answer with a call; after its result, answer with the time that the request with the result took to
+        begin."""
         assert self._transport is not None
         at = body.rfind(b'"role":"tool"')
         if at < 0:

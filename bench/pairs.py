@@ -1,4 +1,4 @@
-"""Two proxies side by side that differ in one thing: what their streams cost, as ratios of one run."""
+"""Compares the stream costs of two proxies that differ in one thing, as ratios within one run."""
 
 import argparse
 import contextlib
@@ -19,7 +19,7 @@ Pair = tuple[Process, Process]
 
 
 def _rows(process: Process, core: int | None, factor: float, uncounted: str) -> dict[str, float]:
-    """CPU of one round, in microseconds for each request, stream and paced chunk."""
+    """Measure one round: CPU microseconds for each request, stream and paced chunk."""
 
     def cost(load: Load) -> float:
         before = process.cpu_s(uncounted)
@@ -47,14 +47,16 @@ def compare(
     *,
     uncounted: str = "",
 ) -> int:
-    """Measure the proxies in turns and print the table; the exit status.
+    """Measure the proxies in turns and print the table; return the exit status.
 
-    ``proxies`` takes a folder and the port of the upstream.  ``uncounted`` is a word in the command lines of
-    processes whose CPU does not count.
+    ``proxies`` takes a folder and the port of the upstream.  The CPU of processes whose command line contains
+    ``uncounted`` does not count.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
     parser.add_argument("--rounds", type=int, default=7, help="rounds of every row (7)")
-    parser.add_argument("--quick", action="store_true", help="one round of little: a look, no figures")
+    parser.add_argument(
+        "--quick", action="store_true", help="one short round: an impression, no reliable figures"
+    )
     given = parser.parse_args(arguments)
     factor, count = (0.1, 1) if given.quick else (1.0, given.rounds)
     found: dict[str, tuple[list[float], list[float]]] = {}
@@ -64,7 +66,7 @@ def compare(
         stack.enter_context(started("mock", port, command, folder / "mock.log", core=INSTRUMENT_CORE))
         both = stack.enter_context(proxies(folder, port))
         for process in () if given.quick else both:
-            _rows(process, INSTRUMENT_CORE, 0.1, uncounted)  # What is paid once is not counted.
+            _rows(process, INSTRUMENT_CORE, 0.1, uncounted)  # One-time costs do not count.
         for number in range(count):
             for which in (0, 1) if number % 2 == 0 else (1, 0):
                 for row, value in _rows(both[which], INSTRUMENT_CORE, factor, uncounted).items():

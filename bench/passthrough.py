@@ -1,4 +1,4 @@
-"""A proxy that does nothing, aiohttp on both sides: ``python -m bench.passthrough PORT UPSTREAM``."""
+"""A proxy that only forwards, with aiohttp on both sides: ``python -m bench.passthrough PORT UPSTREAM``."""
 
 import asyncio
 import sys
@@ -15,7 +15,7 @@ _HOP = frozenset(
 
 
 def make_app(upstream: str) -> web.Application:
-    """An application that sends each request on to ``upstream`` and streams the response back."""
+    """Build an application that sends each request on to ``upstream`` and streams the response back."""
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
         timeout=aiohttp.ClientTimeout(total=None),

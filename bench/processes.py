@@ -1,4 +1,4 @@
-"""Processes under measurement, seen from outside: CPU time and memory of a whole tree, by /proc."""
+"""Processes under measurement: CPU time and memory of a whole process tree, read from /proc."""
 
 import contextlib
 import os
@@ -16,14 +16,14 @@ _READY_S = 60.0
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """Return a port on which no process listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 class Process:
-    """A started process and all that it started."""
+    """A started process and all its descendants."""
 
     def __init__(self, name: str, port: int, child: "subprocess.Popen[bytes]") -> None:
         self.name = name
@@ -31,7 +31,7 @@ class Process:
         self._child = child
 
     def pids(self, without: str = "") -> list[int]:
-        """The process and its descendants, without those whose command line has ``without`` in it."""
+        """Return the process and its descendants, except those whose command line contains ``without``."""
         found, waiting = [], [self._child.pid]
         while waiting:
             pid = waiting.pop()
@@ -44,9 +44,10 @@ class Process:
         return found
 
     def cpu_s(self, without: str = "") -> float:
-        """CPU seconds so far of every thread that lives; nanoseconds where the kernel counts them.
+        """Return the CPU seconds so far of every living thread; exact to nanoseconds if the kernel counts
+        them.
 
-        ``without`` is that of :meth:`pids`.
+        ``without`` is passed to :meth:`pids`.
         """
         total = 0
         for pid in self.pids(without):
@@ -64,7 +65,7 @@ class Process:
         return ticks
 
     def memory_kib(self) -> int:
-        """Proportional set size: memory that is shared counts once over all that share it."""
+        """Return the proportional set size: shared memory is divided among the processes that share it."""
         total = 0
         for pid in self.pids():
             with contextlib.suppress(OSError):
@@ -74,7 +75,7 @@ class Process:
         return total
 
     def stop(self) -> None:
-        """End it, at last by force."""
+        """End the process, finally by force."""
         self._child.send_signal(signal.SIGTERM)
         try:
             self._child.wait(5)
@@ -94,7 +95,7 @@ def _command_line(pid: int) -> str:
 def started(
     name: str, port: int, command: Sequence[str], log: Path, *, core: int | None, env: Mapping[str, str] = {}
 ) -> Iterator[Process]:
-    """A process that listens on ``port`` while the block runs; ``core`` pins it to one.
+    """Run a process that listens on ``port`` during the block; ``core`` pins it to one core.
 
     Raises RuntimeError with the end of its log if it does not come up.
     """
@@ -126,5 +127,5 @@ def _await_port(child: "subprocess.Popen[bytes]", port: int, name: str, log: Pat
 
 
 def python(*arguments: str) -> list[str]:
-    """A command that runs this interpreter."""
+    """Return a command that runs this interpreter."""
     return [sys.executable, *arguments]

@@ -1,10 +1,10 @@
-"""``python -m bench.prompt_cache``: how much of a conversation Anthropic's prompt cache serves.
+"""``python -m bench.prompt_cache``: the share of a conversation that Anthropic's prompt cache serves.
 
-The upstream speaks Messages and counts as Anthropic's API does: a request reads the longest prefix that an
-earlier request marked with a breakpoint, at most 20 blocks before one of its own, and writes the rest up to
+The upstream speaks Messages and counts as Anthropic's API does.  A request reads the longest prefix that an
+earlier request marked with a breakpoint, at most 20 blocks before one of its own.  It writes the rest up to
 its last breakpoint.  Four characters count as a token.  A Chat client, which cannot set breakpoints, has a
-conversation in which each answer takes one call of a server tool; beside it stands a Messages client that
-sets none.
+conversation in which each answer takes one call of a server tool.  For comparison, a Messages client sets no
+breakpoints.
 
 Source: Anthropic's documentation, "Prompt caching".
 """
@@ -30,12 +30,12 @@ __all__ = ["CachingUpstream", "main"]
 
 SYSTEM = "You answer questions about a catalogue of parts. " * 120
 BACK = 20
-"""Blocks before a breakpoint in which an earlier prefix is found."""
+"""The number of blocks before a breakpoint in which an earlier prefix is found."""
 _CHARACTERS = 4
 
 
 def _blocks(body: dict[str, Any]) -> Iterator[tuple[str, bool]]:
-    """The blocks of a request in the order in which they are cached, each with whether it is marked."""
+    """Yield the blocks of a request in their order in the cache, each with whether it is marked."""
     system = body.get("system") or []
     told = [{"type": "text", "text": system}] if isinstance(system, str) else system
     said = [
@@ -60,7 +60,7 @@ class CachingUpstream:
     cached: set[bytes] = field(default_factory=set)
 
     def count(self, body: dict[str, Any]) -> dict[str, int]:
-        """What a request reads from the cache, writes into it and sends anew, in tokens."""
+        """Count the tokens that a request reads from the cache, writes into it, and sends uncached."""
         digest, sizes, digests, marks = hashlib.sha256(), [0], [b""], []
         for at, (text, is_marked) in enumerate(_blocks(body), 1):
             digest.update(text.encode() + b"\0")
@@ -84,7 +84,7 @@ class CachingUpstream:
         return counts
 
     async def answer(self, request: web.Request) -> web.Response:
-        """A call of a server tool where the client asked something, else an answer in words."""
+        """Answer a question with a call of a server tool if one is offered, any other request with a text."""
         body = await request.json()
         last = body["messages"][-1]["content"]
         has_result = isinstance(last, list) and any(block["type"] == "tool_result" for block in last)
@@ -135,7 +135,7 @@ async def _converse(port: int, questions: int, *, chat: bool) -> None:
 
 
 async def measure(questions: int) -> dict[str, list[dict[str, int]]]:
-    """The counts of each request upstream, by the client's dialect."""
+    """Return the counts of each request upstream, by the client's dialect."""
     found = {}
     for name in ("chat", "anthropic"):
         upstream = CachingUpstream()

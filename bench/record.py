@@ -1,4 +1,4 @@
-"""A record that has been used for long: ``python -m bench.record FILE RUNS``."""
+"""Makes a record that looks long used: ``python -m bench.record FILE RUNS``."""
 
 import asyncio
 import sys
@@ -17,7 +17,7 @@ _DAYS = 30
 
 
 async def prepare(file: Path, runs: int) -> int:
-    """Fill a record with so many runs over thirty days; how many tool calls that made."""
+    """Fill a record with so many runs over thirty days; return the number of tool calls."""
     store = open_store(f"sqlite:///{file}")
     await store.start()
     now, calls = time.time(), 0
@@ -64,7 +64,7 @@ async def prepare(file: Path, runs: int) -> int:
         key = f"{number:064x}"
         store.put_hidden(HiddenTurns(key, key, run, "open", "chat", b'{"messages":[]}' * 20, at))
         if number % _BATCH == _BATCH - 1:
-            await store.list_runs(RunFilter(limit=1))  # A read sees all that was queued before it.
+            await store.list_runs(RunFilter(limit=1))  # A read waits for all that was queued before it.
     await store.aclose()
     return calls
 

@@ -1,4 +1,4 @@
-"""Tables and a plot of what was measured."""
+"""Tables and a plot of the measurements."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -14,7 +14,7 @@ _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 720, 420, 70, 50, 30, 210
 
 
 def show_table(table: Table, title: str, bases: Sequence[str]) -> str:
-    """A Markdown table: the median of the rounds, the spread, and how many times each of ``bases`` it is."""
+    """Build a Markdown table: the median of the rounds, the spread, and the ratio to each of ``bases``."""
     columns = list(dict.fromkeys(name for row in table.rows.values() for name in row.values))
     bases = [base for base in bases if base in columns]
     lines = [
@@ -32,7 +32,7 @@ def show_table(table: Table, title: str, bases: Sequence[str]) -> str:
 
 
 def ratios(row: Row, column: str, base: str) -> list[float]:
-    """How many times ``base`` it was, round by round: a slow minute slows both."""
+    """Return the ratio to ``base`` for each round; a slow minute slows both."""
     pairs = zip(row.values.get(column, ()), row.values.get(base, ()), strict=False)
     return [value / other for value, other in pairs if other > 0]
 
@@ -52,14 +52,14 @@ def _cell(row: Row, column: str, bases: Sequence[str]) -> str:
 
 
 def _figure(value: float) -> str:
-    """Three digits that say something."""
+    """Format a number with three significant digits."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
 def plot_delays(table: Table) -> str:
-    """An SVG: the delay of a chunk over the number of streams, median solid and 99th percentile dashed."""
+    """Draw the delay of a chunk over the number of streams, as SVG: median solid, 99th percentile dashed."""
     series: dict[str, dict[str, list[float]]] = {}
     for part in ("p50", "p99"):
         for streams in DELAY_STREAMS:

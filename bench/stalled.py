@@ -1,9 +1,10 @@
-"""``python -m bench.stalled [CLIENTS]``: what a client that does not read costs, with tools and without.
+"""``python -m bench.stalled [CLIENTS]``: the cost of a client that does not read, with and without tools.
 
-The upstream writes as fast as it is let; the clients ask for a stream and read nothing.  What the proxy's
-processes grow by is divided by their number.  The system's own socket buffers are kept small, so that it is
-seen what the proxy itself holds; ``--large`` leaves them as they are, and what they take in of a stream
-is text of the answer that a run with tools keeps to the turn's end.
+The upstream writes as fast as it can; the clients ask for a stream and read nothing.  The result is the
+growth of the proxy's processes, divided by the number of clients.  The system's own socket buffers are kept
+small, so that the result shows what the proxy itself holds.  ``--large`` leaves them unchanged.  Then they
+take in more of a stream, and that is text of the answer, which a run with tools keeps until the end of the
+turn.
 """
 
 import argparse
@@ -29,7 +30,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding
 
 
 async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """An upstream that never ends."""
+    """Serve as an upstream whose stream never ends."""
     with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
         opening = (await reader.readuntil(b"\r\n\r\n")).lower()
         length = opening.partition(b"content-length:")[2].partition(b"\r\n")[0]
@@ -45,7 +46,7 @@ async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 def stalled(port: int, *, large: bool) -> socket.socket:
-    """A client that asks for a stream and reads nothing of it."""
+    """Open a client that asks for a stream and reads nothing of it."""
     client = socket.socket()
     if not large:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER)
@@ -60,8 +61,8 @@ def stalled(port: int, *, large: bool) -> socket.socket:
 
 
 async def cost(folder: Path, clients: int, *, tools: bool, large: bool) -> float:
-    """KiB of each such client."""
-    # The streams of the upstream are cancelled at the end, and asyncio's server would report each.
+    """Return the KiB that each such client costs."""
+    # At the end the upstream's streams are cancelled, and asyncio's server would report each.
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
     server = await asyncio.start_server(flood, "127.0.0.1", 0)
     server.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER)
@@ -81,8 +82,10 @@ async def cost(folder: Path, clients: int, *, tools: bool, large: bool) -> float
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print what each costs."""
-    parser = argparse.ArgumentParser(prog="python -m bench.stalled", description="Clients that do not read.")
+    """Print the cost of a client with and without tools."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.stalled", description="Measure clients that do not read."
+    )
     parser.add_argument("clients", type=int, nargs="?", default=100, help="how many (100)")
     parser.add_argument("--large", action="store_true", help="leave the system's buffers as they are")
     given = parser.parse_args(arguments)

@@ -1,7 +1,7 @@
-"""``python -m bench.ui_open``: what streams cost while two pages of the web UI watch the runs.
+"""``python -m bench.ui_open``: the cost of streams while two pages of the web UI watch the runs.
 
-Two proxies stand side by side.  At one of them two browsers have signed in, and each takes the live events of
-the list of runs: one row for each run that begins and ends.
+Two proxies run side by side.  Two browsers have signed in at one of them, and each receives the live events
+of the list of runs: one row for each run that begins or ends.
 """
 
 import contextlib
@@ -22,10 +22,10 @@ _WAIT_S = 10.0
 
 
 class _Page:
-    """A browser with the list of runs open: it takes events until it is closed."""
+    """A browser with the list of runs open: it receives events until it is closed."""
 
     def __init__(self, port: int, secret: str) -> None:
-        """Raises ``RuntimeError`` if the sign-in or the stream is refused."""
+        """Sign in and open the stream; raise ``RuntimeError`` if either is refused."""
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_WAIT_S)
         sent = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"}
         writes = {
@@ -56,14 +56,14 @@ class _Page:
                 self.taken += len(piece)
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection."""
         if self._connection.sock is not None:
             self._connection.sock.close()
 
 
 @contextlib.contextmanager
 def proxies(folder: Path, upstream: int) -> Iterator[Pair]:
-    """A proxy that nobody watches, and one that two pages watch."""
+    """Run a proxy without viewers, and one with two pages that watch it."""
     secret = secrets.token_hex(24)
     key = folder / "boss.key"
     key.write_text(secret)
@@ -82,7 +82,13 @@ def proxies(folder: Path, upstream: int) -> Iterator[Pair]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the table."""
-    return compare("bench.ui_open", "The web UI, open.", ("UI closed", "two pages open"), proxies, arguments)
+    return compare(
+        "bench.ui_open",
+        "Measure the cost of an open web UI.",
+        ("UI closed", "two pages open"),
+        proxies,
+        arguments,
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""What the mock upstream and the load generator agree on: models that say how to answer, and stamps.
+"""The conventions of the mock upstream and the load generator: names of models, and stamps.
 
-A stamp ``@123@`` is a moment of the machine's monotonic clock in nanoseconds, which all processes share.
+The name of a model says how to answer.  A stamp ``@123@`` is a time of the machine's monotonic clock in
+nanoseconds, which all processes share.
 """
 
 import re
@@ -10,7 +11,7 @@ __all__ = ["END", "KEY", "Plan", "plan_of", "stamps"]
 
 END = b"data: [DONE]\n\n"
 KEY = "sk-bench-0123456789abcdef0123456789abcdef"
-"""The client key that the proxy is told to know."""
+"""The client key in the proxy's configuration."""
 
 _PLAN = re.compile(rb'"model": ?"bench-([a-z]+)(?:-([0-9]+))?(?:-([0-9]+))?"')
 _STAMP = re.compile(rb"@([0-9]+)@")
@@ -18,11 +19,11 @@ _STAMP = re.compile(rb"@([0-9]+)@")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a request is to be answered.
+    """How to answer a request.
 
-    ``kind`` is ``json`` (one object), ``burst`` or ``paced`` (a stream of ``count`` chunks, at once or
-    one each ``pause_ms``), or ``tool`` (a turn that calls a tool with ``count`` bytes of arguments, then one
-    that answers).
+    ``kind`` is ``json`` for one object.  It is ``burst`` or ``paced`` for a stream of ``count`` chunks, at
+    once or one every ``pause_ms``.  With ``tool`` or ``act``, one turn calls a tool with ``count`` bytes of
+    arguments, and the next turn answers.
     """
 
     kind: str
@@ -31,12 +32,12 @@ class Plan:
 
     @property
     def model(self) -> str:
-        """The model's name that asks for it."""
+        """The name of the model that asks for this plan."""
         return f"bench-{self.kind}-{self.count}-{self.pause_ms}"
 
 
 def plan_of(body: bytes) -> Plan:
-    """What a request's body asks for; one JSON answer where it names no plan."""
+    """Return the plan that a request's body names; one JSON answer if it names none."""
     found = _PLAN.search(body)
     if found is None:
         return Plan("json")
@@ -44,5 +45,5 @@ def plan_of(body: bytes) -> Plan:
 
 
 def stamps(data: bytes) -> list[int]:
-    """The moments written into a piece of a stream, nanoseconds."""
+    """Return the times in a piece of a stream, in nanoseconds."""
     return [int(found) for found in _STAMP.findall(data)]

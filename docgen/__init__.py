@@ -1,1 +1,2 @@
-"""What the documentation takes from the code.  ``python -m docgen`` writes it, and tests compare it."""
+"""The parts of the documentation that come from the code.  ``python -m docgen`` writes them; tests compare
+them."""

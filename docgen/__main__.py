@@ -1,4 +1,4 @@
-"""Write what the documentation takes from the code: ``python -m docgen``."""
+"""Writes the parts of the documentation that come from the code: ``python -m docgen``."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ DOCS = ROOT / "docs"
 
 
 def main() -> None:
-    """Write each generated page and the picture of the demo, and name what has changed."""
+    """Write each generated page and the picture of the demo, and print the names of changed files."""
     for name, text in pages(ROOT).items():
         _write(DOCS / name, text)
     picture, lines = DOCS / "demo.svg", play()

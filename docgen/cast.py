@@ -1,7 +1,7 @@
-"""The picture of the demo: the demo is run, its own Python program asks it, and what both print is drawn.
+"""Draws the picture of the demo: runs the demo, asks it with its own Python program, and draws both outputs.
 
-A picture is an SVG file without scripts, fonts or addresses, so that every viewer of Markdown shows it.
-Its lines appear one after the other; where a reader wants no motion, all of them stand there at once.
+The picture is an SVG file without scripts, fonts or addresses, so that every viewer of Markdown shows it.
+Its lines appear one after the other.  If the reader prefers no motion, all are visible at once.
 """
 
 import html
@@ -30,7 +30,7 @@ _MS: Final = re.compile(r"\b\d+ ms")
 
 
 def play() -> list[str]:
-    """Run the demo and the Python program that it prints; the lines of a terminal.
+    """Run the demo and the Python program that it prints; return the lines of a terminal.
 
     :raises subprocess.CalledProcessError: the program failed (it needs the ``openai`` package).
     """
@@ -68,7 +68,7 @@ def play() -> list[str]:
 
 
 def _until_done(lines: Iterable[str]) -> Iterator[str]:
-    """The lines about a run, up to the one that says how it ended."""
+    """Yield the lines about a run, up to the one that says how it ended."""
     for line in lines:
         yield line
         if " completed: " in line:
@@ -84,20 +84,20 @@ def _wrapped(text: str) -> list[str]:
 
 
 def words(lines: list[str]) -> list[str]:
-    """The words of the lines in order of the alphabet, without what differs from run to run.
+    """Return the words of the lines in alphabetical order, without what differs from run to run.
 
-    That is the run's id, the times, and which of two calls that run together ends first.
+    That is the run's id, the times, and which of two parallel calls ends first.
     """
     return sorted(_MS.sub("N ms", _RUN.sub("[RUN]", " ".join(lines))).split())
 
 
 def drawn(picture: str) -> list[str]:
-    """The lines that a picture shows."""
+    """Return the lines that a picture shows."""
     return [html.unescape(line) for line in re.findall(r"<text [^>]*>([^<]*)</text>", picture)]
 
 
 def draw(lines: list[str]) -> str:
-    """An SVG picture of a terminal with these lines."""
+    """Draw an SVG picture of a terminal with these lines."""
     width = round(_COLUMNS * _COLUMN_PX + 2 * _PADDING_PX)
     height = len(lines) * _LINE_PX + 2 * _PADDING_PX
     rows = []

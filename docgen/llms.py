@@ -1,4 +1,4 @@
-"""``docs/llms.txt``: the pages with one sentence each, for programs that read documentation."""
+"""Writes ``docs/llms.txt``: the pages with one sentence each, for programs that read documentation."""
 
 import re
 from pathlib import Path
@@ -14,11 +14,11 @@ _PARTS: Final = (
     ("Reference", "reference/*.md"),
 )
 _MOST: Final = 200
-"""Characters of a sentence."""
+"""The most characters of a sentence."""
 
 
 def llms_text(root: Path) -> str:
-    """The list of pages, in the form of llmstxt.org: a title, a summary, sections of links."""
+    """Build the list of pages in the form of llmstxt.org: a title, a summary, sections of links."""
     docs = root / "docs"
     about = (root / "README.md").read_text("utf-8").split("\n\n")[1]
     lines = ["# toolrelay", "", f"> {about}", ""]
@@ -32,7 +32,7 @@ def llms_text(root: Path) -> str:
 
 
 def _about(text: str) -> tuple[str, str]:
-    """A page's title, and the first sentence behind it if it begins with prose."""
+    """Return a page's title, and the first sentence after it if it begins with prose."""
     head, _, rest = text.partition("\n\n")
     first = rest.split("\n\n", 1)[0]
     if not re.match(r"[A-Z]|`(?!``)|\*\*", first):

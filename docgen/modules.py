@@ -1,4 +1,4 @@
-"""Tables of the modules: what each file directly in ``proxy/`` and each folder below it is for."""
+"""Tables of the modules: the purpose of each file directly in ``proxy/``, and of each folder below it."""
 
 import ast
 from collections.abc import Iterable
@@ -11,13 +11,14 @@ _PACKAGE: Final = Path(__file__).resolve().parents[1] / "proxy"
 
 
 def shared_modules() -> str:
-    """The modules that every package may import, each with the first paragraph of its docstring."""
+    """Build the table of modules that every package may import, with the first paragraphs of their
+    docstrings."""
     files = (file for file in sorted(_PACKAGE.glob("*.py")) if not file.name.startswith("__"))
     return _table("module", ((file.name, file) for file in files))
 
 
 def folders() -> str:
-    """The folders inside of the packages, each with the first paragraph of its docstring."""
+    """Build the table of folders inside the packages, with the first paragraphs of their docstrings."""
     found = ((file.parent.relative_to(_PACKAGE), file) for file in sorted(_PACKAGE.rglob("__init__.py")))
     return _table("folder", ((f"{name}/", file) for name, file in found if len(name.parts) > 1))
 

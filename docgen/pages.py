@@ -1,4 +1,4 @@
-"""The pages of ``docs/`` that hold a part made from the code, between two marks."""
+"""The pages of ``docs/`` that contain generated parts, each between two marks."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ _FIELDS: Final = (CHAT_FIELDS, RESPONSES_FIELDS, ANTHROPIC_FIELDS, OLLAMA_FIELDS
 PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     "dialects.md": {
         **{f"read {table.dialect}": partial(rows_of, table) for table in _FIELDS},
-        # No upstream is asked in the form of a table without these rows.
+        # No upstream is asked in the form of a table that lacks these rows.
         **{f"written {table.dialect}": partial(unsaid_rows_of, table) for table in _FIELDS if table.written},
     },
     "packages.md": {"modules": shared_modules, "folders": folders},
@@ -64,7 +64,7 @@ PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
 
 
 def pages(root: Path) -> dict[str, str]:
-    """Each such page as it has to be, by its path below ``docs/``.
+    """Return the current text of each generated page, by its path below ``docs/``.
 
     :raises ValueError: a page lacks one of its marks.
     """

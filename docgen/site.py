@@ -1,4 +1,4 @@
-"""Hooks of MkDocs (``mkdocs.yml``) for what the site has and ``docs/`` has not."""
+"""Hooks of MkDocs (``mkdocs.yml``) for parts of the site that are not in ``docs/``."""
 
 import os
 import re
@@ -14,7 +14,7 @@ _LINK: Final = re.compile(r"(?<!!)\[(?P<text>(?:[^\[\]]|`[^`]*`)*)\]\((?P<target
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the project's own pages below ``project/``, and to the navigation what it does not name yet."""
+    """Add the project's own pages below ``project/``, and add unlisted pages to the navigation."""
     for name in PROJECT:
         files.append(File.generated(config, f"project/{name}", content=(ROOT / name).read_text("utf-8")))
     named = set(_named(config.nav or []))
@@ -39,10 +39,10 @@ def _named(nav: Any) -> list[str]:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Let links to the project's pages lead to them on the site; what is not on the site is plain text."""
+    """Rewrite links to the project's pages for the site; make links to other files plain text."""
     here = PurePosixPath(page.file.src_uri)
     project = here.parts[0] == "project"
-    # Where the page stands in the repository, from its root.
+    # The page's folder in the repository, relative to its root.
     folder = PurePosixPath() if project else PurePosixPath("docs") / here.parent
 
     def led(found: re.Match[str]) -> str:

@@ -38,14 +38,14 @@ _ARGUMENT = re.compile(r"^        (?P<name>[a-z_]+): (?P<text>.*(?:\n {12}.*)*)"
 
 
 def commands() -> str:
-    """Every command: how it is called, what it does, and a table of its options."""
+    """Build a section for each command: how to call it, what it does, and a table of its options."""
     return "\n".join(_command(name, command) for name, command in _walk("toolrelay", get_command(app)))
 
 
 def _walk(name: str, command: Any) -> Iterator[tuple[str, Any]]:
-    """The commands that do something, with their full names.
+    """Yield the commands that can be run, with their full names.
 
-    ``command`` is typer's own kind of command, which it exports no type for: ``commands`` holds those of a
+    ``command`` has typer's own type for commands, which it does not export: ``commands`` holds those of a
     group, ``params`` the parameters, ``help`` the text.
     """
     children = getattr(command, "commands", None)
@@ -78,7 +78,7 @@ def _option(option: Any) -> str:
 
 
 def admin_paths() -> str:
-    """Every path of the admin API: what it gives, and the parameters of its query."""
+    """Build a table of all paths of the admin API, with their results and query parameters."""
     rows = [_admin_path(one) for one in ADMIN_PATHS]
     return "\n".join(["| path | gives | query |", "|---|---|---|", *rows, ""])
 
@@ -93,7 +93,7 @@ def _admin_path(one: AdminPath) -> str:
 
 
 def errors() -> str:
-    """Every error code of a response: its status, its type, what happened, and what to do."""
+    """Build a table of all error codes of responses: status, type, what happened, and what to do."""
     rows = [_error(error) for error in ERRORS.values()]
     return "\n".join(
         ["| code | status | type | what happened | what to do |", "|---|---|---|---|---|", *rows, ""]
@@ -109,7 +109,7 @@ def _error(error: ErrorCode) -> str:
 
 
 def tool_errors() -> str:
-    """Every code that the result of a failed call can have."""
+    """Build a table of all codes that the result of a failed call can have."""
     rows = [
         f'| <a id="tool-{code}"></a>`{code}` | {_linked(meaning)} |' for code, meaning in TOOL_ERRORS.items()
     ]
@@ -117,12 +117,12 @@ def tool_errors() -> str:
 
 
 def request_headers() -> str:
-    """Every header that the proxy reads of a request for itself."""
+    """Build a table of the request headers that the proxy itself reads."""
     return _headers("request header", FROM_CLIENTS)
 
 
 def response_headers() -> str:
-    """Every header that the proxy sets in a response."""
+    """Build a table of the headers that the proxy sets in responses."""
     return _headers("response header", TO_CLIENTS)
 
 
@@ -132,7 +132,7 @@ def _headers(title: str, headers: Iterable[OwnHeader]) -> str:
 
 
 def passed_headers() -> str:
-    """The headers that pass between clients and every upstream."""
+    """Build a table of the headers that pass between clients and every upstream."""
     return (
         "| direction | headers |\n|---|---|\n"
         f"| from the client to the upstream | {_codes(REQUEST_HEADERS)} |\n"
@@ -145,7 +145,7 @@ def _codes(names: Iterable[str]) -> str:
 
 
 def metrics() -> str:
-    """Every metric: its name, its kind, its labels and what it means."""
+    """Build a table of all metrics: name, kind, labels and meaning."""
     lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
     for family in FAMILIES:
         labels = ", ".join(f"`{label}`" for label in family.labels)
@@ -154,7 +154,7 @@ def metrics() -> str:
 
 
 def tool_options() -> str:
-    """The options of ``@tool`` as its docstring has them, with their defaults."""
+    """Build a table of the options of ``@tool``, from its docstring, with their defaults."""
     parameters = inspect.signature(tool).parameters
     lines = ["| option of `@tool` | default | meaning |", "|---|---|---|"]
     for found in _ARGUMENT.finditer(tool.__doc__ or ""):
@@ -166,23 +166,23 @@ def tool_options() -> str:
 
 
 def fixture_files() -> str:
-    """The files of a fixture."""
+    """Build a table of the files of a fixture."""
     rows = [f"| `{name}` | {_line(holds)} |" for name, holds in FILES]
     return "\n".join(["| file | holds |", "|---|---|", *rows, ""])
 
 
 def fixture_meta() -> str:
-    """The keys of a fixture's ``meta.toml``."""
+    """Build a table of the keys of a fixture's ``meta.toml``."""
     return _keys(("", ExchangeMeta), ("match.", ExchangeMatch))
 
 
 def fixture_response() -> str:
-    """The keys of a turn's ``response.toml``."""
+    """Build a table of the keys of a turn's ``response.toml``."""
     return _keys(("", TurnResponse))
 
 
 def _keys(*tables: tuple[str, type[BaseModel]]) -> str:
-    """The keys of a TOML file, with what stands before the keys of each table."""
+    """Build a table of the keys of a TOML file; each key follows the prefix of its table."""
     lines = ["| key | default | meaning |", "|---|---|---|"]
     for before, model in tables:
         for name, info in model.model_fields.items():
@@ -192,10 +192,10 @@ def _keys(*tables: tuple[str, type[BaseModel]]) -> str:
 
 
 def _linked(text: str) -> str:
-    """A text whose links are relative to ``docs/``, as a page in a folder of ``docs/`` has it."""
+    """Adapt links that are relative to ``docs/`` to a page in a folder of ``docs/``."""
     return _line(text).replace("](", "](../")
 
 
 def _line(text: str) -> str:
-    """A text on one line of a table, with Markdown's code marks."""
+    """Put a text on one line of a table, with Markdown's code marks."""
     return " ".join(text.split()).replace("``", "`").replace("|", "\\|")

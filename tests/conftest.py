@@ -28,6 +28,8 @@ __all__ = ["quick_starts"]
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+# CI tries the same examples in every run, so more of them would hardly find more.
+settings.register_profile("ci", settings.get_profile("ci"), max_examples=50)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell ignores it for what it starts in the background, and processes of tests would inherit that.
@@ -53,18 +55,23 @@ def pytest_asyncio_loop_factories(
     return LOOPS
 
 
-MEASURED_CASES = 3
+MEASURED_CASES = 2
 """How many cases of one test count for coverage: measuring doubles the time of a test."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Measure the coverage of the first cases of each test only, and of none that tries many examples."""
+    """Measure the coverage of the first cases of each test only.
+
+    Tests that try many examples, or put whole programs together, take long and cover what others do.
+    """
     seen: Counter[str] = Counter()
     for item in sorted(items, key=lambda item: item.nodeid):
         name = item.nodeid.partition("[")[0]
         seen[name] += 1
         examples = is_hypothesis_test(getattr(item, "obj", None))
-        if seen[name] > MEASURED_CASES or examples or item.get_closest_marker("slow") is not None:
+        is_whole = name.startswith(("tests/e2e/", "tests/faults/"))
+        slow = item.get_closest_marker("slow") is not None
+        if seen[name] > MEASURED_CASES or examples or is_whole or slow:
             item.add_marker("no_cover")
 
 

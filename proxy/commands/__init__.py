@@ -1,5 +1,4 @@
-"""The command line, with one module per family of commands. Besides it, only ``server/app.py`` reads the
-configuration."""
+"""The command line, one module per family of commands; it and ``server/app.py`` read the configuration."""
 
 import sys
 
@@ -31,8 +30,7 @@ def work(channel: int) -> None:
 
 
 def supervise(handover: int) -> None:
-    """Run the supervisor in the process started for it; it reads its options from ``handover``, a file
-    descriptor."""
+    """Run the supervisor in the process started for it; the descriptor ``handover`` gives it its options."""
     from proxy.commands.serve.supervisor_main import main as start
 
     sys.exit(start(handover))

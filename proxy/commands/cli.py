@@ -79,7 +79,7 @@ def toolrelay(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """An OpenAI-compatible reverse proxy that runs curated tools on the server."""
+    """An OpenAI-compatible reverse proxy that runs the operator's tools on the server."""
 
 
 @app.command()
@@ -88,7 +88,7 @@ def demo(
         int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes any free one.")
     ] = 8080,
 ) -> None:
-    """Serve recorded conversations: no key, no network, the real code path."""
+    """Serve recorded conversations on the real code path, without a key or a network."""
     from proxy.commands.demo import demo as start
 
     common.run_async(start(port))
@@ -146,7 +146,7 @@ def check(
     config: ConfigOption = None,
     probe: Annotated[bool, typer.Option("--probe", help="Send each upstream a few test requests.")] = False,
 ) -> None:
-    """Validate the configuration; list upstreams, tools, and what policy says of each."""
+    """Validate the configuration; list upstreams, tools, and the policy's decision about each."""
     loaded, faults = find_faults(common.config_path(config), os.environ, go_on=True)
     if loaded is None:
         common.say_faults(map(str, faults))
@@ -271,7 +271,7 @@ def migrate(
         bool, typer.Option("--yes", help="Do not ask before --forget-sealed deletes content.")
     ] = False,
 ) -> None:
-    """Bring the record's database up to date; a copy of a non-empty file is kept."""
+    """Migrate the record to the current schema; a copy of a non-empty file is kept."""
     from proxy.commands.runs import sealing
 
     loaded = common.load(config, need_secrets=False)
@@ -304,12 +304,12 @@ app.command("usage")(usage)
 
 @tools_app.callback()
 def tools() -> None:
-    """The tools; without a command: list."""
+    """Without a command, list."""
 
 
 @tools_app.command("list")
 def tools_list(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Every loaded tool with its effect and what policy says of it."""
+    """List every loaded tool with its effect and the policy's decision."""
     from proxy.commands import tools
 
     common.run_async(tools.list_tools(common.load(config, need_secrets=False), as_json=as_json))

@@ -1,4 +1,4 @@
-"""What every command needs: the configuration found, a loop to run in, and safe printing."""
+"""Helpers that all commands share: finding the configuration, running the event loop, and safe printing."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ from proxy.server.telemetry.logging import LogFormat, configure_logging
 from proxy.server.telemetry.output_queue import queue_output
 from proxy.tools.running.invocation import fault_facts
 
-if TYPE_CHECKING:  # Two megabytes that a command which prints no table does without.
+if TYPE_CHECKING:  # Two megabytes, which a command without tables does not need.
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 _LOG: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.server")
 MOST_EXITS = 20
-"""Prevented exits in one second that are logged."""
+"""The most prevented exits that are logged in one second."""
 
 _PAUSE_S = 0.01
 _EXIT_HINT = (
@@ -60,7 +60,7 @@ _EXIT_HINT = (
 
 
 def config_path(given: Path | None) -> Path | None:
-    """The file that was named, else ``toolrelay.toml`` of the current folder if there is one."""
+    """Return the given file, else ``toolrelay.toml`` of the current folder if it exists, else ``None``."""
     if given is not None:
         return given
     default = Path(CONFIG_NAME)
@@ -68,15 +68,15 @@ def config_path(given: Path | None) -> Path | None:
 
 
 def load(given: Path | None, options: Options | None = None, *, need_secrets: bool = True) -> Config:
-    """The configuration of this call; raises :class:`~proxy.errors.ConfigError`."""
+    """Load the configuration for a command; raises :class:`~proxy.errors.ConfigError`."""
     return load_config(config_path(given), os.environ, options, need_secrets=need_secrets)
 
 
 def start_logging(config: Config, *, worker: int = 0, serves: bool = False) -> None:
-    """Configure the log; on a terminal it is for people, unless a format was chosen.
+    """Configure the log. On a terminal the format is for people, unless the configuration sets one.
 
-    If the process ``serves``, its output goes through a bounded queue, and is dropped if nobody reads it.
-    Any other command waits for its reader.
+    If the process ``serves``, its output goes through a bounded queue, and is dropped if nobody reads it. Any
+    other command waits for its reader.
     """
     if serves:
         queue_output()
@@ -86,7 +86,7 @@ def start_logging(config: Config, *, worker: int = 0, serves: bool = False) -> N
 
 
 def load_quietly(given: Path | None) -> Config:
-    """The configuration for a command that prints what it finds; standard error gets errors alone.
+    """Load the configuration for a command that prints its findings; only errors go to standard error.
 
     Raises :class:`~proxy.errors.ConfigError`.
     """
@@ -96,7 +96,7 @@ def load_quietly(given: Path | None) -> Config:
 
 
 def log_format(config: Config) -> LogFormat | None:
-    """The format of the log where one was chosen."""
+    """Return the format of the log if the configuration sets one, else ``None``."""
     return config.log.format if "format" in config.log.model_fields_set else None
 
 
@@ -125,10 +125,10 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
                 if task is None or _is_real(end) or _is_own(end, task):
                     raise
                 if task.done():
-                    # What exits all the time would keep the loop from ending, too.
+                    # If timers keep exiting, the loop cannot end at all.
                     exits.prevented(end)
                     return cast("T", task.result())
-                # Said in the loop: uvloop hears no signal while it stands still.
+                # The loop logs it: uvloop does not handle signals while it is stopped.
                 runner.get_loop().call_soon(exits.prevented, end)
             run = partial(runner.get_loop().run_until_complete, task)
     finally:
@@ -141,10 +141,10 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
 
 
 class ForeignExits:
-    """Says in the log that an exit was prevented, and holds back what exits again and again.
+    """Logs exits that were prevented, and slows down code that exits again and again.
 
-    A timer or a socket that exits each time that it is looked at must neither fill the log nor take
-    a whole processor: beyond so many in one second there is a pause for each, and no line.
+    A timer or a socket callback that exits every time must neither fill the log nor use a whole processor.
+    Beyond :data:`MOST_EXITS` in one second, each exit causes a short pause and no log line.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class ForeignExits:
         self._count = 0
 
     def prevented(self, end: BaseException) -> None:
-        """Count one."""
+        """Count one prevented exit, and log it or pause."""
         now = self._clock()
         if now - self._since >= 1.0:
             self._since, self._count = now, 0
@@ -168,12 +168,12 @@ class ForeignExits:
 
 
 def _is_own(end: BaseException, task: asyncio.Task[Any]) -> bool:
-    """Whether the main task itself has ended with this, or was cancelled by Ctrl-C."""
+    """Return whether the main task itself ended with this exception, or was cancelled by Ctrl-C."""
     return task.done() and (task.cancelled() or task.exception() is end)
 
 
 def _is_real(end: BaseException) -> bool:
-    """Whether this may be Ctrl-C: while the loop itself handles SIGINT, as in a server, it raises nothing."""
+    """Return whether this may be a real Ctrl-C, which raises nothing if the loop itself handles SIGINT."""
     return (
         isinstance(end, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     )
@@ -182,14 +182,14 @@ def _is_real(end: BaseException) -> bool:
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
-    except ImportError:  # Not built for this platform; the standard loop does the same, slower.
+    except ImportError:  # Not built for this platform; the standard loop does the same, but slower.
         return None
 
     class Loop(uvloop.Loop):
-        """uvloop, on which connecting to an address waits for no look-up of a name.
+        """uvloop without the name look-up when it connects to an IP address.
 
-        uvloop's ``sock_connect`` sends even addresses through ``getaddrinfo`` in libuv's four threads,
-        which names that no DNS server answers can keep busy.
+        uvloop's ``sock_connect`` sends even addresses through ``getaddrinfo`` in libuv's four threads. Names
+        that no DNS server answers can keep these threads busy.
         """
 
         async def getaddrinfo(self, host: Any, port: Any, **options: int) -> Any:
@@ -200,7 +200,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def confirmed(question: str) -> bool:
-    """Whether somebody at a terminal says yes; without a terminal nobody does."""
+    """Ask a question on the terminal; return whether the answer is yes. Without a terminal it is no."""
     if not sys.stdin.isatty():
         return False
     print(f"{plain_text(question, MAX_LINE)} [y/N] ", end="", file=sys.stderr, flush=True)
@@ -208,7 +208,7 @@ def confirmed(question: str) -> bool:
 
 
 def console() -> "Console":
-    """Standard output for tables; as wide as needed where it is no terminal, so that nothing is cut."""
+    """Create the console for tables; without a terminal it is so wide that nothing is cut."""
     from rich.console import Console
 
     terminal = sys.stdout.isatty()
@@ -216,7 +216,7 @@ def console() -> "Console":
 
 
 def table(*titles: str) -> "Table":
-    """A table without a frame, with a column for each title."""
+    """Create a table without a frame, with a column for each title."""
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False)
@@ -226,5 +226,5 @@ def table(*titles: str) -> "Table":
 
 
 def text(value: object, style: str = "") -> "Text":
-    """Untrusted text for a table: no markup, no control characters."""
+    """Convert untrusted text to a table cell without markup and control characters."""
     return safe_cell(str(value), style, MAX_LINE)

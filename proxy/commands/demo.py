@@ -1,7 +1,7 @@
-"""``toolrelay demo``: the main job on the real code path, with no key and no network.
+"""``toolrelay demo``: tools on the real code path, without a key and without a network.
 
-A recorded upstream takes the model's place, and what the two tools look at (the clock, the weather
-service) stands still at the moment of the recording.  All else is the server as ``serve`` runs it.
+A recorded upstream replaces the model. The tools' sources, the clock and the weather service, stay at the
+moment of the recording. Everything else is the server as ``serve`` runs it.
 """
 
 import fcntl
@@ -78,9 +78,9 @@ QUESTIONS = (
 RECORDED_AT = datetime.fromisoformat("2026-11-21T14:05:00+01:00")
 TOOLS = ("core__get_current_time", "core__get_weather")
 LEAVE_NOTE = "demo__leave_note"
-"""The tool that asks a person first."""
+"""A tool whose calls need the approval of a person."""
 NOTE = ("Leave a note for Ada: the build is green.", "Go on.")
-"""What is said to have it called, and once somebody has decided."""
+"""The message that makes the model call it, and the message after the decision."""
 CONVERT = "mcp__units__convert"
 """The tool of the bundled MCP server."""
 _CONVERSION: Final = {"value": 26.2, "from": "mi", "to": "km"}
@@ -88,7 +88,7 @@ _MCP_VERSION: Final = "2025-11-25"
 
 _MAX_SHOWN = 160
 _SHOWN_ID = 8
-"""Characters of a run's id behind its ``run_``, by which it is shown and found."""
+"""Characters of a run's id after its ``run_``, with which the demo shows and finds it."""
 _PREFIX = "toolrelay-demo-"
 _LINK_S = 3600.0
 """Seconds for which the demo's link is valid: it may stay on a terminal for a while."""
@@ -97,7 +97,7 @@ _PINS = "pins.json"
 
 
 async def demo(port: int) -> None:
-    """Serve the demo on loopback until told to stop; its record stays until the next demo begins."""
+    """Serve the demo on loopback until it is stopped; its record stays until the next demo starts."""
     sockets = bind("127.0.0.1", port)
     try:
         fixtures = packaged_fixtures()
@@ -126,9 +126,9 @@ async def demo(port: int) -> None:
 
 @contextmanager
 def _own_folder() -> Iterator[Path]:
-    """A new folder for the demo's record, which outlives it: who stops the demo may still look at a run.
+    """Create a folder for the demo's record. It stays after the demo, so that its runs can still be shown.
 
-    Those of earlier demos are removed, unless they still run: each holds a lock in its own.
+    Folders of earlier demos are removed, unless they are still running: each demo holds a lock in its folder.
     """
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         _remove_unused(folder)
@@ -139,24 +139,24 @@ def _own_folder() -> Iterator[Path]:
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove the folder of a demo of ours that has ended."""
+    """Remove the folder of this user's demo, if that demo has ended."""
     try:
         if folder.is_symlink() or folder.stat().st_uid != os.getuid():
             return
         with (folder / _LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
-    except OSError:  # Somebody else's, of a demo that runs, or one that is just being made.
+    except OSError:  # It is another user's, its demo is running, or it is just being created.
         return
 
 
 def look_line(run_id: str, folder: Path) -> str:
-    """The command that shows a run, for any terminal and folder."""
+    """Return the command that shows a run, which works in any terminal and folder."""
     return _command(folder, "runs", "show", run_id.removeprefix("run_")[:_SHOWN_ID])
 
 
 def _command(folder: Path, *words: str) -> str:
-    """A command of ours about the demo's record: the way this one was called, in full."""
+    """Build a toolrelay command for the demo's record, with the program's full path."""
     called = Path(sys.argv[0])
     found = shutil.which(sys.argv[0])
     ours = [found] if called.name == "toolrelay" and found else [sys.executable, "-m", "proxy"]
@@ -165,9 +165,9 @@ def _command(folder: Path, *words: str) -> str:
 
 
 def demo_config(port: int, fixtures: Path, folder: Path) -> Config:
-    """The demo's configuration; neither file nor environment has a say in it.
+    """Build the demo's configuration, without reading a file or the environment.
 
-    It has an MCP server where the library for that is installed.
+    It has an MCP server if the library for that is installed.
     """
     servers = {}
     if importlib.util.find_spec("mcp") is not None:
@@ -179,24 +179,26 @@ def demo_config(port: int, fixtures: Path, folder: Path) -> Config:
         )
     return Config(
         server=ServerConfig(port=port, drain_s=5),
-        # Clients of every dialect ask one and the same recorded model.
+        # Clients of every dialect use the same recorded model.
         upstreams={"demo": UpstreamConfig(base_url=f"replay:{fixtures}", api_key=None, wires=("chat",))},
         policy=PolicyConfig(
             allow=(*TOOLS, LEAVE_NOTE, *([CONVERT] if servers else [])), approve=(LEAVE_NOTE,)
         ),
         tools=ToolsConfig(modules=(str(folder / MODULE_FILE),)),
         mcp=McpConfig(serve=True, servers=servers, pins=str(folder / _PINS) if servers else ""),
-        # Whoever tries it can look at every byte of it; the next demo deletes all of it with its key.
+        # Keep all content, so that its user can inspect it; the next demo deletes it together with its key.
         store=StoreConfig(url=f"sqlite:///{folder / 'demo.db'}", content="all"),
-        # It reaches nothing, and its commands are to work as pasted.
+        # The demo reaches nothing outside, and its commands must work when pasted.
         auth=AuthConfig(mode="open"),
         log=LogConfig(level="warning"),
     )
 
 
 def write_files(config: Config, folder: Path) -> None:
-    """Write what the demo serves into its folder: the module of a tool, the pins, and a configuration for
-    the commands that look at its runs later.  ``runs replay`` loads the same tools by it."""
+    """Write the files of the demo into its folder: the module of a tool, the pins and a configuration.
+
+    Later commands use that configuration to show its runs. ``runs replay`` loads the same tools with it.
+    """
     (folder / MODULE_FILE).write_text(MODULE, "utf-8")
     if config.mcp.servers:
         write_pin_file(folder / _PINS, _pins(config))
@@ -215,7 +217,7 @@ def write_files(config: Config, folder: Path) -> None:
 
 
 def _changed(section: BaseModel) -> dict[str, Any]:
-    """The settings of a section that the demo sets."""
+    """Return the settings of a section that the demo sets."""
     return section.model_dump(exclude_unset=True, by_alias=True)
 
 
@@ -232,14 +234,14 @@ def _overrides(config: Config, fixtures: Path, folder: Path, mcp_socket: Path | 
 
 
 def _ui_line(app: App, address: str) -> list[str]:
-    """The web UI comes first: one click asks the first question there."""
+    """Return the line with the link to the web UI; it comes first, as a click there asks a question."""
     if app.sessions is None:
         return []
     return [f"web UI: {link(address, app.sessions.code(_LINK_S))}", ""]
 
 
 def _pins(config: Config) -> list[Pin]:
-    """The pin of the bundled MCP server's tool, as this version defines it."""
+    """Return the pin of the bundled MCP server's tool, as this version defines it."""
     found = []
     for name, server in config.mcp.known().items():
         (definition,) = read_listing(name, [units_server.TOOL]).definitions
@@ -277,7 +279,7 @@ def _greeting(config: Config, address: str, folder: Path) -> list[str]:
 
 
 def curl_lines(address: str) -> list[str]:
-    """A command for each dialect, ready to be pasted into a shell: the first question to the same model."""
+    """Return a shell command for each dialect, which asks the first question of the same model."""
     asked = Conversation(MODEL, (Message("user", (Text(QUESTIONS[0][0]),)),), stream=True)
     lines = []
     for wire in built_in_wires().values():
@@ -290,7 +292,7 @@ def curl_lines(address: str) -> list[str]:
 
 
 def python_lines(address: str) -> list[str]:
-    """A program, ready to be pasted into a Python prompt or a file."""
+    """Return a program to be pasted into a Python prompt or a file."""
     return [
         "from openai import OpenAI",
         f'client = OpenAI(base_url="{address}/v1", api_key="unused")',
@@ -304,7 +306,7 @@ def python_lines(address: str) -> list[str]:
 
 
 def approval_lines(address: str, folder: Path) -> list[str]:
-    """Commands, ready to be pasted into one shell: ask for the tool that asks, decide, and go on."""
+    """Return shell commands that ask for the tool with approvals, decide, and continue."""
     question, going_on = NOTE
     curl = f"curl -s {address}/v1{RESPONSES.path} -H 'content-type: application/json' -d "
     asked = json.dumps({"model": MODEL, "input": question})
@@ -322,8 +324,10 @@ def approval_lines(address: str, folder: Path) -> list[str]:
 
 
 def mcp_lines(address: str, *, serves: bool) -> list[str]:
-    """A command that calls the tool of the bundled MCP server; without that server (``serves``), how to
-    install it."""
+    """Return a command that calls the tool of the bundled MCP server.
+
+    Without that server (``serves`` is false), return how to install it.
+    """
     if not serves:
         return [f"To see a tool of an MCP server here, too: {how_to_install('mcp')}"]
     params = {"name": CONVERT, "arguments": _CONVERSION}
@@ -342,7 +346,7 @@ def mcp_lines(address: str, *, serves: bool) -> list[str]:
 
 
 def _printing(folder: Path) -> Callable[[str, Mapping[str, Any]], None]:
-    """Prints each thing that happens, and behind a run the command that shows it."""
+    """Return a callback that prints each event, and after each run the command that shows it."""
 
     def event(kind: str, data: Mapping[str, Any]) -> None:
         line = show_event(kind, data)
@@ -355,7 +359,7 @@ def _printing(folder: Path) -> Callable[[str, Mapping[str, Any]], None]:
 
 
 def show_event(kind: str, data: Mapping[str, Any]) -> str:
-    """One thing that happened in a run as one line for the terminal; empty for what is not shown."""
+    """Format an event of a run as one line for the terminal; empty for an event that is not shown."""
     match kind:
         case "run_started":
             line = f"{_run(data)} asked: {data.get('preview', '')}"

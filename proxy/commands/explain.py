@@ -1,6 +1,6 @@
 """``toolrelay explain``: what an error code, a setting, a header or a metric means.
 
-The texts are those of ``docs/reference``; both are made from the same data.
+The texts equal those in ``docs/reference``, because both are generated from the same data.
 """
 
 import re
@@ -21,11 +21,11 @@ __all__ = ["explain", "hint"]
 
 
 def explain(name: str) -> str:
-    """What is known of a name: one text for each kind of thing that has it.
+    """Return the explanations of a name: one text for each kind of thing with that name.
 
     ``name`` is an error code, an HTTP status, a setting (``server.port``, ``upstreams.mine.base_url``), a
-    table of settings (``server``), a header or a metric.  Raises :class:`~proxy.errors.ConfigError` for any
-    other, with a name that is like it.
+    table of settings (``server``), a header or a metric. For any other name, raises
+    :class:`~proxy.errors.ConfigError` with a similar name.
     """
     name = name.strip().strip("[]")
     if texts := list(_texts(name)):
@@ -39,9 +39,9 @@ def explain(name: str) -> str:
 
 
 def hint(lines: Iterable[str], codes: Iterable[str] = ()) -> str:
-    """The command that explains the first of the faults that has an explanation; empty if none has.
+    """Return a line with the command that explains the first explainable fault; empty if there is none.
 
-    ``lines`` are faults, each with the setting in front (``server.port: got …``), ``codes`` error codes.
+    ``lines`` are faults that begin with a setting (``server.port: got …``); ``codes`` are error codes.
     """
     known = (name for name in (*(line.partition(": ")[0] for line in lines), *codes) if _is_explained(name))
     name = next(known, "")
@@ -74,8 +74,8 @@ def _texts(name: str) -> Iterator[str]:
 
 
 def _settings_of(name: str) -> list[Setting]:
-    """The setting of this name, else the one whose value it is a part of: of ``policy.arguments.pay.eur``
-    that is ``policy.arguments``."""
+    """Return the setting with this name, else the setting that contains it: ``policy.arguments`` for
+    ``policy.arguments.pay.eur``."""
     while name:
         if found := [one for one in settings() if _is_called(one.name, name)]:
             return found
@@ -93,12 +93,12 @@ def _text(title: str, lines: Iterable[str]) -> str:
 
 
 def _is_called(pattern: str, name: str) -> bool:
-    """Whether a setting has this name; ``*`` in it is any name that a user chose."""
+    """Return whether a setting has this name; ``*`` in ``pattern`` stands for a name that a user chose."""
     return re.fullmatch(re.escape(pattern).replace(r"\*", ".+"), name) is not None
 
 
 def _names() -> list[str]:
-    """Every name that has an explanation."""
+    """Return every name that has an explanation."""
     headers = [name for header in (*FROM_CLIENTS, *TO_CLIENTS) for name in header.names]
     return [
         *ERRORS,

@@ -17,11 +17,11 @@ _GAP = 2
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column.
+    """One column of a table.
 
-    ``rank`` says how soon it is left out if there is no room: the highest rank first, 0 never.  A column
-    with a ``least`` width may be narrower than its longest cell, down to that; its cells are cut with an
-    ellipsis then.  All others keep their width.
+    ``rank`` decides which columns are left out if there is no room: the highest rank first, 0 never. A column
+    with a ``least`` width may shrink down to it; its cells are then cut with an ellipsis. All others keep the
+    width of their longest cell.
     """
 
     title: str
@@ -47,7 +47,7 @@ def print_fitting(console: Console, columns: Sequence[Column], rows: Sequence[Se
 
 
 def _widths(columns: Sequence[Column], wanted: Sequence[int], room: int) -> dict[int, int]:
-    """The columns that stay, by their places, with their widths."""
+    """Return the columns that stay, by their index, with their widths."""
     kept = list(range(len(columns)))
     while _width([_least(columns[place], wanted[place]) for place in kept]) > room:
         place = max(kept, key=lambda place: columns[place].rank)
@@ -72,7 +72,7 @@ def _width(widths: Sequence[int]) -> int:
 
 
 def _line(columns: Sequence[Column], widths: dict[int, int], cells: Sequence[Text]) -> Text:
-    """One row, without spaces at its end."""
+    """Build one row, without spaces at its end."""
     parts = []
     for place, width in widths.items():
         cell = cells[place].copy()

@@ -46,7 +46,7 @@ UntilOption = Annotated[
 
 
 class ListByDefault(TyperGroup):
-    """A group whose ``list`` is meant where no command is named, options and all."""
+    """A group of commands that runs ``list``, with its options, if no command is named."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):

@@ -1,4 +1,4 @@
-"""Printing for people, without anything that a supervisor would have to load for it."""
+"""Printing for people, without imports that a supervisor would have to load only for it."""
 
 import sys
 from collections.abc import Iterable
@@ -8,25 +8,25 @@ from proxy.plain_text import plain_text
 __all__ = ["MAX_LINE", "say", "say_error", "say_faults"]
 
 MAX_LINE = 2000
-"""Characters of one printed line."""
+"""The most characters of one printed line."""
 
 
 def say(line: str) -> None:
-    """Print one line to standard output at once: somebody may be waiting for it in a pipe."""
+    """Print one line to standard output at once, because a reader at a pipe may wait for it."""
     print(line, flush=True)
 
 
 def say_error(message: str) -> None:
-    """Print one line to standard error; what it quotes cannot move the cursor or add a line."""
+    """Print one line to standard error; text that it quotes cannot move the cursor or add a line."""
     print(f"toolrelay: {plain_text(message, MAX_LINE)}", file=sys.stderr, flush=True)
 
 
 def say_faults(faults: Iterable[str], codes: Iterable[str] = ()) -> None:
-    """Print each fault as a line to standard error, and how to read about the first that has an explanation.
+    """Print each fault as a line to standard error, and a hint for the first that has an explanation.
 
-    ``codes`` are error codes that the faults have.
+    ``codes`` are the error codes of the faults.
     """
-    # Who has no fault does without what knows all settings.
+    # Imported here, because it loads all settings, which a command without faults does not need.
     from proxy.commands.explain import hint
 
     lines = list(faults)

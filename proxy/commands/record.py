@@ -1,4 +1,4 @@
-"""``toolrelay record``: the server as usual, with every exchange of its upstreams saved as a fixture."""
+"""``toolrelay record``: serves as usual and saves every exchange with an upstream as a fixture."""
 
 import asyncio
 from collections.abc import Iterable
@@ -16,14 +16,14 @@ __all__ = ["record", "recording"]
 
 
 async def record(config: Config, out: Path) -> None:
-    """Serve until told to stop, and write what the upstreams were asked and answered below ``out``."""
+    """Serve until stopped, and write the exchanges with the upstreams below ``out``."""
     folder = await asyncio.to_thread(_private_folder, out)
     say(f"recording to {folder}; the files will contain what users ask and models answer")
     await serve(config, recording(folder, config.secrets()))
 
 
 def recording(folder: Path, secrets: Iterable[str]) -> Overrides:
-    """What saves both sides of each exchange below ``folder``, less the ``secrets``."""
+    """Return overrides that save both sides of each exchange below ``folder``, without the ``secrets``."""
     known, clients = list(secrets), ClientSides()
 
     def recorded(upstream: Upstream) -> Upstream:

@@ -1,4 +1,4 @@
-"""``toolrelay tools``: the tools as a model would see them, and one call by hand."""
+"""``toolrelay tools``: lists the tools as a model would see them, and calls one by hand."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ __all__ = ["call_tool", "list_tools"]
 
 
 async def list_tools(config: Config, *, as_json: bool) -> None:
-    """Print every loaded tool with effect, decision and rule."""
+    """Print every loaded tool with its effect, the policy's decision and the rule."""
     services = await create_services(without_record(config), overrides=await pins_of_record(config))
     try:
         tools, policy = services.catalog.tools(), services.policy
@@ -42,10 +42,10 @@ async def list_tools(config: Config, *, as_json: bool) -> None:
 
 
 async def call_tool(config: Config, name: str, arguments: str) -> bool:
-    """Run one tool and print what a model would get; returns whether it went well.
+    """Run one tool and print what a model would get; return whether it succeeded.
 
-    It runs as any call does: by the policy, within the bounds, and on record.  What the tool raised
-    is shown on standard error with its traceback; no model, log or record ever gets that.
+    The call is subject to policy and limits, and is recorded, as every call is. An exception of the tool is
+    printed to standard error with its traceback, which no model, log or record ever gets.
     """
     server = name.split("__")[1] if name.startswith(f"{PROVIDER}__") and name.count("__") > 1 else ""
     async with mcp_host(config if server else None) as mcp_socket:
@@ -58,7 +58,7 @@ async def call_tool(config: Config, name: str, arguments: str) -> bool:
 
 
 async def _call(services: Services, name: str, arguments: str) -> bool:
-    """The same with services, which are closed afterwards."""
+    """Do the same with given services, and close them afterwards."""
     try:
         run = RunRecord(
             id=f"run_{uuid.uuid4().hex}",
@@ -97,7 +97,7 @@ async def _call(services: Services, name: str, arguments: str) -> bool:
 
 
 def _rule(services: Services, name: str, code: str | None) -> str:
-    """What the operator would have to change where a call was refused as such; models do not read it."""
+    """Return which rule the operator must change if the call was refused. Models never see this text."""
     spec = services.catalog.get(name)
     if spec is None:
         near = get_close_matches(name, [one.name for one in services.catalog.tools()], n=1, cutoff=0.6)
@@ -108,7 +108,7 @@ def _rule(services: Services, name: str, code: str | None) -> str:
 
 
 def _show_crash(spec: ToolSpec, error: BaseException) -> None:
-    """The traceback from the tool's own first line on, for its author."""
+    """Print the traceback for the tool's author, from the tool's first line on."""
     frames = error.__traceback__
     while frames is not None and frames.tb_next is not None and _is_ours(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
@@ -117,12 +117,12 @@ def _show_crash(spec: ToolSpec, error: BaseException) -> None:
 
 
 def _is_ours(filename: str) -> bool:
-    """Whether a file is one of those that lead to a tool: the runner's, not the toolbox's."""
+    """Return whether a file belongs to the code that runs tools, not to a tool or the toolbox."""
     return Path(filename).is_relative_to(Path(tools_room.__file__).parent)
 
 
 def _shown(content: str) -> str:
-    """A result as JSON in ASCII, which pipes and terminals both take; other text with marks escaped."""
+    """Format a result as ASCII JSON, safe for pipes and terminals; escape other text."""
     try:
         return json.dumps(json.loads(content))
     except ValueError:

@@ -1,4 +1,4 @@
-"""``toolrelay ui``: a link that signs in to the web UI, and what a server prints about it at its start."""
+"""``toolrelay ui``: a link that signs in to the web UI; also the lines about it at a server's start."""
 
 import sys
 import time
@@ -16,13 +16,13 @@ from proxy.server.ui.sessions import CODE_S, login_code, signing_key
 __all__ = ["START_LINK_S", "link", "print_link", "ui_lines"]
 
 START_LINK_S: Final = 600.0
-"""Seconds for which the link is valid that a server prints on a terminal at its start."""
+"""Seconds for which the link is valid that a server prints on a terminal when it starts."""
 
 
 async def print_link(config: Config, *, address: str | None, browse: bool) -> None:
-    """Print a link for the server of this configuration; ``browse`` opens it, too.
+    """Print a link for the server of this configuration; with ``browse``, also open it.
 
-    ``address`` is where the browser reaches the server.  Raises ConfigError, StoreError.
+    ``address`` is the URL at which the browser reaches the server. Raises ConfigError and StoreError.
     """
     if not config.ui.enabled:
         raise ConfigError("ui.enabled", "is false", "Set it to true, and restart the server")
@@ -49,7 +49,7 @@ async def print_link(config: Config, *, address: str | None, browse: bool) -> No
 
 
 def default_address(config: Config) -> str:
-    """Where a browser on this machine reaches the server; raises ConfigError if the port is not known."""
+    """Return the URL for a browser on this machine; raises ConfigError if the port is not known."""
     server = config.server
     if server.port == 0:
         raise ConfigError(
@@ -62,12 +62,12 @@ def default_address(config: Config) -> str:
 
 
 def link(address: str, code: str) -> str:
-    """The link of a code, which is in the fragment: browsers do not send that to servers."""
+    """Build the link with a code. The code is in the fragment, which browsers do not send to servers."""
     return f"{address}/ui/#login={code}"
 
 
 def ui_lines(app: App, config: Config, address: str) -> list[str]:
-    """What a server prints about the web UI at its start: a link on a terminal, otherwise how to get one."""
+    """Return the lines about the web UI at a server's start: a link on a terminal, else how to get one."""
     if app.sessions is None:
         return []
     if sys.stdout.isatty() and is_loopback(config.server.host):

@@ -1,1 +1,1 @@
-"""HTTP basics for every package: header sections, the rules for passing headers on, decoded bodies."""
+"""HTTP basics for every package: header sections, the rules for forwarding headers, decoded bodies."""

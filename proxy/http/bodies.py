@@ -1,6 +1,6 @@
-"""What is done to a response body on its way: take secrets out, take a content coding off.
+"""Filters for response bodies: they remove secrets, and decode a content coding.
 
-Both work on pieces as they arrive and hold back only what they cannot decide yet.
+Both work on pieces as they arrive, and hold back only what they cannot decide yet.
 """
 
 import json
@@ -13,25 +13,25 @@ from proxy.http.secret_spellings import SecretSpellings
 __all__ = ["REDACTED", "Inflater", "Scrubber", "shapes_of_secrets"]
 
 REDACTED = b"[redacted]"
-"""What stands where a secret stood."""
+"""The replacement for a secret."""
 
 _SHORTEST_SECRET = 5
 """Characters.  Shorter "keys" are placeholders ("x", "none") that would garble any text."""
 
 _PIECE_BYTES = 64 * 1024
-"""Most decoded bytes that are held at a time."""
+"""At most so many decoded bytes are held at a time."""
 
 _FREE_BYTES = 8 * 1024 * 1024
 _MAX_RATIO = 250
-"""Past ``_FREE_BYTES`` decoded, how many bytes one compressed byte may stand for.
+"""After ``_FREE_BYTES`` decoded bytes, one compressed byte may stand for so many on average.
 
-Event streams repeat their keys and compress well, some 5 to 60 times; deflate's own ceiling,
-which only a bomb comes near, is 1032.
+Event streams repeat their keys and compress well, some 5 to 60 times.  Deflate's own maximum, which only a
+bomb comes near, is 1032.
 """
 
 
 def shapes_of_secrets(secrets: Iterable[str]) -> tuple[bytes, ...]:
-    """The byte forms in which each secret may stand in a body: as it is, and escaped in JSON."""
+    """Return the byte forms that a secret may have in a body: unchanged, and escaped in JSON."""
     shapes: set[bytes] = set()
     for secret in secrets:
         if len(secret) < _SHORTEST_SECRET:
@@ -42,7 +42,7 @@ def shapes_of_secrets(secrets: Iterable[str]) -> tuple[bytes, ...]:
 
 
 class Scrubber:
-    """Replaces secrets in a stream of bytes, also where one straddles two pieces."""
+    """Replaces secrets in a stream of bytes, even if one is cut between two pieces."""
 
     def __init__(self, shapes: tuple[bytes, ...]) -> None:
         """``shapes`` come from :func:`shapes_of_secrets`."""
@@ -51,7 +51,7 @@ class Scrubber:
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
-        """What can be let go of now; the start of what may become a secret is held back."""
+        """Return the bytes that can go out now; hold back an end that may be the beginning of a secret."""
         data = self._held + data
         for shape in self._shapes:
             data = data.replace(shape, REDACTED)
@@ -64,31 +64,31 @@ class Scrubber:
         return data[:cut]
 
     def finish(self) -> bytes:
-        """What was held back, now that nothing can follow it."""
+        """Return what was held back, because nothing can follow it."""
         held, self._held = self._held, b""
         return held
 
 
 class Inflater:
-    """Takes gzip or deflate off a stream in bounded steps.
+    """Decodes gzip or deflate in a stream, in bounded steps.
 
-    A compressed body can stand for a thousand times its size, so it is decoded a piece at a time
-    and refused where it grows like a bomb.
+    A compressed body can stand for a thousand times its size.  So it is decoded one piece at a time, and
+    refused if it grows like a bomb.
     """
 
     CODINGS = frozenset({"gzip", "x-gzip", "deflate"})
 
     def __init__(self, coding: str) -> None:
-        """``coding`` is one of :attr:`CODINGS`, the sole content coding of the body."""
+        """``coding`` is one of :attr:`CODINGS`, and the only content coding of the body."""
         self._gzip = coding != "deflate"
         self._decoder: zlib._Decompress | None = None
         self._taken = 0
         self._given = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Decoded pieces of at most 64 KiB, none empty.
+        """Yield decoded pieces of at most 64 KiB, none empty.
 
-        Raises :class:`~proxy.errors.UpstreamBroken` where the data is no such coding, or a bomb.
+        Raises :class:`~proxy.errors.UpstreamBroken` if the data is malformed, or a bomb.
         """
         self._taken += len(data)
         while data:
@@ -98,11 +98,11 @@ class Inflater:
                 if self._given > _FREE_BYTES and self._given > self._taken * _MAX_RATIO:
                     raise UpstreamBroken("the compressed response body is too large once it is decompressed")
                 yield piece
-                # A full piece may have left more inside the decoder, with no input to show for it.
+                # After a full piece the decoder may hold more output although no input is left.
                 piece, data = self._step(data) if len(piece) == _PIECE_BYTES else (b"", data)
 
     def _step(self, data: bytes) -> tuple[bytes, bytes]:
-        """At most one piece, and the input that is still to be fed."""
+        """Return at most one piece, and the input that is still to be fed."""
         if self._decoder is None:
             self._decoder = zlib.decompressobj(31 if self._gzip else _deflate_window(data))
         decoder = self._decoder
@@ -118,12 +118,13 @@ class Inflater:
         return piece, decoder.unused_data if decoder.eof else decoder.unconsumed_tail
 
     def finish(self) -> None:
-        """Raises :class:`~proxy.errors.UpstreamBroken` where the coded data has no end."""
+        """Raise :class:`~proxy.errors.UpstreamBroken` if the coded data has no end."""
         if self._taken and (self._decoder is None or not self._decoder.eof):
             raise UpstreamBroken("the compressed response body is incomplete")
 
 
 def _deflate_window(data: bytes) -> int:
-    """zlib's name for the format: "deflate" means zlib (RFC 9110, section 8.4.1.2), some send it bare."""
+    """Return zlib's number for the format: "deflate" means zlib (RFC 9110, section 8.4.1.2), some send it
+    bare."""
     # The low four bits of a zlib header are always 8.
     return 15 if data[0] & 0x0F == 8 else -15

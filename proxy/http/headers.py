@@ -1,7 +1,7 @@
-"""The headers of a message as two columns, and what is decided by their names once.
+"""The headers of a message as two columns, with results that depend only on names computed once.
 
-The same peer sends the same names again and again, with other values.  Which headers go on, which say
-something of the body and what their lines look like hangs on the names alone.
+A peer sends the same names again and again, with other values.  Only the names decide which headers go on,
+which describe the body, and what their lines look like.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,23 +15,23 @@ from proxy.caches import CacheSize, declare, declare_lru
 __all__ = ["Columns", "HeaderSection", "Headers", "by_names", "described"]
 
 Headers = Sequence[tuple[str, str]]
-"""Header pairs in order, names as they came; one name may stand several times."""
+"""Header pairs in order, with names as they came; a name may occur several times."""
 
 
 _MAX_KNOWN = 256
 _MAX_KNOWN_CHARS = 2048
-"""Of all names together: whoever sends longer ones has them looked at each time."""
+"""The most characters of all names together.  Results for longer names are computed each time."""
 _MAX_MEDIA_TYPE = 256
 _ENTRY_BYTES = 4096
 _CHARACTER_BYTES = 32
-"""What is worked out for names grows with them: masks, lines, an expression that reads them."""
+"""Results grow with the names: masks, lines, a regular expression that reads them."""
 
 Name = TypeVar("Name", str, bytes)
 Found = TypeVar("Found")
 
 
 class _Known(dict[tuple[Name, ...], Found]):
-    """What was worked out for names that came before; the oldest makes room."""
+    """A cache of results by names; the oldest entry makes room."""
 
     def __init__(self, work_out: Callable[[tuple[Name, ...]], Found]) -> None:
         self._work_out: Callable[[tuple[Name, ...]], Found] = work_out
@@ -51,24 +51,24 @@ class _Known(dict[tuple[Name, ...], Found]):
 
 
 def by_names(work_out: Callable[[tuple[Name, ...]], Found]) -> Callable[[tuple[Name, ...]], Found]:
-    """Decorates what is a function of a message's header names, in their order; results are kept.
+    """Cache a function of a message's header names in their order.  Use it as a decorator.
 
-    ``work_out`` sees names and never a value, so that nothing secret is kept.  What it returns is shared.
+    ``work_out`` sees names and never a value, so the cache holds no secret.  Its result is shared.
     """
     return _Known(work_out).__getitem__
 
 
 class Columns(NamedTuple):
-    """Some headers of a section: which, and what they are called from then on."""
+    """A selection of the headers of a section, with their names in the result."""
 
     names: tuple[str, ...]
     mask: tuple[bool, ...]
     take: Callable[[Sequence[str]], tuple[str, ...]]
-    """Gives the values of these, of those of the whole section."""
+    """Selects the values of these headers from the values of the whole section."""
 
     @classmethod
     def where(cls, names: tuple[str, ...], wanted: Callable[[str], bool]) -> "Columns":
-        """Those whose name is wanted, under their names."""
+        """Select the headers whose name is wanted; they keep their names."""
         mask = tuple([wanted(name) for name in names])
         return cls(tuple(compress(names, mask)), mask, _taking(mask))
 
@@ -77,38 +77,39 @@ def _taking(mask: Sequence[bool]) -> Callable[[Sequence[str]], tuple[str, ...]]:
     places = [at for at, wanted in enumerate(mask) if wanted]
     if len(places) > 1:
         return itemgetter(*places)
-    # One by itself would come as it is, and not as a tuple.
+    # For one index, ``itemgetter`` would return the value itself and not a tuple.
     return lambda values: tuple([values[at] for at in places])
 
 
 class HeaderSection(Sequence[tuple[str, str]]):
-    """Header pairs in order (a :data:`~proxy.upstreams.base.Headers`), kept as names and values."""
+    """Header pairs in order (:data:`Headers`), kept as names and values."""
 
     __slots__ = ("made", "names", "values")
 
     def __init__(self, names: tuple[str, ...], values: Sequence[str]) -> None:
-        """As many values as there are names, none of which is changed from then on.
+        """There are as many values as names; neither may change afterwards.
 
-        Raises ``ValueError`` for any other number: a value under its neighbour's name may be a secret.
+        Raises ``ValueError`` for another number of values: under a neighbour's name a secret could go out.
         """
         if len(names) != len(values):
             raise ValueError("there are not as many values as names of headers")
         self.names = names
         self.values = values
         self.made: tuple[object, str] | None = None
-        """What somebody, known by a mark, has written of this section alone, for when it is sent again."""
+        """The lines that one owner wrote for this section, to reuse them; the first entry is the owner's
+        mark."""
 
     @classmethod
     def of(cls, headers: Headers) -> "HeaderSection":
-        """Pairs in this form; whoever may be given a section as well looks before asking."""
+        """Build a section from pairs.  Callers that may have a section already check this first."""
         return cls(tuple([name for name, _ in headers]), [value for _, value in headers])
 
     def only(self, columns: Columns) -> "HeaderSection":
-        """Those of some columns, which were worked out for these names."""
+        """Select some columns, which were computed for these names."""
         return HeaderSection(columns.names, columns.take(self.values))
 
     def lines(self) -> str:
-        """The header lines of a message, each with its line end.  The values are not checked."""
+        """Build the header lines of a message, each with its line end.  The values are not checked."""
         parts = [*_around_values(self.names)]
         parts[1::2] = self.values
         return "".join(parts)
@@ -129,12 +130,12 @@ class HeaderSection(Sequence[tuple[str, str]]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
 
-    __hash__ = None  # type: ignore[assignment]  # Equal to lists, which have none.
+    __hash__ = None  # type: ignore[assignment]  # It equals lists, which have no hash.
 
 
 @by_names
 def _around_values(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The lines of some headers, cut where values belong, with a place for each."""
+    """Return the text around the values of some headers, with an empty string in the place of each value."""
     parts = [""]
     for name in names:
         parts[-1] += f"{name}: "
@@ -143,9 +144,9 @@ def _around_values(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def described(headers: Headers) -> tuple[str, str]:
-    """A body's media type, without parameters, and its sole content coding, both in lower case.
+    """Return a body's media type, without parameters, and its only content coding, both in lower case.
 
-    "" stands for what is absent.  Several codings count as one unknown, in one line or in several.
+    An absent value is "".  Several codings, in one line or in several, count as one unknown coding.
     """
     section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
     kind_at, codings_at = _describing(section.names)
@@ -155,7 +156,7 @@ def described(headers: Headers) -> tuple[str, str]:
 
 @by_names
 def _describing(names: tuple[str, ...]) -> tuple[int | None, Sequence[int]]:
-    """Where the first ``Content-Type`` and each ``Content-Encoding`` stand."""
+    """Return the index of the first ``Content-Type``, and those of each ``Content-Encoding``."""
     low = [name.lower() for name in names]
     kind = low.index("content-type") if "content-type" in low else None
     return kind, [at for at, name in enumerate(low) if name == "content-encoding"]

@@ -1,7 +1,7 @@
-"""The headers that the proxy reads from clients and sets in its answers, as data: their names and meanings.
+"""The headers that the proxy reads from clients and sets in its answers, as data: names and meanings.
 
-docs/reference/headers.md is made from it.  Meanings are Markdown; their links are relative to ``docs/``.
-Which other headers pass between clients and upstreams says ``proxy/http/rules.py``.
+docgen makes docs/reference/headers.md from it.  Meanings are Markdown; their links are relative to ``docs/``.
+``proxy/http/rules.py`` says which other headers pass between clients and upstreams.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ RATE_LIMITS: Final = {
     kind: tuple(f"x-ratelimit-{word}-{kind}" for word in ("limit", "remaining", "reset"))
     for kind in ("requests", "tokens")
 }
-"""For each kind of limit that answers show: the limit, what is left of it, the time until its reset."""
+"""The headers for each kind of limit that answers show: the limit, the rest, the time until the reset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ FROM_CLIENTS: Final = (
         "other sites cannot send it.",
     ),
 )
-"""What the proxy reads of a request for itself."""
+"""The request headers that the proxy itself reads."""
 
 TO_CLIENTS: Final = (
     OwnHeader(("x-request-id",), "The id of the request. It is also in the log."),
@@ -151,4 +151,4 @@ TO_CLIENTS: Final = (
         "wait is too long.",
     ),
 )
-"""What the proxy sets in a response.  Pages of allowed origins may read all of it."""
+"""The response headers that the proxy sets.  Pages of allowed origins may read all of them."""

@@ -1,8 +1,8 @@
-"""Which headers pass between clients and an upstream: in each direction, those on a list.
+"""Which headers pass between clients and an upstream: for each direction, those on a list.
 
 A gateway used as an upstream takes instructions from headers that its vendor invented (where to send the
-request, which key to add, which cache to read).  The proxy cannot know them all, so it forwards the
-names that it knows and those that the operator lists for one upstream.
+request, which key to add, which cache to read).  The proxy cannot know them all, so it forwards the names
+that it knows and those that the operator lists for one upstream.
 """
 
 import re
@@ -47,7 +47,7 @@ HOP_BY_HOP = frozenset(
         "upgrade",
     }
 )
-"""Headers of one connection (RFC 9110, section 7.6.1); ``proxy-*`` is matched by its prefix."""
+"""Headers of one connection (RFC 9110, section 7.6.1).  ``proxy-*`` is matched by its prefix."""
 
 REQUEST_HEADERS: Final = (
     "accept",
@@ -71,7 +71,7 @@ REQUEST_HEADERS: Final = (
     "x-client-request-id",
     "x-stainless-*",
 )
-"""What every upstream gets of a client's headers.
+"""The client's headers that every upstream gets.
 
 OpenAI's SDKs send ``x-stainless-*`` and ``x-client-request-id``; the trace context is W3C's.
 """
@@ -105,7 +105,7 @@ RESPONSE_HEADERS: Final = (
     "x-request-id",
     "x-should-retry",
 )
-"""What every client gets of an upstream's headers.
+"""The upstream's headers that every client gets.
 
 ``x-request-id`` reaches the client as ``x-upstream-request-id``.
 """
@@ -134,7 +134,7 @@ _NEVER_SENT = (
     "x-request-id",
     "x-toolrelay-*",
 )
-"""The client's credentials, identity and address, and what the proxy makes anew for each hop."""
+"""The client's credentials, identity and address, and headers that the proxy sets anew for each hop."""
 
 _NEVER_RETURNED = (
     "access-control-*",
@@ -155,27 +155,30 @@ _NEVER_RETURNED = (
     "x-sendfile",
     "x-toolrelay-*",
 )
-"""Cookies, the provider's account, what browsers would take for the proxy's own word, and instructions to a
-reverse proxy in front of this one (``X-Accel-Redirect`` makes nginx send a file of its machine)."""
+"""Headers that an upstream must not set for clients.
+
+They are cookies, the provider's account, what browsers would take for the proxy's own policy, and
+instructions to a reverse proxy in front of this one.  For example, ``X-Accel-Redirect`` makes nginx send a
+file of its machine.
+"""
 
 _LISTED = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:-\*)?")
 
 _NAMES_NOTHING = frozenset({"", "keep-alive", "close"})
 
 DECODABLE = ("gzip", "x-gzip", "deflate", "identity")
-"""Codings an upstream may answer in: an error body in any other could not be scrubbed."""
+"""The codings that an upstream may use: in any other an error body could not be scrubbed."""
 
 
 class HeaderRules:
-    """Which headers pass between clients and one upstream, by their names alone."""
+    """Selects by name the headers that pass between clients and one upstream."""
 
     __slots__ = ("returned", "sent")
 
     def __init__(self, upstream: str = "", sent: Sequence[str] = (), returned: Sequence[str] = ()) -> None:
         """``sent`` and ``returned`` extend the lists: header names, or prefixes that end in ``-*``.
 
-        Raises :class:`~proxy.errors.ConfigError` for what is no such name, and for a name that must
-        never pass.
+        Raises :class:`~proxy.errors.ConfigError` for an invalid name, and for a name that must never pass.
         """
         more_sent = _checked(f"upstreams.{upstream}.forward_headers", sent, _NEVER_SENT)
         more_returned = _checked(f"upstreams.{upstream}.forward_response_headers", returned, _NEVER_RETURNED)
@@ -189,15 +192,15 @@ class HeaderRules:
             return _uses(tuple([name.decode("utf-8", "replace") for name in raw_names]), comes_back)
 
         self.sent: Callable[[tuple[str, ...]], Uses] = by_names(sent_of)
-        """What becomes of a client's headers on their way up."""
+        """Selects the client's headers that go to the upstream, by their names."""
         self.returned: Callable[[tuple[bytes, ...]], Uses] = by_names(returned_of)
-        """What becomes of the upstream's headers on their way back."""
+        """Selects the upstream's headers that go to the client, by their names."""
 
     def request_headers(self, headers: Headers) -> HeaderSection:
-        """The client's headers that go to the upstream, in order.
+        """Return the client's headers that go to the upstream, in order.
 
-        Drops what is not listed, hop-by-hop headers and the ones ``Connection`` names, and values that
-        cannot be written as an HTTP header again.
+        Headers are dropped if they are not listed, if they belong to one connection or ``Connection`` names
+        them, or if their values cannot be written as HTTP headers again.
         """
         section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
         plain = _PLAIN.match("".join(section.values)) is not None
@@ -206,9 +209,9 @@ class HeaderRules:
     def response_headers(
         self, raw_names: Sequence[bytes], raw_values: Sequence[bytes], secrets: tuple[bytes, ...]
     ) -> HeaderSection:
-        """The upstream's headers that may go on, in order, decoded and without ``secrets``."""
+        """Return the upstream's headers that go to the client, in order, decoded and without ``secrets``."""
         uses = self.returned(tuple(raw_names))
-        # What is asked of all values at once need not be asked of each.
+        # One check of all values together saves a check of each.
         joined = b"\n".join(raw_values)
         values = joined.decode("utf-8", "replace").split("\n")
         plain = len(values) == len(raw_names) and not joined.translate(None, _PLAIN_LINES)
@@ -223,7 +226,7 @@ class HeaderRules:
 
 
 class _Names:
-    """Whether a name, in lower case, is on a list of names and prefixes, ``but`` not on another."""
+    """A list of lower-case names and prefixes, without the names on the list ``but``."""
 
     def __init__(self, listed: Collection[str], *, but: Collection[str] = ()) -> None:
         self._exact = {name for name in listed if not name.endswith("*")}
@@ -236,7 +239,7 @@ class _Names:
 
 
 def _checked(setting: str, names: Sequence[str], never: Collection[str]) -> list[str]:
-    """Listed names in lower case; raises ConfigError for one that cannot be listed."""
+    """Return the listed names in lower case; raise ConfigError for one that must not be listed."""
     refused = _Names([*never, *HOP_BY_HOP, "proxy-*"])
     checked = [name.lower() for name in names]
     for name in checked:
@@ -253,7 +256,10 @@ def _checked(setting: str, names: Sequence[str], never: Collection[str]) -> list
 
 
 def accept_encoding(headers: Headers) -> str | None:
-    """The client's ``Accept-Encoding`` less the codings that :data:`DECODABLE` lacks."""
+    """Return the client's ``Accept-Encoding`` without codings that :data:`DECODABLE` lacks.
+
+    Return ``None`` if the client sent none.
+    """
     offers = [v for name, v in headers if name.lower() == "accept-encoding"]
     if not offers:
         return None
@@ -267,7 +273,7 @@ def _scrubbed(value: str, secret: bytes) -> str:
 
 
 def _unescaped_too(value: str, secrets: tuple[bytes, ...]) -> str:
-    """The same for secrets with characters escaped as in JSON, which some headers are."""
+    """Scrub secrets with characters escaped as in JSON, which is the form of some headers."""
     return _spellings(secrets).replaced(value.encode(), lambda _: REDACTED).decode("utf-8", "replace")
 
 
@@ -280,12 +286,12 @@ declare_lru("header_secrets", _spellings, 20_000)
 
 
 def media_type(headers: Headers) -> str:
-    """The media type of ``Content-Type`` in lower case, without parameters; "" where absent."""
+    """Return the media type of ``Content-Type`` in lower case, without parameters; "" if absent."""
     return described(headers)[0]
 
 
 def first(headers: Headers, wanted: str) -> str:
-    """The value of the first header of that (lower case) name, or ""."""
+    """Return the value of the first header with that (lower-case) name, or ""."""
     for name, value in headers:
         if name.lower() == wanted:
             return value
@@ -293,17 +299,20 @@ def first(headers: Headers, wanted: str) -> str:
 
 
 def without(headers: Headers, *names: str) -> list[tuple[str, str]]:
-    """The headers less those of the given lower-case names."""
+    """Return the headers except those with the given lower-case names."""
     return [(name, value) for name, value in headers if name.lower() not in names]
 
 
 def is_name(name: bytes) -> bool:
-    """Whether these bytes can name a header (RFC 9110, section 5.1)."""
+    """Return whether these bytes are a valid header name (RFC 9110, section 5.1)."""
     return _RAW_NAME.match(name) is not None
 
 
 class Uses(NamedTuple):
-    """Which headers go on by their names; ``connection`` says where those stand that name others."""
+    """A selection of headers by their names.
+
+    ``connection`` holds the indices of ``Connection`` headers, whose values may name further headers to drop.
+    """
 
     names: tuple[str, ...]
     mask: tuple[bool, ...]
@@ -312,9 +321,9 @@ class Uses(NamedTuple):
 
 
 def _kept(values: Sequence[str], uses: Uses, plain: bool) -> HeaderSection:
-    """Those that may go on, in order: by their name, by their value, and by what ``Connection`` names.
+    """Return the headers that may pass, in order: by name, by value, and by what ``Connection`` names.
 
-    ``plain`` says that every value is known to be one that can be written.
+    ``plain`` says that every value is known to be writable.
     """
     kept = HeaderSection(uses.names, uses.take(values))
     if not plain:
@@ -326,7 +335,7 @@ def _kept(values: Sequence[str], uses: Uses, plain: bool) -> HeaderSection:
 
 
 def _less_named(kept: HeaderSection, connection: list[str]) -> HeaderSection:
-    """``kept`` less what the values of ``Connection`` name."""
+    """Return ``kept`` without the headers that the values of ``Connection`` name."""
     named = {token.strip() for token in ",".join(connection).lower().split(",")}
     if named <= _NAMES_NOTHING:
         return kept
@@ -334,14 +343,14 @@ def _less_named(kept: HeaderSection, connection: list[str]) -> HeaderSection:
 
 
 def _is_writable(value: str) -> bool:
-    """Whether a value can stand in an HTTP head: a parser may let through what no writer takes."""
+    """Return whether a value can stand in an HTTP head; a parser may accept what no writer does."""
     return _VALUE.match(value) is not None
 
 
 def _uses(names: tuple[str, ...], listed: _Names) -> Uses:
-    """``listed`` is asked for names in lower case, of what does not belong to one connection.
+    """Select the headers whose lower-case name is ``listed``.
 
-    A name with ``_`` never passes: servers that hand headers on as CGI variables read it as ``-``.
+    A name with ``_`` never passes: servers that pass headers on as CGI variables read it as ``-``.
     """
 
     def is_kept(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""A secret in JSON, where every character may be written as an escape of it."""
+"""Finds secrets in JSON text, in which any character may be escaped."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -7,13 +7,13 @@ from typing import Final
 __all__ = ["SecretSpellings"]
 
 _ESCAPE: Final = 6
-"""Bytes of the longest spelling of one character, ``\\u0073``."""
+"""The bytes of the longest spelling of one character, ``\\u0073``."""
 _BACKSLASH: Final = ord("\\")
 _SHORT: Final = {ord("/"): rb"\/", ord('"'): rb"\"", ord("\\"): rb"\\"}
 
 
 class SecretSpellings:
-    """Finds secrets of printable ASCII in pieces of JSON, whichever of their characters are escaped there."""
+    """Finds secrets of printable ASCII in pieces of JSON, even if some of their characters are escaped."""
 
     def __init__(self, secrets: Sequence[bytes]) -> None:
         characters = sorted(set(b"".join(secrets)))
@@ -26,13 +26,14 @@ class SecretSpellings:
         self._starts = re.compile(b"[\\\\%b]" % first)
 
     def replaced(self, data: bytes, by: Callable[[bytes], bytes]) -> bytes:
-        """The data with ``by`` of each spelling in its place; nearly free where no escape could be one."""
+        """Replace each spelling by ``by`` of it; nearly free if the data has no escape that could belong to
+        one."""
         if b"\\" not in data or self._doubtful.search(data) is None:
             return data
         return self._whole.sub(lambda found: by(found[0]), data)
 
     def begun(self, data: bytes) -> int:
-        """How many of the last bytes may be the beginning of a secret that goes on in the next piece."""
+        """Return how many of the last bytes may begin a secret that continues in the next piece."""
         for found in self._starts.finditer(data, max(0, len(data) - self._longest + 1)):
             if any(_is_begun(data, found.start(), secret) for secret in self._secrets):
                 return len(data) - found.start()
@@ -40,7 +41,7 @@ class SecretSpellings:
 
 
 def _is_begun(data: bytes, at: int, secret: bytes) -> bool:
-    """Whether all of ``data`` from a place on may be a beginning of a secret, but not the whole of it."""
+    """Return whether ``data`` from ``at`` to its end may begin a secret, without being the whole secret."""
     size = len(data)
     for character in secret:
         if at == size:
@@ -68,7 +69,7 @@ def _is_begun(data: bytes, at: int, secret: bytes) -> bool:
 
 
 def _hex(character: int) -> bytes:
-    """A character's two hexadecimal digits, in either case."""
+    """Build a pattern for a character's two hexadecimal digits, in either case."""
     return b"".join(
         b"[%b%b]" % (digit.lower(), digit.upper()) if digit.isalpha() else digit
         for digit in (b"%x" % (character >> 4), b"%x" % (character & 15))
@@ -76,7 +77,7 @@ def _hex(character: int) -> bytes:
 
 
 def _spelling(character: int) -> bytes:
-    """A pattern of all that stands for a character in JSON."""
+    """Build a pattern for all spellings of a character in JSON."""
     ways = [re.escape(bytes([character])), rb"\\u00" + _hex(character)]
     if character in _SHORT:
         ways.append(re.escape(_SHORT[character]))

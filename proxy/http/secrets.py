@@ -1,4 +1,4 @@
-"""Secrets in what upstreams answer: found however they are cut or escaped, and blanked out."""
+"""Removes secrets from upstreams' answers, even if they are cut or escaped."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -7,29 +7,30 @@ from proxy.http.secret_spellings import SecretSpellings
 __all__ = ["Secrets", "Sink", "UncutSecrets", "WholeSecrets"]
 
 Sink = Callable[[bytes], Awaitable[None] | None]
-"""Takes a piece of a body at once, never an empty one.
+"""Takes a piece of a body at once; a piece is never empty.
 
-What it returns is waited for before the next piece, and the upstream is not read meanwhile; ``None``:
-it can take more.
+If it returns an awaitable, the caller awaits it before the next piece, and does not read the upstream
+meanwhile.  ``None`` means that it can take more.
 """
 
 
 _SELDOM = b"QZXJKVWYUGHFBPLRMNTSEDACIOqzjx+/wvkybgpfhumdlcrsnitaoe9876543210"
-"""What keys are made of, by how seldom it stands in the events of a stream."""
+"""The characters of keys, sorted by how seldom they occur in the events of a stream."""
 
 
 class Secrets:
-    """What no answer of an upstream may hold, in bytes, none of them empty.
+    """Secrets as bytes, none of them empty, that no answer of an upstream may contain.
 
-    Where ``beginning`` does not stand, none of them does, so that a piece is searched once; it is empty
-    where two of them have nothing in common.  The same is true of ``sign``, a byte that text seldom has:
-    ``in`` finds it at a fifth of the price.  It is b"", which is in everything, where they share none.
+    ``beginning`` is their common beginning: a piece without it contains none of them, so one search is
+    enough.  It is empty if they have none.  ``sign`` is a byte that all of them contain and that text seldom
+    has; ``in`` finds it at a fifth of the cost.  If they share no byte, it is b"", which every piece
+    contains.
     """
 
     __slots__ = ("_shapes", "_spellings", "beginning", "sign")
 
     def __init__(self, shapes: Sequence[bytes]) -> None:
-        """``shapes`` are one at least."""
+        """``shapes`` has at least one element."""
         first, last = min(shapes), max(shapes)
         pairs = enumerate(zip(first, last, strict=False))
         self.beginning = first[: next((at for at, (a, b) in pairs if a != b), len(first))]
@@ -39,16 +40,16 @@ class Secrets:
         self._spellings = SecretSpellings(self._shapes)
 
     def blanked(self, data: bytes) -> bytes:
-        """The data with asterisks for what stands whole in it, as long as it was.
+        """Replace each secret that is complete in the data by as many asterisks.
 
-        A character that is escaped as JSON may do is that character.
+        A character may be written as its JSON escape.
         """
         for shape in self._shapes:
             data = data.replace(shape, b"*" * len(shape))
         return self._spellings.replaced(data, _asterisks)
 
     def begun(self, data: bytes) -> int:
-        """How many of the last bytes of a piece may be the beginning of what stands in the next one too."""
+        """Return how many of the last bytes of a piece may begin a secret that ends in the next one."""
         return self._spellings.begun(data)
 
 
@@ -57,29 +58,29 @@ def _asterisks(found: bytes) -> bytes:
 
 
 class UncutSecrets:
-    """Takes secrets out of a body that comes in pieces, wherever the network cut it."""
+    """Removes secrets from a body that comes in pieces, even if the network cut through one."""
 
     def __init__(self, secrets: Secrets) -> None:
         self.secrets = secrets
         self.held = b""
-        """The end of what came, while it may be the beginning of a secret.  It has no line break."""
+        """The end of what came, as long as it may begin a secret.  It has no line break."""
 
     def feed(self, data: bytes) -> bytes:
-        """What of the body is known to be without secrets, once this piece is here."""
-        # First: the end of a whole one may be the beginning of another.
+        """Take a piece, and return the part of the body that is known to contain no secrets."""
+        # Complete secrets come first, because the end of one may be the beginning of another.
         data = self.secrets.blanked(self.held + data)
         size = self.secrets.begun(data)
         self.held = data[len(data) - size :]
         return data[: len(data) - size]
 
     def finish(self) -> bytes:
-        """Nothing comes any more: what was held is no secret."""
+        """Return what was held: the body is over, so it is no secret."""
         held, self.held = self.held, b""
         return held
 
 
 class WholeSecrets:
-    """The same as a :data:`Sink`, before another one."""
+    """A :data:`Sink` that removes secrets before it passes pieces to another one."""
 
     def __init__(self, secrets: Secrets, push: Sink) -> None:
         self._uncut = UncutSecrets(secrets)
@@ -91,6 +92,6 @@ class WholeSecrets:
         return self._push(data) if data else None
 
     def finish(self) -> Awaitable[None] | None:
-        """Nothing comes any more: what was held is no secret."""
+        """Pass on what was held: the body is over, so it is no secret."""
         held = self._uncut.finish()
         return self._push(held) if held else None

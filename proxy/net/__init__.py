@@ -1,1 +1,1 @@
-"""Connections: name resolution, the addresses that may be reached, TCP keepalive."""
+"""Connections: name resolution, the addresses that tools may reach, TCP keepalive."""

@@ -1,4 +1,7 @@
-"""A :class:`~proxy.net.resolver.Resolver` for aiohttp's client, apart: a supervisor loads no aiohttp."""
+"""A :class:`~proxy.net.resolver.Resolver` for aiohttp's client.
+
+It is a separate module, because a supervisor must not load aiohttp.
+"""
 
 import socket
 
@@ -10,7 +13,7 @@ __all__ = ["AiohttpResolver"]
 
 
 class AiohttpResolver(AbstractResolver):
-    """A :class:`Resolver` as aiohttp's client asks one."""
+    """Adapts a :class:`Resolver` to the interface of aiohttp's client."""
 
     def __init__(self, resolver: Resolver) -> None:
         self._resolver = resolver
@@ -18,7 +21,8 @@ class AiohttpResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """The addresses of ``host`` of this family; raises ``OSError`` as :meth:`Resolver.resolve`."""
+        """Return the addresses of ``host`` in this family; raise ``OSError`` as :meth:`Resolver.resolve`
+        does."""
         return [
             ResolveResult(
                 hostname=host,

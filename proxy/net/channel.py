@@ -1,7 +1,7 @@
-"""A private channel between two processes of this package: messages over a socket.
+"""A private message channel between two processes of this package, over a socket.
 
-A message is two lengths, a JSON object that says what it is, and bytes.  Both ends are this package in
-the same version, started by one user; the bounds are against a fault, not against an enemy.
+A message consists of two lengths, a JSON object that says what it is, and bytes.  Both ends are this package
+in the same version, started by one user.  The limits protect against faults, not against an attacker.
 """
 
 import asyncio
@@ -17,13 +17,14 @@ __all__ = ["MAX_BODY", "Channel", "ChannelBroken"]
 MAX_BODY = 8 << 20
 _MAX_HEADER = 4096
 _MAX_UNREAD = 16 << 20
-"""Bytes that wait for a peer that does not read; past it messages are dropped, and their senders told."""
+"""The most bytes that wait for a peer that does not read.  Beyond it, messages are dropped and :meth:`send`
+returns false."""
 
 _LENGTHS = struct.Struct(">II")
 
 
 class ChannelBroken(Exception):
-    """The other end sent what is no message."""
+    """The other end sent something that is not a message."""
 
 
 class Channel:
@@ -35,11 +36,11 @@ class Channel:
 
     @classmethod
     async def over(cls, end: socket.socket) -> "Channel":
-        """A link over one socket of a connected pair."""
+        """Make a channel over one socket of a connected pair."""
         return cls(*await asyncio.open_unix_connection(sock=end))
 
     async def receive(self) -> tuple[dict[str, Any], bytes] | None:
-        """The next message; ``None`` where the other end has gone.  Raises :class:`ChannelBroken`."""
+        """Return the next message; ``None`` if the other end has gone.  Raises :class:`ChannelBroken`."""
         try:
             head, size = _LENGTHS.unpack(await self._reader.readexactly(_LENGTHS.size))
             if head > _MAX_HEADER or size > MAX_BODY:
@@ -57,7 +58,7 @@ class Channel:
         return header, body
 
     def send(self, kind: str, body: bytes = b"", **header: Any) -> bool:
-        """Queue a message; whether it is on its way.  Never waits, never raises."""
+        """Queue a message; return whether it was queued.  Never waits, never raises."""
         raw = orjson.dumps({"kind": kind, **header})
         transport = self._writer.transport
         if transport.is_closing() or len(raw) > _MAX_HEADER or len(body) > MAX_BODY:
@@ -69,7 +70,7 @@ class Channel:
 
     @property
     def unread(self) -> int:
-        """Bytes that were sent and wait for the other end to read."""
+        """The number of sent bytes that the other end has not read yet."""
         return self._writer.transport.get_write_buffer_size()
 
     @property
@@ -78,10 +79,10 @@ class Channel:
         return self._writer.transport.is_closing()
 
     async def flush(self) -> None:
-        """Wait until what was sent is with the kernel, or the other end has gone."""
+        """Wait until the kernel has what was sent, or the other end has gone."""
         with contextlib.suppress(ConnectionError):
             await self._writer.drain()
 
     def close(self) -> None:
-        """Let go of the channel; the other end sees its end."""
+        """Close the channel; the other end sees its end."""
         self._writer.close()

@@ -1,4 +1,4 @@
-"""A peer that vanished without a word: how a socket finds out."""
+"""Detects peers that vanished without closing their connection."""
 
 import socket
 from contextlib import suppress
@@ -7,7 +7,7 @@ from typing import Final
 __all__ = ["GONE_AFTER_S", "watch_peer"]
 
 GONE_AFTER_S: Final = 20
-"""Seconds without any sign of the peer's system after which a connection counts as lost."""
+"""A connection is lost after so many seconds without any sign of the peer's system."""
 
 _IDLE_S: Final = 10
 _INTERVAL_S: Final = 5
@@ -15,16 +15,16 @@ _PROBES: Final = 2
 
 
 def watch_peer(sock: socket.socket) -> None:
-    """Let the system ask whether the peer is there, and end the connection after :data:`GONE_AFTER_S`.
+    """Let the system probe whether the peer is there, and end the connection after :data:`GONE_AFTER_S`.
 
-    A host that lost its power or its network sends nothing more, not even a reset, so only time-outs of the
-    application would notice, which must be long for a model that thinks.  TCP keepalive probes a silent
-    connection; ``TCP_USER_TIMEOUT`` bounds how long sent data may stay unacknowledged.  What a system lacks
-    is left out.
+    A host that lost its power or its network sends nothing more, not even a reset.  Only time limits of the
+    application would notice this, and they must be long for a model that thinks.  TCP keepalive probes a
+    silent connection.  ``TCP_USER_TIMEOUT`` limits how long sent data may stay unacknowledged.  Options that
+    a system lacks are left out.
     """
     options = [
         ("TCP_KEEPIDLE", _IDLE_S),
-        ("TCP_KEEPALIVE", _IDLE_S),  # what macOS calls it
+        ("TCP_KEEPALIVE", _IDLE_S),  # the name on macOS
         ("TCP_KEEPINTVL", _INTERVAL_S),
         ("TCP_KEEPCNT", _PROBES),
         ("TCP_USER_TIMEOUT", GONE_AFTER_S * 1000),

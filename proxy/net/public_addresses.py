@@ -1,4 +1,4 @@
-"""Which addresses may be reached for strangers: public ones, and what the operator opened."""
+"""Decides which addresses tools may reach: public ones, and networks that the operator allowed."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -10,9 +10,8 @@ _IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 _IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052; its local-use sibling is refused as a whole.
-# What ``is_global`` lets through, in some version of Python or in all of them: Azure's metadata
-# server, IETF protocol assignments (Oracle's metadata server is one), 6to4 relays, local-use NAT64
-# and site-local addresses.
+# ``is_global`` accepts these, in some versions of Python or in all: Azure's metadata server, IETF protocol
+# assignments (Oracle's metadata server is one), 6to4 relays, local-use NAT64 and site-local addresses.
 _REFUSED = tuple(
     ipaddress.ip_network(network)
     for network in (
@@ -26,11 +25,11 @@ _REFUSED = tuple(
 
 
 def is_public_address(text: str, allowed: Sequence[_IPNetwork] = ()) -> bool:
-    """Whether tools may connect to an IP address.
+    """Return whether tools may connect to an IP address.
 
-    Private, loopback, link-local, carrier-grade NAT, multicast, reserved and metadata addresses
-    are refused, and so is an IPv6 address that stands for such an IPv4 one (mapped, compatible,
-    NAT64, 6to4, Teredo).  ``allowed`` are networks that the operator opened.
+    Private, loopback, link-local, carrier-grade NAT, multicast, reserved and metadata addresses are refused.
+    So is an IPv6 address that stands for such an IPv4 address (mapped, compatible, NAT64, 6to4, Teredo).
+    ``allowed`` are networks that the operator allowed.
     """
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
@@ -42,7 +41,7 @@ def is_public_address(text: str, allowed: Sequence[_IPNetwork] = ()) -> bool:
 
 
 def _is_plainly_public(address: _IPAddress) -> bool:
-    """Whether one address, taken as it is, is a public unicast one."""
+    """Return whether an address itself, without embedded ones, is a public unicast address."""
     return (
         address.is_global
         and not address.is_multicast
@@ -53,7 +52,7 @@ def _is_plainly_public(address: _IPAddress) -> bool:
 
 
 def _embedded(address: _IPAddress) -> list[_IPAddress]:
-    """The IPv4 addresses that an IPv6 address stands for."""
+    """Return the IPv4 addresses that an IPv6 address stands for."""
     if isinstance(address, ipaddress.IPv4Address):
         return []
     found: list[_IPAddress] = [one for one in (address.ipv4_mapped, address.sixtofour) if one is not None]
@@ -66,7 +65,7 @@ def _embedded(address: _IPAddress) -> list[_IPAddress]:
 
 
 def is_literal(host: str) -> bool:
-    """Whether a URL's host is an IP address in its canonical form; aiohttp refuses other forms."""
+    """Return whether a URL's host is an IP address in its canonical form; aiohttp refuses other forms."""
     try:
         ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -75,10 +74,10 @@ def is_literal(host: str) -> bool:
 
 
 def is_confidential(url: str) -> bool:
-    """Whether secrets may go to an address: over TLS, or over plain HTTP on this machine or in a private
-    network whose address is written out.
+    """Return whether secrets may be sent to a URL.
 
-    An address that two parsers could read differently is none.
+    It must use TLS, or plain HTTP to this machine or to a literal address of a private network.  A URL that
+    two parsers could read differently is refused.
     """
     if not url.isascii() or not url.isprintable() or any(mark in url for mark in ' \\"<>^`{|}'):
         return False

@@ -1,8 +1,8 @@
-"""Host names and their addresses: looked up in a few threads that nothing else uses.
+"""Looks up host names in a few threads that nothing else uses.
 
-A name whose DNS server never answers keeps a thread of libuv's or asyncio's shared pool busy for half a
-minute, and a few such names stop every other connection of the process.  Here such a name costs threads of
-its own purpose only: upstreams and tools have a :class:`Resolver` each.
+A name whose DNS server never answers blocks a thread of libuv's or asyncio's shared pool for half a minute.
+A few such names stop every other connection of the process.  Here they block only threads for one purpose:
+upstreams and tools have a :class:`Resolver` each.
 """
 
 import asyncio
@@ -25,37 +25,37 @@ AddressInfo = tuple[
     str,
     tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes],
 ]
-"""An entry of what ``getaddrinfo`` gives."""
+"""An entry of the result of ``getaddrinfo``."""
 
 LookUp = Callable[[str], Sequence[AddressInfo]]
 
 _NO_ADDRESS: Final = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
-"""What the DNS server itself said, in contrast to no answer from it."""
+"""Errors that the DNS server itself reports, as opposed to no answer from it."""
 
 _MOST_THREADS: Final = 16
 _MOST_NAMES: Final = 1024
 _MAX_BYTES: Final = 4 * 2**20
-"""Of all answers: a DNS server may send thousands of addresses for one name."""
+"""The limit for all answers: a DNS server may send thousands of addresses for one name."""
 _NAME_BYTES: Final = 1000
 _ADDRESS_BYTES: Final = 400
 _FRESH_S: Final = 10.0
-"""How long an answer is used without asking again."""
+"""Seconds for which an answer is used without asking again."""
 _STALE_S: Final = 3600.0
-"""How long an answer is used while the resolver does not give another."""
+"""Seconds for which an answer is used as long as the resolver gives no other."""
 _PATIENCE_S: Final = 1.0
-"""How long a look-up may take before an older answer is used in its place."""
+"""Seconds that a look-up may take before an older answer is used instead."""
 
 
 @value_class
 class _Known:
-    """The last good answer for a name, and when it came (seconds on the monotonic clock)."""
+    """The last good answer for a name, and its time (seconds on the monotonic clock)."""
 
     infos: Sequence[AddressInfo]
     at: float
 
 
 class Resolver:
-    """Looks host names up, each name once for all who wait for it, and keeps the last good answers."""
+    """Looks up host names, each once for all tasks that wait for it, and caches the last good answers."""
 
     def __init__(
         self,
@@ -66,10 +66,10 @@ class Resolver:
         look_up: LookUp | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``name`` says in errors whose names these are; ``threads`` look names up at one time.
+        """``name`` says in errors whose names these are.  At most ``threads`` look-ups run at a time.
 
-        ``look_up`` blocks and returns addresses with port 0, or raises ``OSError``: ``getaddrinfo`` of the
-        system unless given.
+        ``look_up`` blocks and returns addresses with port 0, or raises ``OSError``.  The default is the
+        system's ``getaddrinfo``.
         """
         self._name = name
         self._threads = threads
@@ -83,15 +83,15 @@ class Resolver:
 
     @property
     def busy(self) -> int:
-        """How many look-ups are under way."""
+        """The number of look-ups in progress."""
         return self._busy
 
     async def resolve(self, host: str, port: int) -> Sequence[AddressInfo]:
-        """The addresses of ``host`` with ``port``, never empty.
+        """Return the addresses of ``host`` with ``port``, never empty.
 
-        An address stands for itself and costs nothing.  Raises ``OSError``: ``socket.gaierror`` where the
-        name has no address, or where as many other names as there are threads wait for an answer.  There is
-        no time-out here; whoever waits gives up, and the look-up goes on for the others.
+        A literal address is returned without a look-up.  Raises ``OSError``; it is ``socket.gaierror`` if the
+        name has no address, or if as many other names as there are threads wait for an answer.  This method
+        has no time limit.  A caller that gives up does not end the look-up for the others.
         """
         if (found := numeric(host, port)) is not None:
             return found
@@ -101,12 +101,12 @@ class Resolver:
         return _with_port(await self._asked(host, known), port)
 
     def forget(self, host: str) -> None:
-        """Ask anew next time: nothing answers at the addresses of ``host`` any more."""
+        """Look the name up again next time, because nothing answers at its addresses any more."""
         if (known := self._known.get(host)) is not None:
             self._known[host] = _Known(known.infos, known.at - _FRESH_S)
 
     async def _asked(self, host: str, known: _Known | None) -> Sequence[AddressInfo]:
-        """A new answer, or the old one where a new one does not come in time."""
+        """Return a new answer, or the old one if a new one does not come in time."""
         usable = known if known is not None and self._clock() - known.at < _STALE_S else None
         try:
             pending = self._pending.get(host) or self._begin(host)
@@ -119,7 +119,7 @@ class Resolver:
                 raise
             return usable.infos
         except socket.gaierror as exc:
-            # Only the resolver's own "this name has no address" ends what was known of it.
+            # Only the explicit answer "this name has no address" makes the older answer invalid.
             if usable is None or exc.errno in _NO_ADDRESS:
                 raise
             return usable.infos
@@ -132,9 +132,9 @@ class Resolver:
             )
         loop = asyncio.get_running_loop()
         pending: asyncio.Future[Sequence[AddressInfo]] = loop.create_future()
-        # Whoever waited may have given up by then: a failure nobody hears of is no fault.
+        # All waiting tasks may have given up by then, and then asyncio must not log the failure as unhandled.
         pending.add_done_callback(lambda done: done.cancelled() or done.exception())
-        # A daemon: a look-up cannot be cancelled, and no stop waits for it.
+        # A daemon, because a look-up cannot be cancelled, and the process must not wait for it at its end.
         thread = threading.Thread(
             target=self._work, args=(loop, host, pending), name=f"look up for {self._name}", daemon=True
         )
@@ -146,7 +146,7 @@ class Resolver:
     def _work(
         self, loop: asyncio.AbstractEventLoop, host: str, pending: asyncio.Future[Sequence[AddressInfo]]
     ) -> None:
-        """Runs in a thread."""
+        """Look up the name.  This runs in a thread."""
         found: Sequence[AddressInfo] | OSError
         try:
             found = self._look_up(host) or socket.gaierror(socket.EAI_NONAME, "the name has no address")
@@ -185,7 +185,7 @@ class Resolver:
 
 
 def numeric(host: str, port: int, family: int = socket.AF_UNSPEC) -> Sequence[AddressInfo] | None:
-    """The address that ``host`` is, or ``None`` where it is a name; nothing blocks."""
+    """Return the address if ``host`` is one, ``None`` if it is a name.  Never blocks."""
     try:
         return socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except (socket.gaierror, ValueError):

@@ -1,4 +1,4 @@
-"""Folders for sockets of this machine, which nobody but their user can enter."""
+"""Creates folders for local sockets that only their user can enter."""
 
 import contextlib
 import os
@@ -11,14 +11,15 @@ from proxy.errors import ConfigError
 __all__ = ["socket_folder"]
 
 _MOST_ADDRESS_BYTES: Final = 100
-"""Of the path of a socket: systems take 104 or 108, with a zero at the end."""
+"""The longest path of a socket: systems allow 104 or 108 bytes, with a zero at the end."""
 
 
 def socket_folder(prefix: str, name: str) -> Path:
-    """A new folder that only this user can enter, whose path leaves room for a socket called ``name``.
+    """Create a folder that only this user can enter, with a path short enough for a socket called ``name``.
 
-    The folder's own name begins with ``prefix``.  An address of a socket has some 100 bytes, and a folder for
-    temporary files may have a longer path.  Raises :class:`~proxy.errors.ConfigError` where none can be made.
+    The folder's own name begins with ``prefix``.  A socket's address has some 100 bytes, and the usual folder
+    for temporary files may have a longer path.  Raises :class:`~proxy.errors.ConfigError` if no folder can be
+    created.
     """
     own = len(f"/{prefix}01234567/{name}")
     for base in (tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR", ""), "/tmp", "/var/tmp"):

@@ -28,7 +28,7 @@ _FOLLOWED_BYTES: Final = 2000
 
 
 class ApprovalFigures:
-    """Counts approvals; each process that counts has one."""
+    """The counters of approvals in one process."""
 
     def __init__(
         self,

@@ -58,8 +58,8 @@ class _Message:
 
 
 class ApprovalWebhook:
-    """Sends one message for each call that starts to wait, in order, in its own task, so that no run waits
-    for it.
+    """The sender of the messages: one for each call that starts to wait, in order, in its own task, so that
+    no run waits for it.
 
     Messages go to ``url`` at ``host`` over ``pool``, which checks the address that it connects to.
     ``arguments`` adds the redacted arguments. ``page`` is the page where people decide; empty for none.

@@ -26,7 +26,7 @@ class OwnBound:
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What a caller may reach; by default, everything.
+    """The rights of a caller; by default, everything.
 
     ``models`` are lists of patterns; a model must match one pattern of each list, and without a list all
     models are allowed. ``upstreams`` are names; ``None`` means all. ``tools`` are pairs ``(setting,

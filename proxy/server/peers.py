@@ -1,4 +1,4 @@
-"""What the processes that serve one port can ask each other.
+"""Lets the processes that serve one port ask each other.
 
 A process publishes bytes under a name; any of the processes can collect what all of them publish. This module
 does not know how the others are reached: a process that serves alone has no others.

@@ -54,14 +54,13 @@ LOOK_UP_S: Final = 1.0
 """The most seconds that a request waits for one look-up in the record."""
 
 UsageKey = Literal["key", "caller", "model", "tool", "day"]
-"""What usage can be grouped by: the key, the caller (each end user of a key), the model, the tool, or the day
-(UTC)."""
+"""What usage can be grouped by: key, caller (each end user of a key), model, tool, day (UTC)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Which runs to list: the newest first, at most ``limit``, and only those older than the run ``before``,
-    if given.
+    """Which runs to list, the newest first: at most ``limit``, and if given, older than ``before`` (a run
+    id).
 
     ``since`` and ``until`` limit the start time; ``since`` is included, ``until`` is not. ``caller`` is
     either a key, which includes all its end users, or one end user (``KEY/PERSON``). ``begins`` is a prefix
@@ -180,8 +179,7 @@ class KeySource(Protocol):
         ...
 
     async def hash_key(self) -> tuple[str, bytes]:
-        """Return the name and the 32 bytes of the key that hashes new secrets. It is created once and then
-        kept.
+        """Return the name and the 32 bytes of the key that hashes new secrets; it is created once and kept.
 
         Raises :class:`~proxy.errors.StoreError`.
         """
@@ -218,8 +216,7 @@ class KeyStore(KeySource, Protocol):
         ...
 
     async def marks(self, prefix: str) -> Mapping[str, float]:
-        """Return the end times of at most 100 marks that have this prefix and are not over. Raises
-        StoreError."""
+        """Return the end times of at most 100 unexpired marks with this prefix. Raises StoreError."""
         ...
 
     async def is_marked(self, name: str) -> bool:
@@ -249,11 +246,10 @@ class ThreadLog(Protocol):
         untrusted: str,
         settled: Callable[[bool], None] | None = None,
     ) -> None:
-        """Record threads of a caller. ``untrusted`` is the tool whose untrusted result they contain, or
-        empty.
+        """Record threads of a caller; ``untrusted`` names the tool whose untrusted result they contain.
 
-        The write is queued. A thread that is marked as untrusted stays so. ``settled`` is called once with
-        whether the rows were committed, possibly before this method returns.
+        It is empty if there is none. The write is queued. A thread that is marked as untrusted stays so.
+        ``settled`` is called once with whether the rows were committed, possibly before this method returns.
         """
         ...
 
@@ -293,13 +289,11 @@ class WireLog(Protocol):
         ...
 
     async def find_wire(self, run_id: str) -> KeptWire | None:
-        """Return the bytes of the run with exactly this id, if they are within ``store.keep_days``; raises
-        StoreError."""
+        """Return the bytes of the run with exactly this id, for ``store.keep_days``; raises StoreError."""
         ...
 
     async def wire_size(self, run_id: str) -> int | None:
-        """Return how many bytes are kept of a run, without reading them; ``None`` if there are none. Raises
-        StoreError."""
+        """Return how many bytes are kept of a run, without reading them, or ``None``; raises StoreError."""
         ...
 
 
@@ -311,7 +305,7 @@ class DiagnosisStore(Protocol):
         ...
 
     async def put_diagnosis(self, upstream: str, diagnosis: str) -> None:
-        """Store the findings about an upstream and replace its earlier ones; committed on return. Raises
+        """Store the findings about an upstream, replacing earlier ones, committed on return; raises
         StoreError."""
         ...
 
@@ -328,8 +322,7 @@ class Store(
     WireLog,
     Protocol,
 ):
-    """The record: runs, turns, messages, invocations, effects, suspended turns, responses, large results,
-    client keys.
+    """The record: runs, turns, messages, invocations, effects, held turns, responses, results, client keys.
 
     The plain (not ``async``) methods queue a write and return at once, however slow the disk is. So no stream
     waits for a store. They never raise; a lost write is counted and logged. Reads see every write queued
@@ -338,8 +331,7 @@ class Store(
 
     @property
     def sealed(self) -> bool:
-        """Whether content never reaches the disk in plain text: the store seals it first, or does not write
-        it.
+        """Whether content never reaches the disk in plain text: the store seals it, or does not write it.
 
         If false, callers must mask private arguments before they pass them to the store (rule R3).
         """
@@ -397,8 +389,7 @@ class Store(
         ...
 
     async def find_hidden(self, keys: Sequence[str]) -> Mapping[str, Sequence[HiddenTurns]]:
-        """Return at most two variants of the hidden turns of each key: two already show that the key is
-        ambiguous.
+        """Return at most two variants of each key's hidden turns: two already make the key ambiguous.
 
         One query answers for all keys.
         """
@@ -409,8 +400,7 @@ class Store(
         ...
 
     async def find_response(self, response_id: str, caller: str) -> ResponseRecord | None:
-        """Return the response with that id if the caller owns it, else ``None``, also if another caller owns
-        it."""
+        """Return the response with that id, or ``None`` if it does not exist or belongs to another caller."""
         ...
 
     async def delete_response(self, response_id: str, caller: str) -> bool:
@@ -446,8 +436,7 @@ class Store(
         ...
 
     async def scrub(self) -> str:
-        """Remove deleted data from the store's own files too; return what remains there and why, or an empty
-        string.
+        """Remove deleted data from the store's own files; return what remains there and why, else ``""``.
 
         Never raises. It does not reach copies of these files.
         """

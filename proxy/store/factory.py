@@ -196,8 +196,7 @@ async def peek_keys(
 
 
 def _postgres() -> "type[PostgresStore]":
-    """Import the PostgreSQL store, whose driver is an optional dependency; raises ConfigError if it is
-    missing."""
+    """Import the PostgreSQL store; raises ConfigError if its driver, an optional dependency, is missing."""
     try:
         from proxy.store.postgres.store import PostgresStore
     except ModuleNotFoundError as error:

@@ -27,8 +27,7 @@ _IRREGULAR: Final = ("is not a regular file", "Move it away, or set store.seal_k
 
 
 class KeyFile:
-    """The key file of the database at ``record``. If ``record`` is a link, it is in the folder of the
-    database itself.
+    """The key file of the database at ``record``; if that is a link, beside the database itself.
 
     It has one line: 32 bytes in base64, in the format of ``store.seal_key``.
     """

@@ -20,8 +20,7 @@ _FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def path_beside(record: Path) -> Path:
-    """Return the path of the file for a record in a file: beside that file itself, even if ``record`` is a
-    link."""
+    """Return the path of the file for a record in a file: beside that file, even if ``record`` is a link."""
     real = Path(os.path.realpath(record))
     return real.with_name(f"{real.name}.keys")
 
@@ -63,8 +62,7 @@ class KeyMark:
             return -1
 
     def attach(self) -> None:
-        """Open the file, creating an empty one if there is none; open it again if another file replaced it.
-        Blocks.
+        """Open the file, creating an empty one if necessary; open it again if it was replaced. Blocks.
 
         If that fails, this process notices changes of keys later.
         """

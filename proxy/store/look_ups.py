@@ -21,8 +21,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _ALMOST_ALL: Final = 0.9
-"""A look-up that waited for this fraction of its time limit counts as proof that the record does not
-answer."""
+"""A look-up that waited for this fraction of its time limit proves that the record does not answer."""
 _FIRST_PROBE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 
@@ -73,8 +72,7 @@ class LookUps:
         self._hard_timeout.close()
 
     def _given_up(self, after_s: float) -> None:
-        """Judge the record by a look-up that ended early. If it was already slow, probe for the rest of its
-        time limit."""
+        """Judge the record by a look-up that ended early; if it was slow, probe for the rest of its time."""
         if after_s >= _ALMOST_ALL * LOOK_UP_S:
             self._went_away()
         elif after_s >= LOOK_UP_S / 2 and self._doubt is None:

@@ -79,8 +79,7 @@ Row = tuple[Any, ...]
 MAX_LISTED: Final = 1000
 
 MAX_NAME: Final = 200
-"""The most characters of the name of a caller, a model or a tool in the record; some databases cannot index
-more."""
+"""The most characters of a name of a caller, model or tool in the record; some indexes cannot hold more."""
 
 HAS_ERROR: Final = "(error_code IS NOT NULL OR status IN ('failed', 'interrupted'))"
 
@@ -479,8 +478,7 @@ def _fit(value: Any) -> Any:
 
 
 def write_json(value: Any) -> str:
-    """Encode a redacted value as JSON text; a value that JSON cannot express is replaced with the name of its
-    type."""
+    """Encode a redacted value as JSON text, with the type's name for a value that JSON cannot express."""
     try:
         return orjson.dumps(value).decode("utf-8")
     except TypeError:

@@ -41,8 +41,7 @@ _MAX_RECORDS: Final = 1000
 _MAX_BYTES: Final = 64 * 2**20
 
 _OVERHEAD_BYTES: Final = 800
-"""Bytes of memory that a record takes besides its content: its names and its entries in the shelf's own
-lists."""
+"""Bytes of memory that a record takes besides its content, for names and entries in the shelf's own lists."""
 
 
 def oldest_kept(now: float, keep_days: float) -> float:
@@ -151,8 +150,7 @@ class Shelf(Generic[_Key, _Record]):
         return record
 
     def find_all(self, group: Hashable) -> list[_Record]:
-        """Return the records of a group in the order in which they were put, without those that are too
-        old."""
+        """Return the records of a group in the order in which they were put, without expired ones."""
         found = [self.find(key) for key in list(self._groups.get(group, ()))]
         return [record for record in found if record is not None]
 

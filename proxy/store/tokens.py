@@ -74,8 +74,7 @@ class SealedTokens:
 
 
 async def waiting(attempt: Callable[[], Awaitable[bool]]) -> None:
-    """Retry ``attempt`` until it gets the lock; raises StoreUnavailable if that takes longer than 30
-    seconds."""
+    """Retry ``attempt`` until it gets the lock; raises StoreUnavailable after 30 seconds."""
     until = asyncio.get_running_loop().time() + _MAX_WAIT_S
     while not await attempt():
         if asyncio.get_running_loop().time() >= until:

@@ -1,1 +1,1 @@
-"""The curated tools.  They register like anybody's: a provider each, off until allowed."""
+"""The tools that come with the product.  Providers offer them like any other tool: off until allowed."""

@@ -1,9 +1,8 @@
-"""``core__calculate``: decimal arithmetic on an expression, read by a parser of our own.
+"""``core__calculate``: decimal arithmetic on an expression, with its own parser.
 
-Nothing is evaluated as code.  Numbers are decimals of 200 digits, so that ``0.1 + 0.2`` is
-``0.3``; where a step has to round (``1 / 3``, ``sqrt(2)``) the answer is given to 50 digits and
-says that it is not exact.  Length, nesting, digits and exponents are bounded, and with them the
-time: at the bounds an expression takes milliseconds.
+Nothing is evaluated as code.  Numbers are decimals of 200 digits, so that ``0.1 + 0.2`` is ``0.3``.  If a
+step has to round (``1 / 3``, ``sqrt(2)``), the answer has 50 digits and says that it is not exact.  Length,
+nesting, digits and exponents are limited, and so is the time: at the limits an expression takes milliseconds.
 """
 
 import re
@@ -42,7 +41,7 @@ SETTLED_DIGITS = 150
 SHOWN_DIGITS = 50
 MAX_EXPONENT = 10_000
 MAX_MAGNITUDE = 1_000
-"""Powers of ten that a number may have on either side of the point."""
+"""The number of digits that a number may have on either side of the point."""
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?(?![A-Za-z0-9_.]))"
@@ -52,7 +51,7 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """One token and the position of its first character, from 1.  The end has an empty text."""
+    """One token and the position of its first character, from 1.  The end token has an empty text."""
 
     kind: str
     text: str
@@ -60,10 +59,10 @@ class _Token:
 
 
 def evaluate(expression: str) -> tuple[str, bool]:
-    """The value of an expression as plain decimal text, and whether no step had to round.
+    """Return the value of an expression as plain decimal text, and whether no step had to round.
 
-    Raises :class:`~proxy.errors.ToolFailure` for text that is no expression, a division by zero,
-    a value that is not defined, or a number past the bounds.  No message repeats the text.
+    Raises :class:`~proxy.errors.ToolFailure` for text that is no expression, a division by zero, an undefined
+    value, or a number beyond the limits.  No message repeats the text.
     """
     if len(expression) > MAX_LENGTH:
         _refuse(f"the expression is longer than {MAX_LENGTH} characters")
@@ -72,7 +71,7 @@ def evaluate(expression: str) -> tuple[str, bool]:
     try:
         value = parser.value()
         exact = not context.flags[Inexact]
-        # Writing it rounds to fewer digits, where a number may be too small or too large once more.
+        # Writing rounds to fewer digits, so a number may become too small or too large here, too.
         return _text(value, exact), exact
     except DivisionByZero:
         raise ToolFailure("the expression divides by zero") from None
@@ -111,7 +110,7 @@ calculate: Callable[..., Any] = _calculate
 
 
 def _context(rounding: str = ROUND_HALF_EVEN, digits: int = WORKING_DIGITS) -> Context:
-    """A decimal context that raises whatever makes a number meaningless."""
+    """Build a decimal context that raises for every meaningless number."""
     return Context(
         prec=digits,
         rounding=rounding,
@@ -122,12 +121,12 @@ def _context(rounding: str = ROUND_HALF_EVEN, digits: int = WORKING_DIGITS) -> C
 
 
 def _refuse(message: str) -> NoReturn:
-    """The expression itself is at fault."""
+    """Raise a failure that says that the expression itself is wrong."""
     raise ToolFailure(message, code="invalid_arguments")
 
 
 def _tokens(expression: str) -> list[_Token]:
-    """The tokens of an expression, an end token last."""
+    """Return the tokens of an expression, with an end token last."""
     tokens: list[_Token] = []
     at, end = 0, len(expression.rstrip())
     while at < end:
@@ -142,7 +141,7 @@ def _tokens(expression: str) -> list[_Token]:
 
 
 class _Parser:
-    """Reads and computes in one pass, by recursive descent; precedence is Python's."""
+    """Parses and computes in one pass, by recursive descent; precedence is Python's."""
 
     def __init__(self, tokens: Sequence[_Token], context: Context) -> None:
         self._tokens = tokens
@@ -151,7 +150,7 @@ class _Parser:
         self._context = context
 
     def value(self) -> Decimal:
-        """The value of all tokens."""
+        """Return the value of all tokens."""
         value = self._sum()
         if self._peek().kind != "end":
             self._unexpected()
@@ -161,7 +160,7 @@ class _Parser:
         return self._tokens[self._next]
 
     def _take(self, *texts: str) -> str | None:
-        """The next token's text if it is one of ``texts``, which is then used up."""
+        """Consume the next token if it is one of ``texts``; return its text, else ``None``."""
         token = self._peek()
         if token.kind != "sign" or token.text not in texts:
             return None
@@ -199,7 +198,7 @@ class _Parser:
         return value
 
     def _signed(self) -> Decimal:
-        """A power with any signs before it: ``-2 ** 2`` is -4."""
+        """Parse a power with any signs before it: ``-2 ** 2`` is -4."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
             _refuse(f"the expression is nested deeper than {MAX_DEPTH}")
@@ -224,11 +223,11 @@ class _Parser:
 
     def _divide(self, value: Decimal, by: Decimal) -> Decimal:
         if not by:
-            raise DivisionByZero  # 0 / 0 too, which decimals call undefined.
+            raise DivisionByZero  # Also for 0 / 0, which is an undefined value for decimals.
         return self._context.divide(value, by)
 
     def _modulo(self, value: Decimal, by: Decimal) -> Decimal:
-        """The remainder with the sign of the divisor."""
+        """Return the remainder with the sign of the divisor."""
         if not by:
             raise DivisionByZero
         rest = self._context.remainder(_settled(self._context, value), by)
@@ -262,19 +261,19 @@ class _Parser:
 
 
 def _settled(context: Context, value: Decimal) -> Decimal:
-    """``value`` without its last digits once anything was rounded.
+    """Return ``value`` without its last digits if any step was rounded.
 
-    Where a step depends on which side of a whole number a value lies, ``1 / 3 * 3`` has to be 1 and
-    not a little less.
+    Some steps depend on which side of a whole number a value lies.  For them ``1 / 3 * 3`` must be 1 and not
+    a little less.
     """
     return _context(digits=SETTLED_DIGITS).plus(value) if context.flags[Inexact] else value
 
 
 def _rounded(context: Context, value: Decimal, places: Decimal, rounding: str) -> Decimal:
-    """``value`` to a number of places after the point.
+    """Round ``value`` to a number of places after the point.
 
-    Rounding that was asked for is no loss: it happens in a context of its own, whose flags do
-    not make the answer inexact.
+    Rounding that the expression asks for is no loss.  It happens in a context of its own, whose flags do not
+    make the answer inexact.
     """
     if places != places.to_integral_value() or not -SHOWN_DIGITS <= places <= SHOWN_DIGITS:
         _refuse(f"round takes a whole number of places, {SHOWN_DIGITS} at most")
@@ -288,18 +287,18 @@ _Apply = Callable[[Context, Sequence[Decimal]], Decimal]
 
 
 def _whole(rounding: str) -> _Apply:
-    """Rounding to a whole number in one direction."""
+    """Build a function that rounds to a whole number in one direction."""
     return lambda context, values: _rounded(context, values[0], Decimal(0), rounding)
 
 
 def _round(context: Context, values: Sequence[Decimal]) -> Decimal:
-    """``round(x)`` and ``round(x, places)``, half away from zero."""
+    """Apply ``round(x)`` or ``round(x, places)``; halves are rounded away from zero."""
     return _rounded(context, values[0], values[1] if len(values) == 2 else Decimal(0), ROUND_HALF_UP)
 
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """A function that an expression may name, and how many values it takes."""
+    """A function that an expression may call, and the number of values it takes."""
 
     least: int
     most: int
@@ -320,7 +319,7 @@ _FUNCTIONS: Mapping[str, _Function] = MappingProxyType(
 
 
 def _text(value: Decimal, exact: bool) -> str:
-    """Plain decimal text without needless zeros; very large and small numbers as ``1.5E+300``."""
+    """Return plain decimal text without needless zeros; very large and small numbers as ``1.5E+300``."""
     if not exact:
         value = _context(digits=SHOWN_DIGITS).plus(value)
     if not value:

@@ -1,8 +1,8 @@
 """``calendar__list_events``: the events of a Google calendar.
 
 Source: ``events.list`` of https://developers.google.com/workspace/calendar/api/v3/reference/events/list, page
-by page.  The sender of an invitation writes its text, so the output is untrusted, and the record shows ids
-and times only.
+by page.  The sender of an invitation writes its text, so the output is untrusted, and the record shows only
+ids and times.
 """
 
 from collections.abc import Callable
@@ -39,17 +39,17 @@ _RATE_REASONS = frozenset(
         "userRateLimitExceeded",
     }
 )
-"""What a 403 says that has nothing to do with permissions."""
+"""Reasons of a 403 that have nothing to do with permissions."""
 
 
 class _Reading(BaseModel):
-    """Part of an answer; what is not named here is not looked at."""
+    """Part of an answer; fields that are not named here are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 class _When(_Reading):
-    """A start or end: a moment, or a day for an event that lasts all day."""
+    """A start or end: a point in time, or a day for an event that lasts all day."""
 
     dateTime: Annotated[str, Field(max_length=64)] | None = None
     date: Annotated[str, Field(max_length=64)] | None = None
@@ -61,18 +61,18 @@ class _When(_Reading):
         return self
 
     def shown(self) -> dict[str, str | None]:
-        """The one of both that is there."""
+        """Return the field that is set."""
         return {"date": self.date} if self.dateTime is None else {"dateTime": self.dateTime}
 
 
 class _Attendee(_Reading):
-    """Somebody who was invited."""
+    """A person who was invited."""
 
     email: str | None = None
 
 
 class _Event(_Reading):
-    """An event that takes place."""
+    """An event that is not cancelled."""
 
     id: Annotated[str, Field(max_length=1100)]
     summary: str | None = None
@@ -85,7 +85,7 @@ class _Event(_Reading):
     attendees: list[_Attendee] = []
 
     def shown(self) -> dict[str, Any]:
-        """The event as the model reads it; what it does not have is ``None``."""
+        """Return the event as the model sees it; missing values are ``None``."""
         return {
             "id": self.id,
             "summary": self.summary,
@@ -100,7 +100,7 @@ class _Event(_Reading):
 
 
 class _Item(_Reading):
-    """Anything in a list of events; a cancelled one has little more than its id."""
+    """Any entry in a list of events; a cancelled one has little more than its id."""
 
     status: str | None = None
 
@@ -119,19 +119,19 @@ class _Reason(_Reading):
 
 
 class _Error(_Reading):
-    """An error; the words in it are not looked at."""
+    """An error; its messages are ignored."""
 
     errors: list[_Reason] = []
 
 
 class _Failed(_Reading):
-    """Google's envelope of an error."""
+    """The object in which Google sends an error."""
 
     error: _Error
 
 
 def _with_zone(moment: datetime) -> datetime:
-    """``moment`` if it says where it is; without that it is no moment."""
+    """Return ``moment`` if it has an offset; raise ValueError otherwise."""
     if moment.tzinfo is None:
         raise ValueError("needs an offset, as in 2030-01-31T00:00:00Z or 2030-01-31T00:00:00+01:00")
     return moment
@@ -141,15 +141,15 @@ _Moment = Annotated[datetime, AfterValidator(_with_zone)]
 
 
 def calendar_provider(capabilities: Capabilities, *, base_url: str = GOOGLE_CALENDAR_URL) -> FunctionProvider:
-    """The provider ``calendar``.  It needs the connection ``google_calendar``.
+    """Build the provider ``calendar``.  It needs the connection ``google_calendar``.
 
-    ``base_url`` is where Google's Calendar API version 3 answers.
+    ``base_url`` is the address of version 3 of Google's Calendar API.
     """
     return FunctionProvider("calendar", [_list_tool(base_url.rstrip("/"))], capabilities)
 
 
 def _list_tool(base_url: str) -> Callable[..., Any]:
-    """The tool for one address."""
+    """Build the tool for one address."""
 
     @tool(
         name="list_events",
@@ -157,7 +157,7 @@ def _list_tool(base_url: str) -> Callable[..., Any]:
         effect="read_only",
         redaction=Redaction(
             output=("*.id", "*.start", "*.end", "*.created", "*.updated"),
-            private_arguments=("calendar_id",),  # Most are somebody's mail address.
+            private_arguments=("calendar_id",),  # Most ids are a person's mail address.
         ),
         hosts=(host_of(base_url),),
         connection=CONNECTION,
@@ -185,7 +185,7 @@ def _list_tool(base_url: str) -> Callable[..., Any]:
         if time_min >= time_max:
             raise ToolFailure("time_min must be before time_max", code="invalid_arguments")
         if not calendar_id.strip(".") or "/" in calendar_id or "\\" in calendar_id:
-            # No calendar is called so, and an address would read it as steps.
+            # No calendar has such an id, and in a URL it would change the path.
             raise ToolFailure("calendar_id is not the id of a calendar", code="invalid_arguments")
         url = f"{base_url}/calendars/{quote(calendar_id, safe='')}/events"
         query: dict[str, str | int | float] = {
@@ -203,10 +203,10 @@ def _list_tool(base_url: str) -> Callable[..., Any]:
 
 
 async def _read_pages(http: HttpClient, url: str, query: QueryParams, max_results: int) -> list[_Event]:
-    """The first events that take place, page after page.
+    """Read the first events that are not cancelled, page after page.
 
-    Raises :class:`~proxy.errors.ToolFailure` where there are more pages than are read: a part of the
-    events would look like all of them.
+    Raises :class:`~proxy.errors.ToolFailure` if there are more pages than the limit: a part of the events
+    would look like all of them.
     """
     events: list[_Event] = []
     token: str | None = None
@@ -217,7 +217,7 @@ async def _read_pages(http: HttpClient, url: str, query: QueryParams, max_result
             raise _explained(failure) from None
         page = checked(_Page, body, _SERVICE)
         for item in page.items:
-            # Cancelled occurrences come along with recurring events, whatever showDeleted says.
+            # Cancelled occurrences come with recurring events, whatever the value of showDeleted is.
             if checked(_Item, item, _SERVICE).status != "cancelled":
                 events.append(checked(_Event, item, _SERVICE))
             if len(events) == max_results:
@@ -232,7 +232,7 @@ async def _read_pages(http: HttpClient, url: str, query: QueryParams, max_result
 
 
 def _explained(failure: HttpFailure) -> ToolFailure:
-    """A failed request in words of our own, by its status and Google's reasons.
+    """Turn a failed request into a failure with the proxy's own words, by its status and Google's reasons.
 
     https://developers.google.com/workspace/calendar/api/guides/errors
     """
@@ -256,7 +256,7 @@ def _explained(failure: HttpFailure) -> ToolFailure:
 
 
 def _reasons(body: Any) -> set[str]:
-    """Google's words for what is wrong, without its sentences."""
+    """Return Google's error codes, without its messages."""
     try:
         return {one.reason for one in _Failed.model_validate(body).error.errors}
     except ValidationError:

@@ -1,4 +1,4 @@
-"""``core__get_current_time``, and the clocks that tools are handed."""
+"""``core__get_current_time``, and the clocks that tools get."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
@@ -16,28 +16,28 @@ __all__ = ["FixedClock", "SystemClock", "get_current_time"]
 
 _MAX_ZONE = 64
 _NO_ZONES = ("localtime", "posix", "right/")
-"""Files beside the zones: the machine's own zone, a default for rules, zones that count leap seconds."""
+"""Files next to the zones: the machine's own zone, a default for rules, zones that count leap seconds."""
 
 
 class SystemClock:
     """The machine's clock."""
 
     def now(self, tz: tzinfo) -> datetime:
-        """The current time in ``tz``."""
+        """Return the current time in ``tz``."""
         return datetime.now(tz)
 
 
 class FixedClock:
-    """A clock that stands still, for a demo or a test whose answers are known."""
+    """A clock that stands still, for a demo or a test with known answers."""
 
     def __init__(self, at: datetime) -> None:
-        """``at`` must be aware: a time without its zone is no moment."""
+        """``at`` must have a time zone; raises ValueError otherwise."""
         if at.tzinfo is None:
             raise ValueError("a fixed clock needs a time with its zone")
         self._at = at.astimezone(UTC)
 
     def now(self, tz: tzinfo) -> datetime:
-        """The fixed time in ``tz``."""
+        """Return the fixed time in ``tz``."""
         return self._at.astimezone(tz)
 
 
@@ -59,9 +59,10 @@ get_current_time: Callable[..., Any] = _get_current_time
 
 
 def _zone(name: str) -> ZoneInfo:
-    """The zone of an IANA name; anything else is a failure that says what one looks like."""
+    """Return the zone with an IANA name; raise a failure that shows valid names for any other text."""
     try:
-        # Keys are file names to zoneinfo: bounded here, and it refuses the ones that leave its folder.
+        # zoneinfo uses names as file names, so their length is limited here.  It refuses names that leave its
+        # folder.
         if 0 < len(name) <= _MAX_ZONE and not name.startswith(_NO_ZONES):
             return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):

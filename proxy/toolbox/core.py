@@ -19,10 +19,9 @@ def core_provider(
     forecast_url: str = FORECAST_URL,
     shelf: ResultShelf | None = None,
 ) -> FunctionProvider:
-    """``core__calculate``, ``core__get_current_time``, ``core__get_weather``, ``core__read_result``.
+    """Build ``core__calculate``, ``core__get_current_time``, ``core__get_weather``, ``core__read_result``.
 
-    ``shelf`` is where the runner keeps results that are too large; without one there is no
-    ``core__read_result``.
+    The runner keeps results that are too large in ``shelf``; without one there is no ``core__read_result``.
     ``http`` makes the client for a tool's own hosts: ``EgressPool(...).client`` or
     ``RecordedHttpClient(...).client``.
     """

@@ -1,8 +1,8 @@
-"""``flights__search_flights``: what flights there are and what they cost, from Duffel.
+"""``flights__search_flights``: available flights and their prices, from Duffel.
 
-One call of https://duffel.com/docs/api/offer-requests/create-offer-request with ``return_offers``.
-Nothing is booked: an offer request only asks airlines for prices, so it counts as reading.
-Offers have the fields of https://duffel.com/docs/api/offers/schema; the rest of them is ignored.
+It makes one call of https://duffel.com/docs/api/offer-requests/create-offer-request with ``return_offers``.
+Nothing is booked: an offer request only asks airlines for prices, so it counts as reading.  Offers have the
+fields of https://duffel.com/docs/api/offers/schema; other fields are ignored.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ _MAX_OFFERS = 50
 _LEAST_WAIT_MS, _MOST_WAIT_MS = 2000, 60000
 _AIRLINES_SHARE = 0.6
 _FIRST_ZONE = timezone(timedelta(hours=-12))
-"""Where a day ends last: what is past there is past everywhere."""
+"""The zone where a day ends last: a day that is past there is past everywhere."""
 
 _T = TypeVar("_T")
 _Line = Annotated[str, Field(max_length=200)]
@@ -61,7 +61,7 @@ _Few = Annotated[list[_T], Field(max_length=16)]
 
 
 class _Reading(BaseModel):
-    """Part of an answer; what is not named here is not looked at."""
+    """Part of an answer; fields that are not named here are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -74,7 +74,7 @@ class _Airline(_Reading):
 
 
 class _Airport(_Reading):
-    """A place of a slice or segment."""
+    """The origin or destination of a slice or segment."""
 
     iata_code: _Line
     name: _Line
@@ -82,7 +82,7 @@ class _Airport(_Reading):
 
 
 class _Segment(_Reading):
-    """One flight; its times are those of the place, without a zone."""
+    """One flight; its times are local, without a zone."""
 
     origin: _Airport
     destination: _Airport
@@ -118,19 +118,19 @@ class _Offer(_Reading):
 
 
 class _Offers(_Reading):
-    """The part of an offer request that is looked at.  Offers are checked one by one."""
+    """The fields of an offer request that are read.  Offers are checked one by one."""
 
     offers: Annotated[list[Any], Field(max_length=20000)]
 
 
 class _Answer(_Reading):
-    """Duffel's envelope."""
+    """The object in which Duffel sends an answer."""
 
     data: _Offers
 
 
 class _Error(_Reading):
-    """One error of Duffel's; the words in it are not looked at."""
+    """One error from Duffel; its messages are ignored."""
 
     type: str = ""
     code: str = ""
@@ -138,7 +138,7 @@ class _Error(_Reading):
 
 
 class _Errors(_Reading):
-    """Duffel's errors."""
+    """The errors in an answer from Duffel."""
 
     errors: list[_Error] = []
 
@@ -171,16 +171,16 @@ _REDACTION = Redaction(
 def flights_provider(
     capabilities: Capabilities, *, base_url: str = DUFFEL_URL, timeout_s: float = 10.0
 ) -> FunctionProvider:
-    """The provider ``flights``.  It needs a clock and the connection ``duffel``.
+    """Build the provider ``flights``.  It needs a clock and the connection ``duffel``.
 
-    ``base_url`` is where Duffel's API answers.  ``timeout_s`` is how long a call may take; airlines
-    that need more than 0.6 of it are left out of an answer, so that the others' arrives.
+    ``base_url`` is the address of Duffel's API.  ``timeout_s`` is the time limit of a call.  Airlines that
+    need more than 0.6 of it are left out of an answer, so that the offers of the others arrive in time.
     """
     return FunctionProvider("flights", [_search_tool(base_url, timeout_s)], capabilities)
 
 
 def _search_tool(base_url: str, timeout_s: float) -> Callable[..., Any]:
-    """The tool for one address."""
+    """Build the tool for one address."""
     url = f"{base_url.rstrip('/')}/air/offer_requests"
     wait_ms = int(min(max(_AIRLINES_SHARE * timeout_s * 1000, _LEAST_WAIT_MS), _MOST_WAIT_MS))
 
@@ -229,7 +229,7 @@ def _search_tool(base_url: str, timeout_s: float) -> Callable[..., Any]:
             answer = await http.post_json(url, body, params, {"Duffel-Version": _VERSION})
         except HttpFailure as failure:
             raise _explained(failure) from None
-        # Thousands of offers are possible: too many to read on the event loop.
+        # Thousands of offers are possible, which are too many to read on the event loop.
         found = await asyncio.to_thread(_usable, answer, clock.now(UTC))
         for offer in found.offers:
             cache.expire_at(offer.expires_at)
@@ -241,7 +241,7 @@ def _search_tool(base_url: str, timeout_s: float) -> Callable[..., Any]:
 def _request(
     trip: list[tuple[str, str, date]], adults: int, cabin_class: str, max_connections: int
 ) -> dict[str, Any]:
-    """An offer request as Duffel takes it."""
+    """Build an offer request in Duffel's form."""
     slices = [
         {"origin": start, "destination": end, "departure_date": day.isoformat()} for start, end, day in trip
     ]
@@ -256,7 +256,7 @@ def _request(
 
 
 def _check_trip(trip: list[tuple[str, str, date]], clock: Clock) -> None:
-    """Refuse what no airline can sell, before anybody is asked."""
+    """Refuse a trip that no airline can sell, before Duffel is asked."""
     start, end, day = trip[0]
     if start == end:
         raise ToolFailure("origin and destination are the same", code="invalid_arguments")
@@ -268,7 +268,7 @@ def _check_trip(trip: list[tuple[str, str, date]], clock: Clock) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The cheapest offers of an answer, and how many more there were that are not among them."""
+    """The cheapest offers of an answer, and the numbers of the others by reason."""
 
     offers: list[_Offer]
     expired: int
@@ -276,7 +276,8 @@ class _Found:
     dearer: int
 
     def note(self, shown: int) -> list[dict[str, str]]:
-        """What to say where only the first ``shown`` of the offers are shown; nothing where those are all."""
+        """Build a note about the offers that are left out if the first ``shown`` are shown; empty if none
+        are."""
         crowded = len(self.offers) - shown
         reasons = [
             f"{count} {words}"
@@ -295,9 +296,9 @@ class _Found:
 
 
 def _usable(answer: Any, now: datetime) -> _Found:
-    """The cheapest offers that have not expired; one that makes no sense is left out.
+    """Return the cheapest offers that have not expired; leave out malformed ones.
 
-    Raises :class:`~proxy.errors.ToolFailure` where none of them makes sense.
+    Raises :class:`~proxy.errors.ToolFailure` if all of them are malformed.
     """
     found = checked(_Answer, answer, _SERVICE).data.offers
     offers = []
@@ -319,9 +320,9 @@ def _usable(answer: Any, now: datetime) -> _Found:
 
 
 def _fitting(found: _Found, max_bytes: int) -> list[dict[str, Any]]:
-    """As many of the offers as a result may hold, one at least, and a note about the others.
+    """Return as many offers as a result may hold, at least one, and a note about the others.
 
-    A list that ends early and says so is still a list; one that is cut in its middle is not.
+    A list that ends early and says so is still a valid list; one that is cut in its middle is not.
     """
     shown = [_shown(offer) for offer in found.offers]
     sizes = [len(orjson.dumps(one)) + 1 for one in shown]
@@ -332,7 +333,7 @@ def _fitting(found: _Found, max_bytes: int) -> list[dict[str, Any]]:
 
 
 def _shown(offer: _Offer) -> dict[str, Any]:
-    """One offer as the model reads it."""
+    """Return one offer as the model sees it."""
     shown = {
         "id": offer.id,
         "airline": offer.owner.iata_code,
@@ -349,7 +350,7 @@ def _shown(offer: _Offer) -> dict[str, Any]:
 
 
 def _direction(one: _Slice) -> dict[str, Any]:
-    """One direction of a journey."""
+    """Return one direction of a journey as the model sees it."""
     first, last = one.segments[0], one.segments[-1]
     stops = len(one.segments) - 1 + sum(len(segment.stops) for segment in one.segments)
     number = first.marketing_carrier_flight_number
@@ -366,12 +367,12 @@ def _direction(one: _Slice) -> dict[str, Any]:
 
 
 def _moment(at: datetime) -> dict[str, str]:
-    """A local time in the three forms that people ask for."""
+    """Return a local time in the three forms that people ask for."""
     return {"date": at.date().isoformat(), "time": at.strftime("%H:%M"), "datetime": at.isoformat()}
 
 
 def _minutes(one: _Slice) -> int | None:
-    """How long a direction takes: as Duffel says, or by the clocks at both ends."""
+    """Return the minutes of a direction: Duffel's own value, or the difference of the local times."""
     if one.duration is not None:
         return int(one.duration.total_seconds() // 60)
     first, last = one.segments[0], one.segments[-1]
@@ -384,14 +385,14 @@ def _minutes(one: _Slice) -> int | None:
 
 
 def _money(amount: Decimal | None, currency: str | None) -> dict[str, str] | None:
-    """An amount and its currency; ``None`` where the airline does not say."""
+    """Return an amount and its currency; ``None`` if the airline does not give them."""
     return None if amount is None or currency is None else {"amount": f"{amount:f}", "currency": currency}
 
 
 def _explained(failure: HttpFailure) -> ToolFailure:
-    """A failed request in words of our own; Duffel's are a stranger's and are not repeated."""
+    """Turn a failed request into a failure with the proxy's own words; Duffel's words are untrusted."""
     if failure.json is None:
-        return failure  # Not Duffel's own: no connection, no credentials, a gateway's page.
+        return failure  # This is not Duffel's answer: no connection, no credentials, a gateway's page.
     try:
         error = next(iter(_Errors.model_validate(failure.json).errors), _Error())
     except ValidationError:
@@ -410,7 +411,7 @@ def _explained(failure: HttpFailure) -> ToolFailure:
 
 
 def _at_fault(source: Any) -> str:
-    """Which argument a validation error is about, by the name of the field alone."""
+    """Name the argument that a validation error is about; use only the name of the field."""
     pointer = source.get("pointer") if isinstance(source, dict) else None
     named = source.get("field") if isinstance(source, dict) else None
     words = {str(pointer).rpartition("/")[2], str(named)}

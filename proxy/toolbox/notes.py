@@ -1,6 +1,6 @@
-"""A tool that changes something, so that ``toolrelay demo`` has one to ask about.
+"""A tool with a side effect, so that ``toolrelay demo`` can ask for an approval.
 
-It leaves notes in a file of the demo's own folder, where a module of that folder makes it.
+It writes notes to a file in the demo's own folder.  A module in that folder creates the tool.
 """
 
 from collections.abc import Callable
@@ -26,13 +26,13 @@ from proxy.toolbox.notes import note_tool
 
 leave_note = note_tool(Path(__file__).parent)
 '''
-"""What that file holds: an entry of ``tools.modules``."""
+"""The content of that file: an entry of ``tools.modules``."""
 _MOST_BYTES: Final = 64 * 1024
 """The largest file of notes."""
 
 
 def note_tool(folder: Path) -> Callable[..., dict[str, Any]]:
-    """``leave_note``, which appends a line to ``notes.txt`` in ``folder``."""
+    """Build ``leave_note``, which appends a line to ``notes.txt`` in ``folder``."""
     file = folder / NOTES_FILE
 
     @tool(

@@ -1,8 +1,8 @@
-"""The readable text of an HTML page, in a process of its own.
+"""Extracts the readable text of an HTML page, in a process of its own.
 
-A page is a stranger's, and what reads it is a large parser in C.  So this file is run as a program:
-HTML on standard input, ``{"title", "text"}`` as JSON on standard output.  Its memory, its time and
-its files are bounded, it gets no environment, and whoever started it can kill it.
+A page is untrusted, and a large parser in C reads it.  So this file is run as a program: HTML on standard
+input, ``{"title", "text"}`` as JSON on standard output.  Its memory, its time and its files are limited, it
+gets no environment, and its parent can kill it.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ _SECONDS = 20
 
 
 def extract(html: str) -> dict[str, str | None]:
-    """``{"title", "text"}`` of a page; ``text`` is Markdown, and empty for a page without any."""
-    import trafilatura  # Here, because only the child process has to have it in memory.
+    """Return ``{"title", "text"}`` of a page; ``text`` is Markdown, and empty for a page without text."""
+    import trafilatura  # Here, because only the child process needs it in memory.
 
     tree = trafilatura.load_html(html)
     if tree is None:
-        # A piece without a frame is not taken for HTML.
+        # The library does not take a fragment for HTML.
         html = f"<html><body>{html}</body></html>"
         tree = trafilatura.load_html(html)
     if tree is None:
@@ -30,26 +30,26 @@ def extract(html: str) -> dict[str, str | None]:
     title = " ".join((tree.findtext(".//title") or "").split())[:300]
     text = trafilatura.extract(tree, output_format="markdown", include_comments=False, include_tables=True)
     if not text:
-        # What is no article (a list, a form, one line) has text all the same.
+        # Pages that are no article (a list, a form, one line) have text, too.
         text = trafilatura.html2txt(html)
     return {"title": title or None, "text": text.strip()}
 
 
 def confine() -> None:
-    """Bound this process's memory and time, and let it write no file."""
+    """Limit this process's memory and time, and forbid it to write files."""
     for limit, most in (
         (resource.RLIMIT_AS, _MEMORY),
         (resource.RLIMIT_CPU, _SECONDS),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, 0),
     ):
-        # Not every system takes every limit, and one that is stricter already stays.
+        # Not every system accepts every limit.  A stricter limit stays.
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(limit, (most, most))
 
 
 def main() -> None:
-    """Read, extract, write; every failure is an exit status other than 0."""
+    """Read, extract, write; each failure ends with an exit status other than 0."""
     confine()
     html = sys.stdin.buffer.read().decode("utf-8", "replace")
     sys.stdout.write(json.dumps(extract(html)))

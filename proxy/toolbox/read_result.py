@@ -1,4 +1,4 @@
-"""``core__read_result``: the pages of a result that was too large to be shown at once."""
+"""``core__read_result``: the pages of a tool result that was too large to be shown at once."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -14,11 +14,11 @@ from proxy.tools.contract.spec import Redaction
 __all__ = ["read_result_tool"]
 
 _NOTE_BYTES = 120
-"""Room that is left for the line at the end of a page."""
+"""The bytes that are reserved for the line at the end of a page."""
 
 
 def read_result_tool(shelf: ResultShelf) -> Callable[..., Any]:
-    """The tool over one shelf."""
+    """Build the tool for one shelf."""
 
     @tool(
         name="read_result",

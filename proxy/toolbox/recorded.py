@@ -1,7 +1,7 @@
 """An HTTP client that answers from files, for a demo without a network.
 
-Each ``*.json`` file of the folder is one exchange: ``{"url", "params", "body"}``.  A request is
-answered by the file of the same URL and the same parameters, and by no other.
+Each ``*.json`` file of the folder is one exchange: ``{"url", "params", "body"}``.  The file with the same URL
+and the same parameters answers a request.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,8 @@ class RecordedHttpClient:
     """Implements :class:`~proxy.tools.contract.capabilities.HttpClient` from a folder of exchanges."""
 
     def __init__(self, folder: Path) -> None:
-        """Read the folder; raises :class:`~proxy.errors.ConfigError` for one that holds no exchange."""
+        """Read the folder; raise :class:`~proxy.errors.ConfigError` if it holds no exchange or a malformed
+        one."""
         self._bodies: dict[tuple[str, frozenset[tuple[str, str]]], bytes] = {}
         for path in sorted(folder.glob("*.json"))[:_MAX_FILES]:
             try:
@@ -36,11 +37,11 @@ class RecordedHttpClient:
             raise ConfigError(str(folder), "holds no recorded HTTP exchange")
 
     def client(self, hosts: Sequence[str]) -> HttpClient:
-        """The client for a tool's hosts; nothing is called here, so all have the same one."""
+        """Return the client for a tool's hosts.  No host is called, so all tools share one client."""
         return self
 
     async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
-        """The recorded body; :class:`~proxy.errors.ToolFailure` names a URL that was not recorded."""
+        """Return the recorded body; raise :class:`~proxy.errors.ToolFailure` with the URL if none fits."""
         body = self._bodies.get(_key(url, params or {}))
         if body is None:
             raise ToolFailure(f"no answer of {url} was recorded for this request; the demo knows Berlin only")
@@ -53,14 +54,14 @@ class RecordedHttpClient:
         params: QueryParams | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """Nothing of this kind is recorded: always raises :class:`HttpFailure`."""
+        """Raise :class:`HttpFailure`: no such request is recorded."""
         raise HttpFailure(f"no answer of {url} was recorded for this request", status=404)
 
     async def get_text(self, url: str) -> TextPage:
-        """Nothing of this kind is recorded: always raises :class:`HttpFailure`."""
+        """Raise :class:`HttpFailure`: no such request is recorded."""
         raise HttpFailure(f"no answer of {url} was recorded for this request", status=404)
 
 
 def _key(url: str, params: QueryParams) -> tuple[str, frozenset[tuple[str, str]]]:
-    """What makes two requests the same; the case of a name does not."""
+    """Return the key that is the same for equal requests; values are compared without case."""
     return url, frozenset((name, str(value).casefold()) for name, value in params.items())

@@ -1,4 +1,4 @@
-"""What the tools that call a service share: reading its answers, naming its host."""
+"""Functions that the tools share which call a service: they check its answers and name its host."""
 
 from typing import Any, TypeVar
 
@@ -13,9 +13,9 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def checked(model: type[_Model], body: Any, service: str) -> _Model:
-    """An answer from outside as its model, or a failure that quotes none of it.
+    """Parse an answer from outside as ``model``; raise a failure that quotes none of it.
 
-    ``service`` is what the failure calls it: "the weather service".
+    ``service`` is the name in the failure: "the weather service".
     """
     try:
         return model.model_validate(body)
@@ -24,7 +24,7 @@ def checked(model: type[_Model], body: Any, service: str) -> _Model:
 
 
 def host_of(url: str) -> str:
-    """The entry of a tool's host list that fits a URL."""
+    """Return the entry in a tool's list of hosts that fits a URL."""
     parsed = URL(url)
     host = parsed.host or ""
     return host if parsed.is_default_port() else f"{host}:{parsed.port}"

@@ -1,7 +1,7 @@
 """A small MCP server that converts units, over standard input and output.
 
-``toolrelay demo`` starts it, and so can anybody: ``python -m proxy.toolbox.units_server``.  It runs with the
-extra ``mcp`` alone, but can be imported without: :data:`TOOL` is what the demo has pinned of it.
+``toolrelay demo`` starts it; the command is ``python -m proxy.toolbox.units_server``.  To run, it needs only
+the extra ``mcp``.  It can be imported without that: the demo pins :data:`TOOL`.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ _FACTORS: Final = {
     "volume": {"ml": 0.001, "l": 1.0, "us_gal": 3.785411784, "imp_gal": 4.54609},
     "speed": {"m/s": 1.0, "km/h": 1 / 3.6, "mph": 0.44704, "kn": 1852 / 3600},
 }  # fmt: skip
-"""For each quantity what one of a unit is in the quantity's own unit."""
+"""For each quantity, the size of each unit in the quantity's base unit."""
 
 _TEMPERATURES: Final = {"celsius": (1.0, 273.15), "fahrenheit": (5 / 9, 459.67 * 5 / 9), "kelvin": (1.0, 0.0)}
-"""What a degree is in kelvin, and where the scale begins."""
+"""For each scale, the size of a degree in kelvin, and the scale's zero in kelvin."""
 
 _UNITS: Final = (*(unit for units in _FACTORS.values() for unit in units), *_TEMPERATURES)
 _SCALES: Final = {
@@ -50,13 +50,13 @@ TOOL: Final[dict[str, Any]] = {
     },
     "annotations": {"readOnlyHint": True, "openWorldHint": False},
 }
-"""The server's only tool, as it lists it."""
+"""The server's only tool, in the form in which the server lists it."""
 
 
 def convert(value: float, source: str, target: str) -> float:
-    """An amount of one unit in another, to 12 digits.
+    """Convert an amount from one unit to another, to 12 digits.
 
-    Raises ValueError for a unit that is not known and for two units of different quantities.
+    Raises ValueError for an unknown unit, and for two units of different quantities.
     """
     for unit in (source, target):
         if unit not in _SCALES:
@@ -83,7 +83,7 @@ async def _serve() -> None:
         except (KeyError, TypeError, ValueError) as fault:
             return types.CallToolResult(content=[types.TextContent(text=str(fault))], is_error=True)
         said = {"value": found, "unit": given["to"]}
-        # The same as text, for clients that read nothing else.
+        # Clients that read only text get the same as text.
         text = types.TextContent(text=json.dumps(said))
         return types.CallToolResult(content=[text], structured_content=said)
 

@@ -1,7 +1,7 @@
 """``core__get_weather``: the weather of a place now and in the coming days, from Open-Meteo.
 
-Two public calls without a key: the geocoding API turns a name into coordinates, the forecast API
-says what it is like there.  Fields and codes are those of https://open-meteo.com/en/docs and
+It makes two public calls without a key.  The geocoding API turns a name into coordinates, and the forecast
+API returns the weather there.  Fields and codes are those of https://open-meteo.com/en/docs and
 https://open-meteo.com/en/docs/geocoding-api; everything else in the answers is ignored.
 """
 
@@ -70,11 +70,11 @@ _T = TypeVar("_T")
 _Days = Annotated[list[_T], Field(max_length=_MAX_DAYS)]
 _Name = Annotated[str, Field(max_length=_LONGEST_NAME)]
 _Code = Annotated[int, Field(ge=0, le=99)]
-_Temperature = Annotated[FiniteFloat, Field(ge=-240, le=212)]  # Of either unit.
+_Temperature = Annotated[FiniteFloat, Field(ge=-240, le=212)]  # In either unit.
 
 
 class _Place(BaseModel):
-    """One hit of the geocoding API."""
+    """One result of the geocoding API."""
 
     model_config = ConfigDict(extra="ignore")
     name: _Name
@@ -86,7 +86,7 @@ class _Place(BaseModel):
     admin2: _Name | None = None
 
     def fits(self, hint: str) -> bool:
-        """Whether a word beside a city's name can mean where this one is: France, FR, CA, USA."""
+        """Return whether a word next to a city's name can mean this place's region: France, FR, CA, USA."""
         hint = "".join(hint.casefold().split()).replace(".", "")
         known = [self.country, self.country_code, self.admin1, self.admin2]
         names = ["".join(name.casefold().split()) for name in known if name]
@@ -94,19 +94,19 @@ class _Place(BaseModel):
 
     @property
     def in_full(self) -> str:
-        """Its name with where it is."""
+        """The name with region and country."""
         return ", ".join(part for part in (self.name, self.admin1, self.country) if part)
 
 
 class _Places(BaseModel):
-    """An answer of the geocoding API; one without hits has no ``results`` at all."""
+    """An answer of the geocoding API; one without places has no ``results``."""
 
     model_config = ConfigDict(extra="ignore")
     results: Annotated[list[_Place], Field(max_length=_MOST_HITS)] = []
 
 
 class _Current(BaseModel):
-    """The ``current`` object of the forecast API, as far as it was asked for."""
+    """The requested fields of the ``current`` object of the forecast API."""
 
     model_config = ConfigDict(extra="ignore")
     temperature_2m: _Temperature
@@ -116,7 +116,7 @@ class _Current(BaseModel):
 class _Daily(BaseModel):
     """The ``daily`` object of the forecast API: one list for each value, one element for each day.
 
-    A value that the model behind the forecast does not have is ``null``.
+    A value that the forecast's model does not have is ``null``.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -134,7 +134,7 @@ class _Daily(BaseModel):
         return self
 
     def days(self, unit: str) -> list[dict[str, Any]]:
-        """One object for each day, its temperatures named by their unit."""
+        """Return one object for each day; the names of the temperatures contain their unit."""
         return [
             {
                 "date": self.time[at].isoformat(),
@@ -148,7 +148,7 @@ class _Daily(BaseModel):
 
 
 class _Forecast(BaseModel):
-    """An answer of the forecast API; ``daily`` is there where it was asked for."""
+    """An answer of the forecast API; ``daily`` is present if it was requested."""
 
     model_config = ConfigDict(extra="ignore")
     current: _Current
@@ -156,7 +156,7 @@ class _Forecast(BaseModel):
 
 
 def weather_tool(geocoding_url: str = GEOCODING_URL, forecast_url: str = FORECAST_URL) -> Callable[..., Any]:
-    """The weather tool for one pair of addresses; it may reach their hosts and no other."""
+    """Build the weather tool for one pair of addresses; it may reach only their hosts."""
 
     @tool(
         name="get_weather",
@@ -213,9 +213,10 @@ def weather_tool(geocoding_url: str = GEOCODING_URL, forecast_url: str = FORECAS
 
 
 async def _find(http: HttpClient, geocoding_url: str, city: str, hints: list[str]) -> _Place | None:
-    """The best known place of a name, if there is one; with hints, that most of them fit and one at least.
+    """Return the best-known place with a name, or ``None``.
 
-    The service looks for names alone: it knows no "Paris, France".
+    With hints, it is the place that most hints fit, and at least one must fit.  The service looks for names
+    alone: it does not know "Paris, France".
     """
     if not city:
         raise ToolFailure("give the name of a city", code="invalid_arguments")
@@ -225,18 +226,21 @@ async def _find(http: HttpClient, geocoding_url: str, city: str, hints: list[str
     if not hints:
         return places[0] if places else None
     fitting = [(sum(map(place.fits, hints)), place) for place in places]
-    most, best = max(fitting, key=itemgetter(0), default=(0, None))  # The first of equals.
+    most, best = max(fitting, key=itemgetter(0), default=(0, None))  # The first of equally good places.
     return best if most else None
 
 
 def _is_short(hint: str, name: str) -> bool:
-    """Whether a few letters are short for a name: its first letter, and others of it in their order."""
+    """Return whether a hint is short for a name: its first letter, then others of its letters in order."""
     letters = iter(name)
     return name[:1] == hint[:1] and all(letter in letters for letter in hint)
 
 
 async def _ask(http: HttpClient, url: str, query: QueryParams) -> Any:
-    """The JSON of an answer; a refusal in words of our own, since Open-Meteo's ``reason`` is a stranger's."""
+    """Return the JSON of an answer; raise a failure with the proxy's own words.
+
+    Open-Meteo's ``reason`` is untrusted.
+    """
     try:
         return await http.get_json(url, query)
     except HttpFailure as failure:
@@ -244,10 +248,10 @@ async def _ask(http: HttpClient, url: str, query: QueryParams) -> Any:
 
 
 def _explained(failure: HttpFailure) -> ToolFailure:
-    """What a model can make of a failed request."""
+    """Turn a failed request into a failure that a model can use."""
     match failure.status:
         case None:
-            return failure  # There was no answer, and the client has said why.
+            return failure  # There was no answer, and the client's failure says why.
         case 400:
             return ToolFailure(f"{_SERVICE} does not take these arguments", code="invalid_arguments")
         case 429:
@@ -260,7 +264,7 @@ def _explained(failure: HttpFailure) -> ToolFailure:
 
 
 def _query(place: _Place, days: int, units: str) -> dict[str, str | int | float]:
-    """The parameters of the forecast API; what is its own default is left out."""
+    """Build the parameters of the forecast API, without those that have its default value."""
     query: dict[str, str | int | float] = {
         "latitude": place.latitude,
         "longitude": place.longitude,
@@ -271,10 +275,10 @@ def _query(place: _Place, days: int, units: str) -> dict[str, str | int | float]
     if days:
         query["daily"] = "weather_code,temperature_2m_min,temperature_2m_max,precipitation_probability_max"
         query["forecast_days"] = days
-        query["timezone"] = "auto"  # Without it a day is one of Greenwich.
+        query["timezone"] = "auto"  # Without it days are those of Greenwich.
     return query
 
 
 def _words(code: int | None) -> str:
-    """A weather code in words."""
+    """Return a weather code in words."""
     return WEATHER_WORDS.get(-1 if code is None else code, "unknown conditions")

@@ -1,7 +1,7 @@
 """``web__fetch_page``: the readable text of a page, from the hosts that the operator allows.
 
-What a page says is a stranger's word, and an address is a way to carry words out.  So the output is
-not to be trusted, the tool counts as egress, and no host is reached that is not named.
+The text of a page is untrusted, and a URL can carry data out.  So the output counts as untrusted, the tool
+counts as egress, and it reaches only hosts that are named.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _HTML = frozenset({"text/html", "application/xhtml+xml"})
 
 
 class PageReader:
-    """Turns HTML into text in a process for each page, few at once, killed when its time is up."""
+    """Turns HTML into text with one process for each page: few at once, killed at the time limit."""
 
     def __init__(self, *, timeout_s: float = _READ_S, program: Path = _PROGRAM) -> None:
         self._timeout_s = timeout_s
@@ -43,9 +43,9 @@ class PageReader:
         self._free = asyncio.Semaphore(_AT_ONCE)
 
     async def read(self, html: str) -> tuple[str | None, str]:
-        """Title and text; raises :class:`~proxy.errors.ToolFailure` for a page that cannot be read."""
+        """Return title and text; raise :class:`~proxy.errors.ToolFailure` if the page cannot be read."""
         async with self._free:
-            # -I: neither the environment nor the current folder has a say in what is imported.
+            # -I: neither the environment nor the current folder affects imports.
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-IB",
@@ -75,9 +75,9 @@ class PageReader:
 def web_provider(
     capabilities: Capabilities, *, hosts: Sequence[str], reader: PageReader | None = None
 ) -> FunctionProvider:
-    """The provider ``web``, for pages of ``hosts``: ``docs.example.com``, ``*.example.com``, ``*``.
+    """Build the provider ``web``, for pages of ``hosts``: ``docs.example.com``, ``*.example.com``, ``*``.
 
-    Raises :class:`~proxy.errors.ConfigError` where the library that reads pages is not installed.
+    Raises :class:`~proxy.errors.ConfigError` if the library that reads pages is not installed.
     """
     if importlib.util.find_spec(_LIBRARY) is None:
         raise ConfigError(
@@ -87,7 +87,7 @@ def web_provider(
 
 
 def _fetch_tool(hosts: Sequence[str], reader: PageReader) -> Callable[..., Any]:
-    """The tool for one list of hosts."""
+    """Build the tool for one list of hosts."""
 
     @tool(
         name="fetch_page",
@@ -124,7 +124,7 @@ def _fetch_tool(hosts: Sequence[str], reader: PageReader) -> Callable[..., Any]:
 
 
 def _named(hosts: Sequence[str]) -> str:
-    """The hosts in words, for a model to choose from."""
+    """Return the hosts in words, for a model to choose from."""
     if "*" in hosts:
         return "any public host"
     more = len(hosts) - _SHOWN_HOSTS
@@ -132,7 +132,7 @@ def _named(hosts: Sequence[str]) -> str:
 
 
 def _explained(failure: HttpFailure) -> ToolFailure:
-    """What a status means for a page."""
+    """Turn a failed request into a failure that says what its status means for a page."""
     words = {
         401: "the page is not public",
         403: "the page is not public",

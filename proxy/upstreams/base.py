@@ -1,4 +1,4 @@
-"""What an upstream is: something that takes one HTTP-shaped request and streams one response."""
+"""The interface of upstreams: an upstream takes one HTTP-shaped request and streams one response."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable
@@ -21,13 +21,13 @@ __all__ = [
 class UpstreamRequest(NamedTuple):
     """One request to a provider.
 
-    ``path`` is below the upstream's base URL and starts with a slash (``/chat/completions``);
-    ``query`` is the raw query string without its ``?``.  Both are already normalised and are sent
-    as they stand.  ``headers`` are the client's that may be forwarded; the upstream adds its own
-    key and configured headers.  ``body`` given as bytes can be sent again after a connection
-    failure, an iterator cannot.  ``expect_stream`` asks for a body that can be read here: without a
-    coding, and gzip or deflate are taken off where it comes in one all the same.  A ``rooted`` path is not
-    below the base URL, but where that URL begins without its version (``/v1``).
+    ``path`` is below the upstream's base URL and starts with a slash (``/chat/completions``).  If ``rooted``,
+    it is not below the base URL, but below that URL without its version (``/v1``).  ``query`` is the raw
+    query string without its ``?``.  Both are normalised already and are sent unchanged.  ``headers`` are the
+    client's headers that may be forwarded; the upstream adds its own key and its configured headers.  After a
+    connection failure, a ``body`` of bytes can be sent again, an iterator cannot.  ``expect_stream`` asks for
+    a body that the proxy can read: without a content coding.  If gzip or deflate comes nevertheless, the
+    upstream decodes it.
     """
 
     method: str
@@ -47,50 +47,51 @@ class UpstreamResponse(Protocol):
 
     @property
     def headers(self) -> Headers:
-        """End-to-end headers in order; hop-by-hop ones and cookies are gone.
+        """The end-to-end headers in order, without hop-by-hop headers and cookies.
 
-        ``Content-Length`` and ``Content-Encoding`` are there only where they are true of what
-        :meth:`chunks` gives.
+        ``Content-Length`` and ``Content-Encoding`` are there only if they are true of what :meth:`chunks`
+        yields.
         """
         ...
 
     @property
     def content_type(self) -> str:
-        """The media type in lower case without parameters; empty where there is none."""
+        """The media type in lower case without parameters; empty if there is none."""
         ...
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it arrives, every piece as soon as it is there, never an empty one.
+        """Yield the body as it arrives, each piece at once and none empty.
 
-        Ends only where the message was complete by its HTTP framing.  Raises
-        :class:`~proxy.errors.UpstreamBroken` where it was not and
-        :class:`~proxy.errors.UpstreamTimeout` where the next piece took too long.
+        The iterator ends only if the message was complete by its HTTP framing.  Raises
+        :class:`~proxy.errors.UpstreamBroken` if it was not, and :class:`~proxy.errors.UpstreamTimeout` if the
+        next piece took too long.
         """
         ...
 
     def push(self, sink: Sink) -> Awaitable[None] | None:
-        """Give the body to ``sink``: what is here at once, the rest as it arrives, where it can be
-        within the read that brings it.
+        """Give the body to ``sink``: what has arrived at once, and the rest as it arrives.
 
-        What it returns is to be awaited for the rest; ``None``: the whole body was here.  Both end and
-        raise as :meth:`chunks` does, and raise what ``sink`` does.
+        If possible, ``sink`` gets a piece within the read that brings it.  The caller must await the returned
+        object for the rest; ``None`` means that ``sink`` has the whole body.  Both end and raise as
+        :meth:`chunks` does, and raise what ``sink`` raises.
         """
         ...
 
     async def read(self, limit: int) -> bytes:
-        """The whole body; raises :class:`~proxy.errors.UpstreamBroken` past ``limit`` bytes.
+        """Return the whole body; raise :class:`~proxy.errors.UpstreamBroken` if it has more than ``limit``
+        bytes.
 
-        Whatever keeps it from being read whole, a cancellation too, lets go of the response.
+        If the body cannot be read whole, or the call is cancelled, the response is released.
         """
         ...
 
     async def aclose(self) -> None:
-        """Let go of the response; one not read to its end has its connection closed. Idempotent."""
+        """Release the response.  If it was not read to its end, its connection is closed.  Idempotent."""
         ...
 
 
 class PulledResponse(ABC):
-    """The part of an :class:`UpstreamResponse` that cannot push: its chunks are handed over."""
+    """The base of an :class:`UpstreamResponse` that cannot push: it gives each of its chunks to the sink."""
 
     @abstractmethod
     def chunks(self) -> AsyncIterator[bytes]: ...
@@ -105,9 +106,9 @@ class PulledResponse(ABC):
 
 
 async def read_whole(response: UpstreamResponse, upstream: str, limit: int) -> bytes:
-    """A whole body; raises :class:`~proxy.errors.UpstreamBroken` past ``limit`` bytes.
+    """Return the whole body; raise :class:`~proxy.errors.UpstreamBroken` if it has more than ``limit`` bytes.
 
-    Where it raises, or is cancelled, the response is let go of: nobody else may have it yet.
+    If this raises or is cancelled, the response is closed, because no one else holds it yet.
     """
     pieces: list[bytes] = []
     size = 0
@@ -117,7 +118,7 @@ async def read_whole(response: UpstreamResponse, upstream: str, limit: int) -> b
             if size > limit:
                 raise UpstreamBroken(f"upstream {upstream!r} sent a body of over {limit} bytes")
             pieces.append(piece)
-    except BaseException:  # A reader that gives up, for whatever reason, holds no connection.
+    except BaseException:  # In no case may a reader that gives up keep the connection.
         await response.aclose()
         raise
     return await in_thread(b"".join, pieces) if size > LARGE_BYTES else b"".join(pieces)
@@ -130,12 +131,12 @@ class Upstream(Protocol):
     def name(self) -> str: ...
 
     async def open(self, request: UpstreamRequest) -> UpstreamResponse:
-        """Send the request and return when the response's head is there.
+        """Send the request, and return when the response's head has arrived.
 
-        Connection failures, and a reused connection that died before any response byte, are
-        retried inside where the body allows it.  An HTTP error status is a response, not an
-        exception.  Raises :class:`~proxy.errors.UpstreamUnreachable`,
-        :class:`~proxy.errors.UpstreamTimeout` or :class:`~proxy.errors.UpstreamBroken`.
+        The upstream itself retries after a connection failure, and after a reused connection died before any
+        byte of the response, if the body allows it.  An HTTP error status is a response, not an exception.
+        Raises :class:`~proxy.errors.UpstreamUnreachable`, :class:`~proxy.errors.UpstreamTimeout` or
+        :class:`~proxy.errors.UpstreamBroken`.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""A response whose body is decoded and scrubbed as it arrives, whatever HTTP client brings it."""
+"""A response whose body is decoded and scrubbed as it arrives, for any HTTP client."""
 
 import asyncio
 from abc import abstractmethod
@@ -20,19 +20,19 @@ _UNSCRUBBABLE = "the upstream's error body came in a coding that cannot be read 
 
 
 class FilteredResponse(PulledResponse):
-    """An :class:`~proxy.upstreams.base.UpstreamResponse` less the connection it comes over.
+    """An :class:`~proxy.upstreams.base.UpstreamResponse` without its connection.
 
-    ``headers`` say what is true of the body that :meth:`chunks` gives; ``content_type`` is the media type
-    in lower case without parameters.  A subclass brings the raw body (:meth:`_next`) and lets go of the
-    connection (:meth:`_close`); it may push the body itself while that ``is_raw``, given as it comes.
+    ``headers`` are true of the body that :meth:`chunks` yields.  ``content_type`` is the media type in lower
+    case without parameters.  A subclass reads the raw body (:meth:`_next`) and releases the connection
+    (:meth:`_close`).  If ``is_raw``, the body passes unchanged, and the subclass may push it itself.
     """
 
     def __init__(
         self, upstream: str, status: int, headers: Headers, secrets: tuple[bytes, ...], *, decode: bool
     ) -> None:
-        """``headers`` are clean; ``secrets`` are taken out of the body where the status is an error.
+        """``headers`` are clean.  ``secrets`` are removed from the body of an error status.
 
-        ``decode`` says that somebody here has to read the body, whatever it is.
+        ``decode`` says that the proxy must read the body, whatever its type is.
         """
         self._upstream = upstream
         self._scrubber: Scrubber | None = None
@@ -46,7 +46,7 @@ class FilteredResponse(PulledResponse):
             self._prepare(headers, coding, secrets, decode or self.content_type in STREAM_TYPES)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it arrives; see :meth:`proxy.upstreams.base.UpstreamResponse.chunks`."""
+        """Yield the body as it arrives; see :meth:`proxy.upstreams.base.UpstreamResponse.chunks`."""
         if self._instead is not None:
             self._close()
             yield self._instead
@@ -57,7 +57,7 @@ class FilteredResponse(PulledResponse):
                     if piece := self._scrub(piece):
                         yield piece
                     if self._inflater is not None:
-                        # One read can decode to a great deal; others are served in between.
+                        # One read can decode to a lot of data, so other tasks get their turn.
                         await asyncio.sleep(0)
             if self._inflater is not None:
                 self._inflater.finish()
@@ -68,23 +68,23 @@ class FilteredResponse(PulledResponse):
             yield rest
 
     async def read(self, limit: int) -> bytes:
-        """The whole body; raises :class:`~proxy.errors.UpstreamBroken` past ``limit`` bytes."""
+        """Return the whole body; raise :class:`~proxy.errors.UpstreamBroken` past ``limit`` bytes."""
         return await read_whole(self, self._upstream, limit)
 
     async def aclose(self) -> None:
-        """Let go of the response, and of its connection where the body was not read to its end."""
+        """Release the response, and close its connection if the body was not read to its end."""
         self._close()
 
     @abstractmethod
     async def _next(self) -> bytes:
-        """What arrived next, ``b""`` at the end of the message; raises as :meth:`chunks` does."""
+        """Return the next bytes, ``b""`` at the end of the message; raise as :meth:`chunks` does."""
 
     @abstractmethod
     def _close(self) -> None:
-        """Let go of the connection.  May be called again."""
+        """Release the connection.  Idempotent."""
 
     def _prepare(self, headers: Headers, coding: str, secrets: tuple[bytes, ...], decode: bool) -> None:
-        """Choose what is done to the body, and the headers that fit what will come out of it."""
+        """Choose the filters of the body, and adapt the headers to their output."""
         must_scrub = self.status >= 400 and bool(secrets)
         self.is_raw = not must_scrub
         if coding and (must_scrub or decode):

@@ -1,4 +1,4 @@
-"""Where an upstream is and what is sent to it every time, checked."""
+"""Checks an upstream's address and configured headers, and builds its credentials."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -27,11 +27,11 @@ _SECRET_NAMES = ("authorization", "key", "token", "secret")
 _PREFIXES = tuple(sorted({endpoint.dialect.prefix for endpoint in SERVED.endpoints}))
 
 _LONG = 20
-"""Bytes.  A shorter secret may be a placeholder ("ollama"), which stands in ordinary answers."""
+"""Bytes.  A shorter secret may be a placeholder ("ollama"), which also occurs in ordinary answers."""
 
 
 def checked_base_url(name: str, base_url: str) -> str:
-    """The URL without a trailing slash, or ConfigError."""
+    """Return the URL without a trailing slash; raise ConfigError if it cannot be used."""
     setting = f"upstreams.{name}.base_url"
     try:
         url = URL(base_url, encoded=True)
@@ -48,8 +48,11 @@ def checked_base_url(name: str, base_url: str) -> str:
 
 
 def root_of(base_url: str) -> str:
-    """Where a server's own paths begin, for dialects that bring their whole path: people paste a base URL
-    with ``/v1`` or ``/api``, and without."""
+    """Return the base URL without its ``/v1`` or ``/api``.
+
+    Dialects that have whole paths of their own begin there.  People paste base URLs with such a prefix, and
+    without.
+    """
     for prefix in _PREFIXES:
         if base_url.endswith(prefix):
             return base_url.removesuffix(prefix).rstrip("/")
@@ -57,7 +60,7 @@ def root_of(base_url: str) -> str:
 
 
 def checked_headers(name: str, headers: Mapping[str, str]) -> dict[str, str]:
-    """The configured headers, or ConfigError naming the one that no HTTP head can hold."""
+    """Return the configured headers; raise ConfigError that names one that no HTTP head can hold."""
     for header, value in headers.items():
         if any(ord(c) < 32 or ord(c) == 127 for c in header + value) or not header.isascii() or not header:
             raise ConfigError(f"upstreams.{name}.headers", f"{header!r} cannot be sent as a header")
@@ -65,13 +68,13 @@ def checked_headers(name: str, headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def long_secrets(api_key: str, headers: Mapping[str, str]) -> Secrets | None:
-    """Those of :func:`secret_shapes` that stand in no answer by chance, if there are any."""
+    """Return those of :func:`secret_shapes` that occur in no answer by chance; ``None`` if there are none."""
     shapes = [shape for shape in secret_shapes(api_key, headers) if len(shape) >= _LONG]
     return Secrets(shapes) if shapes else None
 
 
 def secret_shapes(api_key: str, headers: Mapping[str, str]) -> tuple[bytes, ...]:
-    """The forms in which the key, or a credential among the configured headers, may stand in a response."""
+    """Return the forms that the key, or a credential among the configured headers, may have in a response."""
     credentials = [
         value.removeprefix("Bearer ")
         for header, value in headers.items()
@@ -81,14 +84,14 @@ def secret_shapes(api_key: str, headers: Mapping[str, str]) -> tuple[bytes, ...]
 
 
 class UpstreamCredentials(NamedTuple):
-    """What an upstream is shown with a request: its key, and headers that a client may have left out."""
+    """What an upstream gets with each request: its key, and headers that a client may have left out."""
 
     key: tuple[str, str]
     headers: Sequence[tuple[str, str]]
 
     @classmethod
     def of(cls, dialect: Dialect, api_key: str) -> "UpstreamCredentials":
-        """In the way of a dialect."""
+        """Build the credentials in the form of a dialect."""
         first = dialect.credentials[0]
         return cls((first.header, f"{first.scheme} {api_key}".lstrip()), dialect.headers)
 
@@ -96,8 +99,11 @@ class UpstreamCredentials(NamedTuple):
 def shown_by_path(
     api_key: str, wires: Sequence[str], endpoints: EndpointTable
 ) -> tuple[UpstreamCredentials, dict[str, UpstreamCredentials]]:
-    """What goes with a request: in the way of the first of an upstream's dialects, and by path where
-    another one of them is asked otherwise."""
+    """Return the usual credentials of an upstream, and those of the paths that need other ones.
+
+    The usual ones have the form of the first of its dialects; paths of its other dialects may need another
+    form.
+    """
     known_dialects = {known.dialect.name: known.dialect for known in endpoints.endpoints}
     spoken = [known_dialects[wire] for wire in wires if wire in known_dialects] or [endpoints.other.dialect]
     usual = UpstreamCredentials.of(spoken[0], api_key)

@@ -161,7 +161,7 @@ def _decide(
 
 
 def _config(config: ConfigOption) -> Config:
-    """The configuration, with the log on standard error: decisions and reading are logged here, too."""
+    """Load the configuration and start the log, because decisions and reads are logged here too."""
     loaded = common.load(config, need_secrets=False)
     common.start_logging(loaded)
     return loaded

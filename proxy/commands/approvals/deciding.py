@@ -1,4 +1,4 @@
-"""What ``toolrelay approvals`` does.  It works on the database: a user who can write to it may decide."""
+"""Implements ``toolrelay approvals`` on the database: every user who can write to it may decide."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ async def open_decisions(config: Config) -> AsyncIterator[Decisions]:
 
 
 def user() -> Decider:
-    """The user of the machine, who may decide about everything."""
+    """Return the user of this machine as a decider, who may decide about all tools."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # Some containers have users without a name.
@@ -92,10 +92,10 @@ async def show(config: Config, approval_id: str) -> bool:
 async def decide(
     config: Config, ids: Sequence[str], *, approve: bool, reason: str, grant: Mapping[str, Any]
 ) -> bool:
-    """Decide about approvals one by one; return whether all now have this decision.
+    """Decide about approvals one by one; return whether all of them now have this decision.
 
-    ``grant`` is what is granted with each, as :func:`~proxy.server.grant_terms.read_terms` takes it; empty
-    for nothing.
+    ``grant`` is given with each approval, in the form for :func:`~proxy.server.grant_terms.read_terms`; empty
+    for no grant.
     """
     if len(reason) > MOST_REASON:
         say_error(f"--reason: write at most {MOST_REASON} characters, not {len(reason)}")
@@ -142,5 +142,5 @@ def _line(approval: Approval) -> str:
 
 
 def moment(seconds: float) -> str:
-    """A time as the tables show it, in UTC."""
+    """Format a time for tables, in UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")

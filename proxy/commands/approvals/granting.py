@@ -1,4 +1,4 @@
-"""What ``toolrelay approvals grants`` and ``revoke`` do, on the database."""
+"""Implements ``toolrelay approvals grants`` and ``revoke`` on the database."""
 
 from collections.abc import Sequence
 
@@ -57,7 +57,7 @@ async def revoke(config: Config, ids: Sequence[str]) -> bool:
 
 
 def _covers(grant: Grant) -> str:
-    """Whose calls a grant lets run, and with which arguments."""
+    """Describe whose calls a grant allows, and with which arguments."""
     whose = grant.caller if grant.scope == "caller" else f"{grant.caller}, one conversation"
     limits = [f"{path}: {bound}" for path, bound in ArgumentLimits.from_json(grant.bounds).bounds.items()]
     return f"{whose}; {'; '.join(limits) or 'any arguments'}"

@@ -1,4 +1,4 @@
-"""``toolrelay credentials``: its options."""
+"""The options of ``toolrelay credentials``."""
 
 from typing import Annotated
 
@@ -18,7 +18,7 @@ NameArgument = Annotated[str, typer.Argument(help="The connection, as in [creden
 
 @credentials_app.callback()
 def credentials() -> None:
-    """Connections; without a command: list."""
+    """Without a command, list."""
 
 
 @credentials_app.command("list")

@@ -1,4 +1,4 @@
-"""``toolrelay credentials list`` and ``logout``: the state of connections, and the end of a login."""
+"""``toolrelay credentials list`` and ``logout``: shows the state of connections, and ends a login."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ __all__ = ["list_credentials", "log_out", "login_lines"]
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A connection.  ``missing`` is what to do before it can be used; empty if nothing."""
+    """A connection. ``missing`` says what to do before it can be used; empty if nothing."""
 
     name: str
     kind: str
@@ -32,7 +32,7 @@ class _Row:
 
 
 async def list_credentials(config: Config, *, as_json: bool) -> bool:
-    """Every connection, one line each, without any secret; whether all can be used."""
+    """Print every connection on one line, without secrets; return whether all can be used."""
     rows = await _rows(config)
     if as_json:
         for row in rows:
@@ -57,14 +57,14 @@ async def list_credentials(config: Config, *, as_json: bool) -> bool:
 
 
 async def login_lines(config: Config) -> list[str]:
-    """A line for each connection that somebody has yet to log in to."""
+    """Return a line for each connection that still needs a login."""
     if not any(one.grant == "authorization_code" for one in config.credentials.values()):
         return []
     return [f"credentials.{row.name}: {row.missing}" for row in await _rows(config) if row.missing]
 
 
 async def log_out(config: Config, name: str) -> bool:
-    """Delete a login and revoke its tokens; whether there was one."""
+    """Delete a login and revoke its tokens; return whether there was one."""
     async with open_vault(config) as vault:
         if vault is None:
             return _say_no_login(name)

@@ -1,4 +1,4 @@
-"""``toolrelay credentials login``: a person logs in once, and the record keeps it."""
+"""``toolrelay credentials login``: a person logs in once, and the record stores the login."""
 
 import os
 import random
@@ -30,11 +30,11 @@ from proxy.tools.oauth.port import OAuthFault
 __all__ = ["log_in", "need_connection"]
 
 _FREE_PORTS: Final = range(49152, 65535)
-"""Ports for a login whose address is pasted: nothing listens there."""
+"""Ports for the redirect address if the user pastes it; nothing listens there."""
 
 
 async def log_in(config: Config, name: str, *, paste: bool, browser: bool, scopes: tuple[str, ...]) -> bool:
-    """Log in to a connection; whether that succeeded.
+    """Log in to a connection; return whether that succeeded.
 
     Raises ConfigError for a connection without logins, and StoreError.
     """
@@ -103,7 +103,7 @@ def _need_login(config: Config, name: str) -> LoggedIn:
 
 @asynccontextmanager
 async def _way_back(redirect_uri: str, paste: bool) -> AsyncIterator[Redirects | str]:
-    """Where the browser's answer goes: to a listener, or to an address where nothing listens."""
+    """Choose where the browser's answer goes: to a listener, or to an address where nothing listens."""
     if paste:
         yield with_port(redirect_uri, random.choice(_FREE_PORTS))
         return
@@ -122,7 +122,7 @@ def _say_attempt(name: str, connection: LoggedIn, attempt: Attempt) -> None:
 
 
 def _send_browser(attempt: Attempt, redirects: Redirects, *, browser: bool) -> None:
-    """Open a browser if there is one; say how to log in from another machine."""
+    """Open a browser if there is one; print how to log in from another machine."""
     port = urlsplit(redirects.uri).port
     say(
         f"Waiting at {redirects.uri}. From another machine: forward the port (ssh -L {port}:127.0.0.1:{port} "
@@ -134,7 +134,7 @@ def _send_browser(attempt: Attempt, redirects: Redirects, *, browser: bool) -> N
 
 
 def _has_browser() -> bool:
-    """Whether there is a graphical browser: a text browser would take over the terminal."""
+    """Return whether there is a graphical browser; a text browser would take over the terminal."""
     named = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
     return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in named)
 

@@ -1,4 +1,4 @@
-"""What the browser brings back: to a listener on this machine, or in an address that a person pastes.
+"""Receives the browser's redirect at a listener on this machine, or as an address that a person pastes.
 
 Source: RFC 8252, section 7.3 (redirects to the loopback interface).
 """
@@ -40,7 +40,7 @@ _HEADERS: Final = {
 
 
 class Redirects:
-    """Waits for the browser.  ``uri`` is the address to which it must return."""
+    """Waits for the browser's redirect. ``uri`` is the address to which it must return."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -49,13 +49,14 @@ class Redirects:
         self._code: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def expect(self, attempt: Attempt) -> None:
-        """Take the answer to this attempt from now on, and no other."""
+        """Accept only the answer to this attempt from now on."""
         self._attempt = attempt
 
     async def code(self) -> str:
-        """The code that the browser brings.
+        """Return the authorization code from the browser.
 
-        Raises :class:`~proxy.tools.oauth.port.OAuthFault` if the server refused, or no browser came in time.
+        Raises :class:`~proxy.tools.oauth.port.OAuthFault` if the server refused, or no browser came within
+        ten minutes.
         """
         try:
             async with asyncio.timeout(_PATIENCE_S):
@@ -66,7 +67,7 @@ class Redirects:
             ) from None
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
-        """Take what a browser brings.  Anything that does not belong to the attempt changes nothing."""
+        """Answer a browser's request. A request that does not belong to the attempt changes nothing."""
         if self._attempt is None or request.method != "GET" or request.path != self._path:
             return web.Response(status=404, headers=_HEADERS)
         try:
@@ -86,7 +87,7 @@ class Redirects:
 
 @asynccontextmanager
 async def listening(redirect_uri: str) -> AsyncIterator[Redirects]:
-    """Listen where a redirect address says, on any free port if it names none.  Raises ConfigError."""
+    """Listen at a redirect address, on any free port if it names none. Raises ConfigError."""
     parts = urlsplit(redirect_uri)
     host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname or "127.0.0.1"
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -113,7 +114,7 @@ async def listening(redirect_uri: str) -> AsyncIterator[Redirects]:
 
 
 def with_port(redirect_uri: str, port: int) -> str:
-    """The address with this port, unless it names one."""
+    """Add the port to an address that has none."""
     parts = urlsplit(redirect_uri)
     if parts.port is not None:
         return redirect_uri

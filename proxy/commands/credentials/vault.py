@@ -1,4 +1,4 @@
-"""Where logins are kept: the record, if it exists and is encrypted."""
+"""Access to the stored logins: they are in the record, if it exists and is encrypted."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +13,7 @@ __all__ = ["make_vault", "open_vault"]
 
 @asynccontextmanager
 async def open_vault(config: Config) -> AsyncIterator[TokenVault | None]:
-    """The vault of the record; ``None`` if there is no record yet, or if it is not encrypted."""
+    """Open the vault of the record; ``None`` if there is no record yet, or if it is not encrypted."""
     try:
         store = open_record(config, must_exist=True)
         await store.start()
@@ -28,8 +28,7 @@ async def open_vault(config: Config) -> AsyncIterator[TokenVault | None]:
 
 @asynccontextmanager
 async def make_vault(config: Config) -> AsyncIterator[TokenVault]:
-    """The vault of the record, which is created if it does not exist.  Raises ConfigError if it is not
-    encrypted."""
+    """Open the vault of the record, which is created if necessary; raises ConfigError if unencrypted."""
     store = open_record(config)
     await store.start()
     try:

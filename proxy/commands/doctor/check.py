@@ -1,4 +1,4 @@
-"""``toolrelay check``: everything that can be wrong, said before it matters."""
+"""``toolrelay check``: reports everything that can be wrong before it causes failures."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
@@ -56,7 +56,7 @@ __all__ = [
 
 
 _OPTIONAL: Final = ("limits", "telemetry")
-"""Sections that a look at everything else can do without."""
+"""Sections with defaults that suffice to check everything else."""
 
 
 class CheckedServices(Protocol):
@@ -71,15 +71,15 @@ class CheckedServices(Protocol):
 
 
 async def check_composed(config: Config, *, probing: bool, known: Sequence[ConfigError] = ()) -> int:
-    """Check the services as the server would compose them, without opening or making a record.
+    """Check the services as the server would compose them, without opening or creating a record.
 
-    ``known`` are the faults of the configuration; ``config`` is its usable rest.  One fault does not hide
-    another: all are reported.
+    ``known`` are the faults of the configuration; ``config`` is its usable rest. All faults are reported,
+    because one fault does not hide another. Return their number.
     """
     faults = Faults(known)
     config = _less_unreadable(config, known)
     with faults.kept():
-        # A look at its place; the start makes the file.
+        # This only checks the place; a start creates the file.
         open_store(config.store.url, **config.store.seal_keys())
     before = len(faults)
     services = await _composed(without_record(config), faults, await _pins(config, faults))
@@ -116,7 +116,7 @@ async def check_composed(config: Config, *, probing: bool, known: Sequence[Confi
 
 
 async def _missing_logins(config: Config) -> list[str]:
-    """The connections that somebody has yet to log in to; a record that cannot be read has said so itself."""
+    """Return a line for each connection that needs a login. An unreadable record is reported elsewhere."""
     try:
         return await login_lines(config)
     except (ConfigError, StoreError):
@@ -124,7 +124,7 @@ async def _missing_logins(config: Config) -> list[str]:
 
 
 async def _pins(config: Config, faults: Faults) -> Overrides:
-    """The pins of MCP tools that the record has; a record that cannot be read has none."""
+    """Read the pins of MCP tools from the record; an unreadable record is a fault, and counts as empty."""
     try:
         with faults.kept():
             return await pins_of_record(config)
@@ -134,7 +134,10 @@ async def _pins(config: Config, faults: Faults) -> Overrides:
 
 
 async def _composed(config: Config, faults: Faults, given: Overrides) -> Services | None:
-    """The services, less what cannot be made of them; ``None`` where nothing can."""
+    """Compose the services without the faulty parts; return ``None`` if that is impossible.
+
+    Sections in :data:`_OPTIONAL` that are faulty are replaced with their defaults.
+    """
     lacking: list[ConfigError] = []
     while True:
         found = Faults()
@@ -153,7 +156,7 @@ async def _composed(config: Config, faults: Faults, given: Overrides) -> Service
 
 
 def _less_unreadable(config: Config, known: Sequence[ConfigError]) -> Config:
-    """The configuration without upstreams of which more is unknown than the key: a default is another's."""
+    """Remove upstreams with a fault other than in their key: a default could name another server."""
     kept = {
         name: upstream
         for name, upstream in config.upstreams.items()
@@ -169,7 +172,7 @@ def _is_about(upstream: str) -> Callable[[ConfigError], bool]:
 
 
 def without_record(config: Config) -> Config:
-    """The same configuration for a look at its tools that leaves no trace."""
+    """Return the configuration with a record in memory, so that a check of its tools leaves no trace."""
     return config.model_copy(update={"store": StoreConfig(url="memory:")})
 
 
@@ -183,10 +186,10 @@ async def check(
     order: Sequence[str] = (),
     unasked: Collection[str] = (),
 ) -> int:
-    """Print upstreams and tools; returns the number of faults, each printed as one line.
+    """Print upstreams and tools; return the number of faults, each printed as one line.
 
-    ``known`` are faults that were found already, ``order`` are lines of :func:`order_lines`.  The
-    upstreams ``unasked`` are not probed: it is known what they lack.
+    ``known`` are faults that were found before; ``order`` are lines of :func:`order_lines`. The upstreams in
+    ``unasked`` are not probed, because their faults are known.
     """
     out = console()
     upstreams = table("upstream", "address", "key", "wires", "models")
@@ -229,7 +232,7 @@ async def check(
 
 
 def _say_entrance(config: Config, services: CheckedServices, authentication: Authentication | None) -> None:
-    """The mode, the keys, and what each of them may run."""
+    """Print the authentication mode, the keys, and the tools that each key may run."""
     if authentication is None:
         return
     said, warnings = bounds_of_keys(authentication, services.catalog)
@@ -242,7 +245,7 @@ def _say_entrance(config: Config, services: CheckedServices, authentication: Aut
 
 
 def order_lines(router: Router) -> list[str]:
-    """For each model, or pattern, that several upstreams serve: who is asked first, who after that."""
+    """Return, for each model or pattern with several upstreams, the order in which they are asked."""
     return [
         f"{model}: {', then '.join(_place(route, router) for route in routes)}"
         for model, routes in router.order()
@@ -250,7 +253,7 @@ def order_lines(router: Router) -> list[str]:
 
 
 def _place(route: Route, router: Router) -> str:
-    """An upstream by its name; with the model's name there, and its wires where it lacks some."""
+    """Format an upstream: its name, its name for the model, and its wires if other upstreams have more."""
     served = route.served
     wires = (
         ""
@@ -263,7 +266,7 @@ def _place(route: Route, router: Router) -> str:
 
 
 def tool_table(tools: Sequence[ToolSpec], policy: Policy) -> "Table":
-    """Each tool with its effect, the policy's decision and the rule that made it."""
+    """Build the table of tools with their effect, the policy's decision and the rule that made it."""
     made = table("tool", "effect", "decision", "rule")
     for spec in tools:
         decision = policy.decide(spec)
@@ -277,7 +280,7 @@ def tool_table(tools: Sequence[ToolSpec], policy: Policy) -> "Table":
 
 
 def token_lines(config: Config) -> list[str]:
-    """What a record that seals nothing means for OAuth 2 connections; nothing where it seals."""
+    """Return what an unencrypted record means for OAuth 2 connections; nothing if the record is encrypted."""
     names = [f"credentials.{name}" for name, one in config.credentials.items() if one.token is None]
     if not names or config.store.seals:
         return []
@@ -288,7 +291,7 @@ def token_lines(config: Config) -> list[str]:
 
 
 def _served_lines(config: Config) -> list[str]:
-    """Rules that do not apply where clients call tools themselves."""
+    """Return which rules do not apply if clients call tools themselves."""
     if not config.mcp.serve or config.policy.after_untrusted == "allow":
         return []
     return [
@@ -298,7 +301,7 @@ def _served_lines(config: Config) -> list[str]:
 
 
 def upstream_lines(config: Config, services: CheckedServices) -> list[str]:
-    """For each upstream that narrows what policy allows, the tools that its models are not offered."""
+    """Return, for each upstream that restricts the tools, the allowed ones that it is not offered."""
     lines = []
     for name, upstream in config.upstreams.items():
         if upstream.tools is True or not config.tools.enabled:
@@ -318,7 +321,7 @@ def upstream_lines(config: Config, services: CheckedServices) -> list[str]:
 
 
 def agent_lines(config: Config, services: CheckedServices) -> list[str]:
-    """For each agent, its model and the tools that policy lets it use."""
+    """Return, for each agent, its model and the tools that policy lets it use."""
     allowed = [
         spec.name for spec in services.catalog.tools() if services.policy.decide(spec).outcome != "denied"
     ]
@@ -331,7 +334,7 @@ def agent_lines(config: Config, services: CheckedServices) -> list[str]:
 
 
 def untrusted_lines(config: Config, services: CheckedServices) -> list[str]:
-    """What is allowed, and withheld once a stranger's text was read; nothing where no tool brings one."""
+    """Return which tools are withheld after untrusted text was read; nothing if no tool returns such text."""
     policy = services.policy
     allowed = [spec for spec in services.catalog.tools() if policy.decide(spec).allowed]
     sources = [spec.name for spec in allowed if spec.untrusted_output]
@@ -347,7 +350,7 @@ def untrusted_lines(config: Config, services: CheckedServices) -> list[str]:
 
 
 def withheld_lines(config: Config, services: CheckedServices) -> list[str]:
-    """For each tool that is not offered, the line that would allow it, or the rule that forbids it."""
+    """Return, for each tool that is not offered, the line that would allow it, or the rule against it."""
     if not config.tools.enabled:
         return ["tools.enabled = false: the proxy offers no tools and passes every request through"]
     lines: list[str] = []
@@ -363,15 +366,14 @@ def withheld_lines(config: Config, services: CheckedServices) -> list[str]:
 
 
 def _how(config: Config) -> str:
-    """What happens to tools that need approval."""
+    """Return what happens to tools that need approval."""
     asks = config.approvals.enabled and config.store.content != "none"
     return "asks first" if asks else "not offered"
 
 
 def _idle_patterns(config: Config, services: CheckedServices) -> list[str]:
-    """Each entry of ``policy.allow``, or of an upstream's ``tools``, that allows nothing: a typing error,
-    or a tool that is not there.
-    """
+    """Return the patterns of ``policy.allow``, upstreams and agents that match no tool: a typing error, or a
+    tool that is not loaded."""
     lines = idle_lines("policy.allow", config.policy.allow, services.catalog)
     for name, upstream in config.upstreams.items():
         if not isinstance(upstream.tools, bool):
@@ -382,7 +384,7 @@ def _idle_patterns(config: Config, services: CheckedServices) -> list[str]:
 
 
 def _idle_aliases(config: Config, services: CheckedServices) -> list[str]:
-    """Each alias that means no tool, so that the function stays its client's."""
+    """Return the aliases that name no tool, so that the function remains the client's."""
     names = [spec.name for spec in services.catalog.tools()]
     lines: list[str] = []
     for alias, target in config.tools.aliases.items():
@@ -394,13 +396,13 @@ def _idle_aliases(config: Config, services: CheckedServices) -> list[str]:
 
 
 def allow_line(config: Config, tool: str) -> str:
-    """The exact line that allows one tool more."""
+    """Return the exact line that also allows this tool."""
     patterns = ", ".join(f'"{pattern}"' for pattern in (*config.policy.allow, tool))
     return f"policy.allow = [{patterns}]"
 
 
 async def _probe_all(config: Config, services: CheckedServices, unasked: Collection[str]) -> list[str]:
-    """Ask every upstream, one after the other; print a table, return the faults."""
+    """Probe every upstream, one after the other; print a table, and return the faults."""
     made = table(
         "upstream",
         "reachable",
@@ -443,8 +445,10 @@ async def _probe_all(config: Config, services: CheckedServices, unasked: Collect
 
 
 def _wires_lines(name: str, wires: Sequence[str], found: Sequence[SpokenDialect]) -> list[str]:
-    """The lines to write if an upstream speaks other dialects than its ``wires`` say; none if it is not known
-    whether it speaks one of them."""
+    """Return the lines to write if an upstream speaks other dialects than its ``wires``.
+
+    The result is empty if the probe is inconclusive for any dialect, or none is spoken.
+    """
     spoken = [one.name for one in found if one.spoken]
     if not spoken or set(spoken) == set(wires) or any(one.spoken is None for one in found):
         return []
@@ -464,12 +468,12 @@ def _yes(value: bool | None) -> str:
 
 
 def _wires(config: Config, name: str) -> Sequence[str]:
-    """The dialects of an upstream; Chat for one that is not in the configuration."""
+    """Return the dialects of an upstream; Chat if the configuration lacks the upstream."""
     return config.upstreams[name].wires if name in config.upstreams else (CHAT.name,)
 
 
 def _probe_model(config: Config, name: str) -> str | None:
-    """The model to ask: the first that the configuration names without a pattern."""
+    """Return the model to ask: the first that the configuration names without a pattern."""
     models = config.upstreams[name].models if name in config.upstreams else ()
     if isinstance(models, dict):
         return next(iter(models.values()))

@@ -1,6 +1,6 @@
-"""What ``doctor`` checks: each check a row of a table, with its verdict, what it means and a setting.
+"""The checks of ``doctor``: each one is a row of a table, with its outcome, its meaning and a setting.
 
-A check reads the replies to the requests of :mod:`proxy.commands.doctor.questions`; several may read one.
+A check reads replies to the requests of :mod:`proxy.commands.doctor.questions`; several checks may read one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,13 +14,13 @@ from proxy.wires.responses import quirks as responses
 __all__ = ["CHECKS", "Check", "Finding", "Outcome", "Replies", "judge"]
 
 Outcome = Literal["yes", "no", "quirk", "unknown"]
-"""``yes``: as it should be.  ``no``: it cannot do that.  ``quirk``: it does it in a way of its own.
-``unknown``: this could not be found out."""
+"""``yes``: correct. ``no``: not supported. ``quirk``: works, but not as specified. ``unknown``: not
+tested."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found: in ``words``, one line; ``setting`` is a key of the upstream's and its value."""
+    """What a check found: ``words`` in one line; ``setting`` is a key of the upstream and its value."""
 
     outcome: Outcome
     words: str = ""
@@ -29,17 +29,17 @@ class Finding:
 
 @dataclass(frozen=True)
 class Replies:
-    """The replies by the name of their request, and the dialects that are spoken."""
+    """The replies by the name of their request, and the dialects that the upstream speaks."""
 
     by_name: Mapping[str, Reply]
     dialects: Sequence[str] = field(default_factory=tuple)
 
     def of(self, name: str) -> Reply:
-        """One of them; an empty one for a request that was not sent."""
+        """Return the reply to a request; an empty one if the request was not sent."""
         return self.by_name.get(name, Reply(problem="not asked"))
 
     def quirks(self) -> frozenset[str]:
-        """All that the streams of Chat show."""
+        """Return all quirks of the Chat streams."""
         names = ("stream", "call", "parallel")
         found = [
             chat.stream_quirks(reply.payloads) for n in names if (reply := self.of(n)).streamed and reply.ok
@@ -49,8 +49,8 @@ class Replies:
 
 @dataclass(frozen=True)
 class Check:
-    """``key`` is its name for programs, ``title`` for people.  ``meaning`` explains what is wrong, and how
-    toolrelay handles it."""
+    """One check. ``key`` is its name for programs, ``title`` for people. ``meaning`` explains what is wrong,
+    and how toolrelay handles it."""
 
     key: str
     title: str
@@ -62,12 +62,12 @@ YES: Final = Finding("yes")
 
 
 def judge(replies: Replies) -> list[tuple[Check, Finding]]:
-    """Every check with what it found."""
+    """Run every check on the replies."""
     return [(check, check.find(replies)) for check in CHECKS]
 
 
 def _needs(name: str, found: Callable[[Reply, Replies], Finding]) -> Callable[[Replies], Finding]:
-    """A check that needs an answer; without one its outcome is unknown, with the reason."""
+    """Create a check that needs a reply; without one its outcome is unknown, with the reason."""
 
     def find(replies: Replies) -> Finding:
         reply = replies.of(name)
@@ -77,7 +77,7 @@ def _needs(name: str, found: Callable[[Reply, Replies], Finding]) -> Callable[[R
 
 
 def _takes(name: str, *, setting: tuple[str, object] | None = None) -> Callable[[Replies], Finding]:
-    """Whether the upstream answers this request, if it answers a plain one."""
+    """Create a check whether the upstream answers a request; unknown if it does not answer a plain one."""
 
     def find(replies: Replies) -> Finding:
         reply = replies.of(name)
@@ -96,7 +96,7 @@ def _takes(name: str, *, setting: tuple[str, object] | None = None) -> Callable[
 
 
 def _quirk(name: str, quirk: str, setting: tuple[str, object] | None = None) -> Callable[[Replies], Finding]:
-    """Whether the streams of Chat show a quirk; unknown without the answer that would show it."""
+    """Create a check whether the Chat streams show a quirk; unknown without the reply that would show it."""
 
     def find(replies: Replies) -> Finding:
         reply = replies.of(name)

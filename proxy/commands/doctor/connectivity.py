@@ -1,4 +1,4 @@
-"""Whether the servers that a configuration names are there."""
+"""Checks that the servers named by a configuration can be reached."""
 
 import asyncio
 import contextlib
@@ -14,23 +14,23 @@ from proxy.upstreams.base import Upstream
 __all__ = ["find_unreachable", "places_of", "warn_of_upstreams"]
 
 REACH_S = 3.0
-"""Seconds in which a server must take a connection to count as reachable."""
+"""Seconds within which a server must accept a connection to count as reachable."""
 
 _ASK_S = 10.0
-"""Seconds that an upstream may take to say where its API is."""
+"""Seconds within which an upstream must show where its API is."""
 
 _VERSION = re.compile(r"/v\d")
 _PORTS = {"http": 80, "https": 443, "redis": 6379, "rediss": 6379}
 
 
 def places_of(config: Config) -> dict[str, str]:
-    """The servers that a configuration names, by the setting: the upstreams, and where limits are counted."""
+    """Return the servers that a configuration names, by setting: the upstreams, and the storage of limits."""
     upstreams = {f"upstreams.{name}": upstream.base_url for name, upstream in config.upstreams.items()}
     return {**upstreams, "limits.storage": config.limits.storage_url}
 
 
 async def find_unreachable(places: dict[str, str]) -> list[str]:
-    """One line for each server of :func:`places_of` that takes no connection now.  Nothing is sent to it."""
+    """Return a line for each server of :func:`places_of` that accepts no connection. Sends nothing."""
     lines = await asyncio.gather(*(_reach(setting, url) for setting, url in places.items()))
     return [line for line in lines if line]
 
@@ -55,9 +55,9 @@ async def _reach(setting: str, url: str) -> str:
 
 
 async def warn_of_upstreams(config: Config, upstreams: Mapping[str, Upstream]) -> None:
-    """A server that is not there yet may come: a warning, no fault.
+    """Warn about servers that cannot be reached. They are no faults, because a server may start later.
 
-    Nothing is sent but to an upstream whose address has no version in it, as most addresses of APIs have.
+    A request is sent only to an upstream whose address contains no version, as most API addresses do.
     """
     for line in await find_unreachable(places_of(config)):
         say_error(f"warning: {line}")
@@ -72,7 +72,7 @@ async def _look_below_v1(config: Config, name: str, upstream: Upstream) -> str:
     if (
         parts.scheme not in ("http", "https")
         or _VERSION.search(parts.path)
-        # Its paths do not begin below its address.
+        # The paths of this dialect do not begin below the upstream's address.
         or lists_of(config.upstreams[name].wires).rooted
     ):
         return ""

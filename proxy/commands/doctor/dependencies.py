@@ -1,4 +1,4 @@
-"""Whether the package that answers to ``proxy`` is this one."""
+"""Checks that the imported package ``proxy`` is this one."""
 
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -9,14 +9,14 @@ from proxy.errors import ConfigError
 __all__ = ["find_conflicting_package"]
 
 _OTHER = "proxy.py"
-"""A distribution of another project that installs a package of the same name into the same folder."""
+"""A distribution of another project that installs a package with the same name into the same folder."""
 
 
 def find_conflicting_package(other: str = _OTHER) -> ConfigError | None:
-    """The fault of an environment where two distributions share the name ``proxy``.
+    """Return the fault if two distributions share the package name ``proxy``, else ``None``.
 
-    Both write into one folder, so whichever came last has overwritten files of the first: that
-    fails in ways nobody would understand.
+    Both write into one folder, so the later installation has overwritten files of the earlier one. The
+    resulting failures would be hard to understand.
     """
     home = Path(__file__).resolve().parents[2]
     imported = Path(proxy.__file__).resolve().parent if proxy.__file__ else None

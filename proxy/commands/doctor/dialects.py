@@ -1,6 +1,7 @@
-"""Which dialects an upstream speaks: it is asked for one word in each of them.
+"""Finds out which dialects an upstream speaks, by asking for one word in each of them.
 
-Nothing here knows a dialect: its codec writes the question, its reader reads the answer.
+This module does not depend on a dialect: the dialect's codec writes the question, its reader reads the
+answer.
 """
 
 import asyncio
@@ -25,11 +26,11 @@ from proxy.wires.wire import CrossableWire, Wire
 __all__ = ["MAX_ANSWER_BYTES", "SpokenDialect", "find_dialects", "speaks"]
 
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
-"""Of an answer to one word."""
+"""The most bytes of an answer to one word."""
 
 _TIMEOUT_S = 60.0
 _MAX_TOKENS = 16
-"""The least that every provider takes."""
+"""The smallest limit that every provider accepts."""
 
 _ABSENT = (404, 405, 501)
 _MAX_WORDS = 200
@@ -39,10 +40,10 @@ _SAID = (TextDelta, ReasoningDelta, RefusalDelta, ToolCallStarted, UsageReported
 
 @dataclass(frozen=True, slots=True)
 class SpokenDialect:
-    """Whether an upstream speaks a dialect, by the name that ``upstreams.*.wires`` has for it.
+    """Whether an upstream speaks a dialect; ``name`` is the one that ``upstreams.*.wires`` uses.
 
-    ``spoken`` is ``None`` where the answer does not say so either way: the key was refused, say.
-    ``status`` is that of the answer, ``None`` where there was none; ``problem`` is one line, empty if well.
+    ``spoken`` is ``None`` if the answer is inconclusive, for example because the key was refused. ``status``
+    is the status of the answer, ``None`` if there was none. ``problem`` is one line, empty if there is none.
     """
 
     name: str
@@ -56,8 +57,8 @@ async def find_dialects(
 ) -> list[SpokenDialect]:
     """Ask ``model`` for one word in each of the ``wires``, one after the other, in their order.
 
-    Costs a completion of at most 16 tokens for each dialect that is spoken.  Never raises for what the
-    upstream does.
+    Costs a completion of at most 16 tokens for each dialect that is spoken. Never raises for failures of the
+    upstream.
     """
     return [
         await speaks(upstream, wire, model, timeout_s=timeout_s)
@@ -69,7 +70,7 @@ async def find_dialects(
 async def speaks(
     upstream: Upstream, wire: CrossableWire, model: str, *, timeout_s: float = _TIMEOUT_S
 ) -> SpokenDialect:
-    """Whether an upstream speaks one dialect; see :func:`find_dialects`."""
+    """Find out whether an upstream speaks one dialect; see :func:`find_dialects`."""
     name = wire.dialect.wire
     try:
         async with asyncio.timeout(timeout_s):
@@ -101,7 +102,7 @@ async def _ask(upstream: Upstream, wire: CrossableWire, model: str) -> SpokenDia
 
 
 def _answered(wire: CrossableWire, status: int, answer: bytes) -> SpokenDialect:
-    """Whether a response is an answer of this dialect: something was said, or at least counted."""
+    """Judge whether a response is valid in this dialect: it must contain output, or at least its usage."""
     name = wire.dialect.wire
     try:
         events = wire.reader((), lambda tool: False, MAX_ANSWER_BYTES).read_reply(answer).events
@@ -115,7 +116,7 @@ def _answered(wire: CrossableWire, status: int, answer: bytes) -> SpokenDialect:
 
 
 def _refused(dialect: Dialect, status: int, answer: bytes) -> SpokenDialect:
-    """What an error says of the dialect: the path may be missing, or only the model."""
+    """Judge an error response: it shows whether the path is missing, or only the model."""
     message, code = dialect.errors.read(answer)
     said = plain_text(message, _MAX_WORDS)
     if status in _ABSENT and "model" not in f"{message} {code}".lower():

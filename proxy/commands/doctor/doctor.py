@@ -1,4 +1,4 @@
-"""``toolrelay doctor``: what an upstream can do and gets wrong, and the settings that fit it."""
+"""``toolrelay doctor``: what an upstream supports and gets wrong, and the settings that suit it."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -58,10 +58,10 @@ async def doctor(
     yes: bool,
     keep: bool = False,
 ) -> int:
-    """Examine the upstream ``name``; the exit status, 0 where it could be examined.
+    """Examine the upstream ``name``; return the exit status, 0 if it could be examined.
 
-    With ``keep`` the record gets what was found, for the web UI.  Raises
-    :class:`~proxy.errors.ConfigError` for what keeps it from being examined.
+    With ``keep`` the findings are stored in the record, for the web UI. Raises
+    :class:`~proxy.errors.ConfigError` for problems that prevent the examination.
     """
     services = await create_services(without_record(config))
     try:
@@ -95,10 +95,10 @@ async def doctor(
 async def find_model(
     config: Config, name: str, upstream: Upstream, model: str | None
 ) -> tuple[str, Sequence[str]]:
-    """The model to ask, and the names that the upstream lists.
+    """Return the model to ask, and the model names that the upstream lists.
 
-    Raises :class:`~proxy.errors.ConfigError` that tells apart: no server, a refused key, a wrong path, a
-    model that is not there.
+    Raises :class:`~proxy.errors.ConfigError`, with different messages for a missing server, a refused key, a
+    wrong path and no models.
     """
     base_url, setting = config.upstreams[name].base_url, f"upstreams.{name}"
     lists = lists_of(config.upstreams[name].wires)
@@ -127,7 +127,7 @@ async def find_model(
 
 
 def _agreed(config: Config, name: str, model: str, *, yes: bool) -> bool:
-    """Whether the requests may be sent, after it was said how many and what they cost."""
+    """Print how many requests are sent and what they cost; return whether the user agrees."""
     count = len(questions(model)) + len(built_in_wires()) + 2
     say_error(
         f"doctor sends {count} small requests to {config.upstreams[name].base_url} for the model "
@@ -143,7 +143,7 @@ def _agreed(config: Config, name: str, model: str, *, yes: bool) -> bool:
 
 
 async def diagnose(upstream: Upstream, model: str, listed: Sequence[str] = ()) -> Diagnosis:
-    """Ask everything there is to ask.
+    """Send all questions and judge the replies.
 
     Raises :class:`~proxy.errors.ConfigError` for a model that the upstream does not know.
     """
@@ -165,7 +165,7 @@ async def diagnose(upstream: Upstream, model: str, listed: Sequence[str] = ()) -
     found = judge(Replies(replies, dialects))
     settings = dict(finding.setting for _, finding in found if finding.setting is not None)
     if any(one.spoken is None for one in spoken):
-        # A server that was busy for a moment may speak it all the same.
+        # A server that was busy for a moment may speak this dialect too.
         settings.pop("wires", None)
     return Diagnosis(model, found, len(spoken) + len(replies), settings)
 
@@ -180,7 +180,7 @@ def _check_model(model: str, listed: Sequence[str], problems: Sequence[str]) -> 
 
 
 def _response_id(reply: Reply) -> str:
-    """The id of a response, or one that nobody has."""
+    """Return the id of a response, or an id that does not exist."""
     ids = [
         payload["response"].get("id")
         for payload in reply.payloads
@@ -193,7 +193,7 @@ def _response_id(reply: Reply) -> str:
 
 
 def hiding(config: Config) -> Callable[[str], str]:
-    """What keeps the secrets of the configuration out of a line: an upstream's error may quote its key."""
+    """Return a function that removes the configuration's secrets from a line: an error may quote the key."""
     secrets = sorted((one for one in config.secrets() if one), key=len, reverse=True)
 
     def hide(line: str) -> str:
@@ -205,7 +205,7 @@ def hiding(config: Config) -> Callable[[str], str]:
 
 
 def _show(diagnosis: Diagnosis, hide: Callable[[str], str]) -> None:
-    """A table on a terminal; in a pipe lines of three columns with a tab between them."""
+    """Print a table on a terminal; otherwise print lines of three columns separated by tabs."""
     rows = [
         (check.title, *_WORDS[one.outcome], hide(plain_text(one.words, 400)))
         for check, one in diagnosis.found
@@ -228,7 +228,7 @@ def _show(diagnosis: Diagnosis, hide: Callable[[str], str]) -> None:
 
 
 def new_lines(config: Config, name: str, settings: Mapping[str, object]) -> dict[str, str]:
-    """The lines for the upstream's table, by their keys: what is not set so already."""
+    """Return the lines for the upstream's table by their keys, without those that are set already."""
     present = config.upstreams[name]
     lines = {}
     for key, value in settings.items():

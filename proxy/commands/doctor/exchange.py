@@ -1,4 +1,4 @@
-"""One small request to an upstream, and all that its answer says."""
+"""Sends one small request to an upstream and reads everything from its response."""
 
 import asyncio
 import time
@@ -24,11 +24,12 @@ _MAX_ARGUMENT_BYTES = 64 * 1024
 
 @dataclass
 class Reply:
-    """What came back.
+    """The response to one request.
 
-    ``status`` is 0 where nothing did; ``problem`` says then why.  ``error`` is the upstream's own message.
-    ``payloads`` are the JSON objects of a stream, or the one of a reply; ``events`` what they mean.
-    ``first_ms`` and ``gap_ms`` are the time to the first byte and the longest between two pieces.
+    ``status`` is 0 if there was none; ``problem`` then says why. ``error`` is the upstream's own message.
+    ``payloads`` are the JSON objects of a stream, or the single one of another response; ``events`` are their
+    meaning. ``first_ms`` is the time to the first byte, ``gap_ms`` the longest time between two chunks, both
+    in milliseconds.
     """
 
     status: int = 0
@@ -45,7 +46,7 @@ class Reply:
 
     @property
     def ok(self) -> bool:
-        """Whether it is an answer."""
+        """Whether the response is a successful answer."""
         return 200 <= self.status < 300 and not self.problem
 
     @property
@@ -66,7 +67,7 @@ class Reply:
 
     @property
     def refusal(self) -> str:
-        """Why there is no answer, in one line."""
+        """The reason why there is no answer, in one line."""
         if self.problem:
             return self.problem
         return f"status {self.status}" + (f": {plain_text(self.error, 160)}" if self.error else "")
@@ -78,9 +79,9 @@ async def exchange(
     asked: Conversation,
     more: Mapping[str, Any] | None = None,
 ) -> Reply:
-    """Ask in a dialect; ``more`` are members of the body beside those of the conversation.
+    """Send a conversation in a dialect; ``more`` are additional members of the body.
 
-    Never raises for what the upstream does.
+    Never raises for failures of the upstream.
     """
     reply = Reply()
     body = orjson.loads(wire.codec.write(asked).body)

@@ -1,4 +1,4 @@
-"""Leaves what doctor found in the record, where the web UI of a server finds it."""
+"""Stores the findings of doctor in the record, where the web UI of a server finds them."""
 
 import time
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ _MEMORY: Final = "memory:"
 
 
 async def keep_diagnosis(config: Config, name: str, model: str, findings: Sequence[KeptFinding]) -> None:
-    """Store the findings of the upstream ``name`` in place of earlier ones.  They contain no secret.
+    """Store the findings about the upstream ``name``, replacing earlier ones. They contain no secret.
 
-    If there is no record, none is made.  A failure is printed, but does not fail the command, because the
-    findings were shown.
+    A missing record is not created. A failure is printed but does not fail the command, because the findings
+    were shown.
     """
     if config.store.url.startswith(_MEMORY):
         say_error("the web UI will not show these results: store.url is memory:, which keeps nothing")

@@ -1,6 +1,6 @@
-"""Asking an upstream what it can do: is it there, does it stream, take tools, count tokens, end well?
+"""Probes what an upstream supports: streaming, tools, usage, the end mark.
 
-And whether its address lacks the ``/v1`` below which its API is, the commonest slip in one.
+It also detects an address without the ``/v1`` of the API, the most common mistake.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _TOOL = {
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What a probe found.  ``None`` is what could not be asked; ``problem`` is one line, empty if well."""
+    """The result of a probe. ``None`` means not tested; ``problem`` is one line, empty if there is none."""
 
     reachable: bool
     models: tuple[str, ...] | None = None
@@ -49,7 +49,7 @@ class ProbeResult:
 
 
 def v1_fault(name: str, base_url: str) -> str:
-    """What is wrong with an upstream that :func:`lacks_v1`, and what to write."""
+    """Return the fault of an upstream that :func:`lacks_v1`, and what to write instead."""
     right = f"{base_url.rstrip('/')}/v1"
     return (
         f"upstreams.{name}.base_url: no API answers at {base_url}, but one answers at {right}. Set "
@@ -58,9 +58,9 @@ def v1_fault(name: str, base_url: str) -> str:
 
 
 async def lacks_v1(upstream: Upstream, *, timeout_s: float) -> bool:
-    """Whether the API is below ``/v1`` of the upstream's address, and not at the address itself.
+    """Return whether the API is below ``/v1`` of the upstream's address, and not at the address itself.
 
-    Never raises for what the upstream does: what does not answer lacks nothing that can be told.
+    Never raises for failures of the upstream: without an answer the result is false.
     """
     try:
         async with asyncio.timeout(timeout_s):
@@ -71,29 +71,30 @@ async def lacks_v1(upstream: Upstream, *, timeout_s: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ListedModels:
-    """What is answered where models should be listed; ``names`` is ``None`` where it is no list."""
+    """The response to a request for the list of models; ``names`` is ``None`` if it is no list."""
 
     status: int
     names: tuple[str, ...] | None
 
     @property
     def is_api(self) -> bool:
-        """Whether an API is there: one that lists its models, or wants another key first."""
+        """Whether an API answered: it listed its models, or refused the key."""
         return self.names is not None or self.status in (401, 403)
 
 
 def lists_of(wires: Iterable[str]) -> ModelLists:
-    """How an upstream lists its models that speaks these ``wires``: by the first dialect with paths below the
-    upstream's address; by the first of all where each of them is rooted.
+    """Return how an upstream with these ``wires`` lists its models.
+
+    The first dialect with paths below the upstream's address decides; if all are rooted, the first one does.
     """
     spoken = [_DIALECTS[wire].models for wire in wires if wire in _DIALECTS]
     return next((lists for lists in spoken if not lists.rooted), spoken[0] if spoken else CHAT.models)
 
 
 async def models_at(upstream: Upstream, lists: ModelLists = CHAT.models, *, prefix: str = "") -> ListedModels:
-    """What an upstream lists, below its address and ``prefix``.
+    """Return the models that an upstream lists below its address and ``prefix``.
 
-    Raises :class:`~proxy.errors.UpstreamError` where it does not answer.
+    Raises :class:`~proxy.errors.UpstreamError` if it does not answer.
     """
     response = await upstream.open(UpstreamRequest("GET", prefix + lists.path, rooted=lists.rooted))
     try:
@@ -122,9 +123,9 @@ async def probe(
 ) -> ProbeResult:
     """Ask for the models, then for one word with a tool offered, and without one if that is refused.
 
-    ``model`` is asked; without it the first that the upstream lists.  Nothing is asked of an upstream without
-    Chat among its ``wires`` but its models.  Costs at most two tiny completions.  Never raises for what the
-    upstream does.
+    The question goes to ``model``, by default to the first model that the upstream lists. If Chat is not
+    among its ``wires``, only its models are requested. Costs at most two tiny completions. Never raises for
+    failures of the upstream.
     """
     try:
         async with asyncio.timeout(timeout_s):

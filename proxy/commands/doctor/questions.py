@@ -1,4 +1,4 @@
-"""The small requests that ``doctor`` sends, in words of no dialect."""
+"""The small requests that ``doctor`` sends, independent of a dialect."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,7 +21,7 @@ from proxy.conversation import (
 __all__ = ["MOST_TOKENS", "questions"]
 
 MOST_TOKENS: Final = 64
-"""Of one answer.  A call takes some twenty, and reasoning may use up the rest."""
+"""The most tokens of one answer. A call takes about twenty; reasoning may use the rest."""
 
 _PNG: Final = (
     "iVBORw0KGgoAAAANSUhEUgAAABAAAAAQCAIAAACQkWg2AAAAGUlEQVR4nGP4z8BAEiJN9aiGUQ1DSwMA"
@@ -48,7 +48,7 @@ def _said(text: str) -> Message:
 
 
 def questions(model: str) -> dict[str, Conversation]:
-    """The requests by their names, in the order in which they are sent."""
+    """Return the requests by name, in the order in which they are sent."""
     plain = Conversation(
         model, (_said("Count from one to five in words."),), output=Output(max_tokens=MOST_TOKENS)
     )

@@ -8,7 +8,7 @@ __all__ = ["seal_lines"]
 
 
 def seal_lines(config: Config) -> list[str]:
-    """Which key file encrypts the record, or what follows if the record is not encrypted."""
+    """Return which key file encrypts the record, or what follows if the record is not encrypted."""
     store = config.store
     path = sqlite_path(store.url)
     if store.seals and store.seal_key is None and path is not None:

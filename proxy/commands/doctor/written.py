@@ -20,10 +20,10 @@ __all__ = ["with_settings", "written_into"]
 
 
 def written_into(path: Path, upstream: str, settings: Mapping[str, object]) -> None:
-    """Write settings of an upstream into a file, whole or not at all.
+    """Write settings of an upstream into a file, all or none.
 
-    Raises :class:`~proxy.errors.ConfigError` where the file cannot be read or written, or where it is written
-    in a way that keeps these keys from being set safely; then it is as it was.
+    Raises :class:`~proxy.errors.ConfigError` if the file cannot be read or written, or its form prevents a
+    safe edit; the file is then unchanged.
     """
     try:
         before = path.read_text("utf-8")
@@ -47,7 +47,7 @@ def written_into(path: Path, upstream: str, settings: Mapping[str, object]) -> N
 
 
 def with_settings(text: str, upstream: str, settings: Mapping[str, object]) -> str | None:
-    """The text of a configuration with these settings; ``None`` where that cannot be done safely."""
+    """Return the configuration text with these settings; ``None`` if a safe edit is impossible."""
     lines = text.splitlines(keepends=True)
     newline = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
     start = next((at for at, line in enumerate(lines) if _is_header(line, upstream)), None)
@@ -86,13 +86,13 @@ def _assigned(settings: Mapping[str, object]) -> list[str]:
 
 
 def _last_written(lines: list[str], start: int, stop: int) -> int:
-    """The last line of a table that says something, before the blank lines and comments of the next."""
+    """Return the index of a table's last line with content, before blank lines and comments."""
     said = [at for at in range(start, stop) if (line := lines[at].strip()) and not line.startswith("#")]
     return said[-1]
 
 
 def _is_as_meant(before: str, after: str, upstream: str, settings: Mapping[str, object]) -> bool:
-    """Whether the two differ in these settings and in nothing else."""
+    """Return whether the two texts differ in these settings and nothing else."""
     try:
         wanted: dict[str, Any] = tomllib.loads(before)
         table = wanted.setdefault("upstreams", {}).setdefault(upstream, {})
@@ -105,7 +105,7 @@ def _is_as_meant(before: str, after: str, upstream: str, settings: Mapping[str, 
 
 
 def _replace(path: Path, text: str) -> None:
-    """Put a new text in the place of a file, with its permissions."""
+    """Replace the text of a file, and keep its permissions."""
     mode = path.stat().st_mode & 0o777
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -113,7 +113,7 @@ def _replace(path: Path, text: str) -> None:
             file.write(text)
             os.fchmod(file.fileno(), mode)
         Path(name).replace(path)
-    except BaseException:  # An interruption leaves no partial file behind.
+    except BaseException:  # An interruption must not leave a partial file.
         with contextlib.suppress(OSError):
             Path(name).unlink()
         raise

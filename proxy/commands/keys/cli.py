@@ -1,4 +1,4 @@
-"""``toolrelay keys``: its options."""
+"""The options of ``toolrelay keys``."""
 
 import json
 import re
@@ -30,7 +30,7 @@ def _list_option(about: str) -> Any:
 
 @keys_app.callback()
 def keys() -> None:
-    """Client keys; without a command: list."""
+    """Without a command, list."""
 
 
 @keys_app.command("create")
@@ -68,7 +68,7 @@ def keys_create(
     mint: Annotated[bool, typer.Option("--mint", help="Let the key make short-lived tokens.")] = False,
     shared: Annotated[bool, typer.Option("--shared", help="Several people use the key.")] = False,
 ) -> None:
-    """Make a key.  Its secret is printed this once, alone on standard output."""
+    """Create a key.  Its secret is printed only once, alone on standard output."""
     from proxy.commands.keys import keys
 
     if not _NAME.match(name):
@@ -96,7 +96,7 @@ def keys_create(
 
 @keys_app.command("list")
 def keys_list(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Every key, also those of the configuration and revoked ones; never a secret."""
+    """List every key without its secret, including those of the configuration and revoked ones."""
     from proxy.commands.keys import keys
 
     common.run_async(keys.list_keys(common.load(config, need_secrets=False), as_json=as_json))
@@ -107,7 +107,7 @@ def keys_revoke(
     key: Annotated[str, typer.Argument(metavar="NAME|ID", help="The key's name or id.")],
     config: ConfigOption = None,
 ) -> None:
-    """Revoke a key for good: its next request is refused, whichever worker gets it."""
+    """Revoke a key permanently: every worker refuses its next request."""
     from proxy.commands.keys import keys
 
     common.run_async(keys.revoke_key(common.load(config, need_secrets=False), key))
@@ -118,9 +118,9 @@ def _split(given: list[str]) -> list[str]:
 
 
 def read_limits(given: list[str]) -> dict[str, Any]:
-    """Limits as ``KIND=LIMIT`` with commas, a kind once or several times, or as one JSON object.
+    """Parse limits, written as ``KIND=LIMIT`` separated by commas (a kind may repeat) or as one JSON object.
 
-    Raises ConfigError naming ``--limits``.
+    Raises ConfigError for ``--limits``.
     """
     if len(given) == 1 and given[0].lstrip().startswith("{"):
         try:
@@ -141,7 +141,7 @@ def read_limits(given: list[str]) -> dict[str, Any]:
 
 
 def _moment(text: str) -> float | str:
-    """A time to come: an age counts from now on, all else is read with the other grants."""
+    """Parse an expiry: a duration counts from now; a time is returned as text, which ``KeyGrants`` parses."""
     age = _AGE.fullmatch(text.strip())
     if age is None:
         try:

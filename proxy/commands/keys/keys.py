@@ -1,4 +1,4 @@
-"""``toolrelay keys``: client keys made, listed and revoked; and what each may do, for ``check``."""
+"""``toolrelay keys``: creates, lists and revokes client keys; tells ``check`` what each may do."""
 
 import sys
 import time
@@ -51,11 +51,11 @@ __all__ = [
 ]
 
 KeyStatus = Literal["valid", "expired", "revoked", "declared"]
-"""What becomes of whoever comes with a key; one of the configuration that is valid is ``declared``."""
+"""The state of a key; a valid key of the configuration is ``declared``."""
 
 
 def read_grants(options: Mapping[str, Any]) -> KeyGrants:
-    """Options of the command line as grants; raises ConfigError naming the option."""
+    """Validate command line options as grants; raises ConfigError that names the option."""
     try:
         return KeyGrants.model_validate(dict(options))
     except ValidationError as error:
@@ -68,7 +68,7 @@ def read_grants(options: Mapping[str, Any]) -> KeyGrants:
 
 
 async def create_key(config: Config, name: str, grants: KeyGrants) -> None:
-    """Make a key and print its secret, which is shown this once and kept nowhere."""
+    """Create a key and print its secret, which is shown only now and stored nowhere."""
     for upstream in grants.upstreams:
         if upstream not in config.upstreams:
             raise ConfigError(
@@ -94,7 +94,7 @@ async def create_key(config: Config, name: str, grants: KeyGrants) -> None:
             )
         key = new_key(name, secret, grants, await store.hash_key(), now=now)
         await store.put_key(key)
-    # The secret stands alone on standard output, for whoever keeps it in a variable or a file.
+    # Only the secret goes to standard output, so that a shell can store it in a variable or a file.
     print(f"created {key.id} ({name}). Its secret is shown only this once:", file=sys.stderr, flush=True)
     say(secret)
     for line in _unkept_limits(config, name, key_limits(grants.limits)):
@@ -109,7 +109,7 @@ async def create_key(config: Config, name: str, grants: KeyGrants) -> None:
 
 
 async def list_keys(config: Config, *, as_json: bool) -> None:
-    """Print every key, those of the configuration first; revoked ones too."""
+    """Print every key, including revoked ones; those of the configuration come first."""
     rows = [_Row.declared(name, key) for name, key in config.keys.items()]
     if config.store.url != "memory:":
         try:
@@ -130,7 +130,7 @@ async def list_keys(config: Config, *, as_json: bool) -> None:
 
 
 async def revoke_key(config: Config, wanted: str) -> None:
-    """Revoke the key of that name or id, for good and for every worker."""
+    """Revoke the key with that name or id, permanently and for every worker."""
     if wanted in config.keys or wanted.removeprefix(DECLARED) in config.keys:
         raise ConfigError(
             f"keys.{wanted.removeprefix(DECLARED)}",
@@ -160,7 +160,7 @@ async def revoke_key(config: Config, wanted: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One key as it is listed."""
+    """One key in the list."""
 
     id: str
     name: str
@@ -217,7 +217,7 @@ def _day(moment: float | None) -> str:
 
 
 class _Keys:
-    """The store of a configuration, opened for its keys."""
+    """The store of a configuration, opened to work on its keys."""
 
     def __init__(self, config: Config, *, must_exist: bool) -> None:
         if config.store.url == "memory:":
@@ -245,7 +245,7 @@ class _Keys:
 
 
 class _Peeked:
-    """Keys that were read once."""
+    """A source of keys that were read once."""
 
     def __init__(self, keys: KeySet) -> None:
         self._keys = keys
@@ -265,16 +265,16 @@ class _Peeked:
 
 
 async def peek_entrance(config: Config) -> Authentication | None:
-    """How clients would come in now; ``None`` where only a start can read the keys.
+    """Return the authentication as it would be now; ``None`` if only a start can read the keys.
 
-    Makes and changes nothing.  Raises what the start would.
+    Nothing is created or changed. Raises the errors that a start would raise.
     """
     found = await peek_keys(config.store.url, **config.store.seal_keys())
     return await open_authentication(config, _Peeked(found)) if found is not None else None
 
 
 def entrance_lines(config: Config, authentication: Authentication) -> list[str]:
-    """The mode, how many keys there are, and what to do about it."""
+    """Return lines about the authentication mode, the number of keys, and what to do about them."""
     keys = authentication.ring.keys()
     count = counted(len(keys), "client key")
     if authentication.mode == "forward":
@@ -302,7 +302,7 @@ def entrance_lines(config: Config, authentication: Authentication) -> list[str]:
 
 
 def _start_token_lines(config: Config, token: str) -> list[str]:
-    """What clients have to send before there is a key, and how to do without; ``check`` has no token."""
+    """Return what clients must send before there is a key, and the alternatives; ``check`` has no token."""
     if not config.start_token:
         return ["auth: start token; serve prints it when it starts"]
     return [
@@ -313,9 +313,10 @@ def _start_token_lines(config: Config, token: str) -> list[str]:
 
 
 def _unkept_limits(config: Config, name: str, limits: KeyLimits | None) -> list[str]:
-    """What of a key's own limits does not hold as it is written, and what to do about it.
+    """Return which of a key's own limits do not work as written, and what to do about it.
 
-    Keys of the configuration cannot be so; others are made while nobody looks at both.
+    Keys in the configuration cannot have this problem. Other keys are created without a check against the
+    configuration.
     """
     if limits is None:
         return []
@@ -335,10 +336,10 @@ def _unkept_limits(config: Config, name: str, limits: KeyLimits | None) -> list[
 
 
 def bounds_of_keys(authentication: Authentication, catalog: Catalog) -> tuple[list[str], list[str]]:
-    """What each key's own bounds of arguments say of the tools, and warnings of those that say nothing.
+    """Return the limits of each key on tool arguments, and warnings about entries without effect.
 
-    Bounds in the configuration are not warned of: there such a one is a fault.  Of each key it is said
-    which of its ``tools`` fit none.
+    The warnings name limits of created keys that apply to no tool; in the configuration such a limit is a
+    fault. They also name each key's ``tools`` that match none.
     """
     said: list[str] = []
     warnings: list[str] = []
@@ -358,7 +359,7 @@ def bounds_of_keys(authentication: Authentication, catalog: Catalog) -> tuple[li
 
 
 def idle_lines(where: str, patterns: Iterable[str], catalog: Catalog) -> list[str]:
-    """Each pattern that fits no tool, with the name that comes nearest."""
+    """Return a line for each pattern that matches no tool, with the most similar name."""
     names = [spec.name for spec in catalog.tools()]
     lines: list[str] = []
     for pattern in patterns:
@@ -366,14 +367,14 @@ def idle_lines(where: str, patterns: Iterable[str], catalog: Catalog) -> list[st
             continue
         near = get_close_matches(pattern, names, n=1, cutoff=0.75)
         remedy = f'. Did you mean "{near[0]}"?' if near else ""
-        if fits("web__fetch_page", pattern):  # The one of ours that is not always there.
+        if fits("web__fetch_page", pattern):  # The only bundled tool that is not always loaded.
             remedy = ". web__fetch_page is loaded only if tools.web_hosts names hosts"
         lines.append(f'{where}: "{pattern}" matches no loaded tool{remedy}')
     return lines
 
 
 def bound_lines(catalog: Catalog, policy: Policy, whose: str = "") -> list[str]:
-    """For each argument that a policy bounds, what it may be, and the line that says so."""
+    """Return a line for each limited argument, with the allowed values and the setting."""
     return [
         f"argument limit of {spec.name}{whose}: {path} {bound}{_left_out(bound, path, spec)} ({where})"
         for spec in catalog.tools()
@@ -384,14 +385,14 @@ def bound_lines(catalog: Catalog, policy: Policy, whose: str = "") -> list[str]:
 
 
 def _left_out(bound: ArgumentBound, path: str, spec: ToolSpec) -> str:
-    """A word on a bound that the tool's own default does not meet."""
+    """Return a note if the tool's own default violates the limit."""
     if not needs_giving(bound, path, spec.schema_with_defaults):
         return ""
     return ", and the model must give it because the tool's default is not allowed"
 
 
 def key_table(authentication: Authentication, catalog: Catalog, policy: Policy) -> "Table | None":
-    """What policy says of each tool for each client key; ``None`` where no keys are asked for."""
+    """Build the table of decisions about each tool for each client key; ``None`` without keys."""
     keys = authentication.ring.keys()
     if authentication.mode not in ("keys", "start_token") or not keys:
         return None

@@ -1,4 +1,4 @@
-"""``toolrelay tools allow`` and ``tools deny``: which tools of MCP servers models may be offered."""
+"""``toolrelay tools allow`` and ``tools deny``: choose which tools of MCP servers may be offered."""
 
 import difflib
 import getpass
@@ -31,9 +31,9 @@ _RELOAD = "running servers read the file when they reload (SIGHUP, or serve --re
 
 
 async def allow_tools(config: Config, pattern: str, *, yes: bool, file: Path | None) -> bool:
-    """Show the tools that match ``pattern``, ask, and pin them; whether everything succeeded.
+    """Show the tools that match ``pattern``, ask, and pin them; return whether everything succeeded.
 
-    Pins go to ``file``, else to the record.  Raises ConfigError for what cannot be done.
+    Pins go to ``file``, else to the record. Raises ConfigError if that is impossible.
     """
     if config.mcp.pins and file is None:
         raise ConfigError(
@@ -82,7 +82,7 @@ async def allow_tools(config: Config, pattern: str, *, yes: bool, file: Path | N
 
 
 async def deny_tool(config: Config, name: str, *, file: Path | None) -> bool:
-    """Remove the pin of one tool; whether there was one."""
+    """Remove the pin of one tool; return whether there was one."""
     if file is not None:
         pins = _pins_of(file)
         left = [pin for pin in pins if pin.id != name]
@@ -104,7 +104,7 @@ async def deny_tool(config: Config, name: str, *, file: Path | None) -> bool:
 
 
 def _within_bound(before: Sequence[Pin], pins: Sequence[Pin]) -> tuple[list[Pin], list[Pin]]:
-    """The pins for which there is room, and those for which there is none; a pin anew takes no more room."""
+    """Split the pins into those with room and those without; replacing a pin needs no room."""
     known = {pin.id for pin in before}
     room = MOST_PINNED - len(known)
     kept: list[Pin] = []
@@ -133,7 +133,7 @@ async def _keep(config: Config, file: Path | None, before: Sequence[Pin], pins: 
 
 
 def _say_faults(looks: Sequence[ServerLook]) -> bool:
-    """Name the servers that could not be asked, and the tools that cannot be used."""
+    """Print unreachable servers and tools that cannot be used; return whether all servers are ready."""
     well = True
     for look in looks:
         if not look.is_ready:
@@ -145,7 +145,7 @@ def _say_faults(looks: Sequence[ServerLook]) -> bool:
 
 
 def _describe(server: Server, tool: Look) -> Iterator[str]:
-    """What a person must know before allowing a tool."""
+    """Yield lines with what a person must know before allowing a tool."""
     live = tool.live
     if live is None:
         return
@@ -171,7 +171,7 @@ def _describe(server: Server, tool: Look) -> Iterator[str]:
 
 
 def _whose(server: Server, live: Definition) -> str:
-    """Where the effect of a tool comes from."""
+    """Return which setting determines the effect of a tool."""
     for pattern in server.effects:
         if fits(live.name, pattern):
             return f'mcp.servers.{server.name}.effects."{pattern}"'
@@ -204,7 +204,7 @@ def _nothing(pattern: str, looks: Sequence[ServerLook]) -> str:
 
 
 def _done(config: Config, pins: Sequence[Pin], file: Path | None) -> Iterator[str]:
-    """What was done, and what is still missing for a model to be offered these tools."""
+    """Yield lines about what was done, and what is still missing before models are offered these tools."""
     where = str(file) if file is not None else "the record"
     yield f"allowed: {', '.join(pin.id for pin in pins)} (in {where})"
     if file is not None:
@@ -220,7 +220,7 @@ def _done(config: Config, pins: Sequence[Pin], file: Path | None) -> Iterator[st
 
 
 def _who() -> str:
-    """The name of the local user, for the pin."""
+    """Return the name of the local user, for the pin."""
     try:
         return getpass.getuser()[:64]
     except (KeyError, OSError):

@@ -1,4 +1,4 @@
-"""``toolrelay mcp``: its options."""
+"""The options of ``toolrelay mcp``."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +17,7 @@ mcp_app = typer.Typer(
 
 @mcp_app.callback()
 def mcp() -> None:
-    """MCP servers; without a command: list."""
+    """Without a command, list."""
 
 
 @mcp_app.command("list")

@@ -1,4 +1,4 @@
-"""The process that talks to MCP servers, as a server starts it."""
+"""Runs the process that talks to MCP servers, for servers and commands."""
 
 import importlib.util
 from collections.abc import AsyncIterator
@@ -15,9 +15,9 @@ __all__ = ["mcp_host", "mcp_settings"]
 
 
 def mcp_settings(config: Config) -> bytes:
-    """The settings for that process; empty if no server is configured.
+    """Return the settings for that process; empty if no MCP server is configured.
 
-    Raises :class:`~proxy.errors.ConfigError` where the SDK it needs is not installed.
+    Raises :class:`~proxy.errors.ConfigError` if the SDK that it needs is not installed.
     """
     if not config.mcp.servers:
         return b""
@@ -30,7 +30,7 @@ def mcp_settings(config: Config) -> bytes:
 
 @asynccontextmanager
 async def mcp_host(config: Config | None) -> AsyncIterator[Path | None]:
-    """Run the process; gives the socket that it serves, ``None`` if no server is configured."""
+    """Run the process; yield the path of its socket, ``None`` if no MCP server is configured."""
     settings = mcp_settings(config) if config is not None else b""
     if not settings:
         yield None

@@ -1,4 +1,4 @@
-"""``toolrelay mcp import``: servers from the files of other programs, as lines for ``toolrelay.toml``."""
+"""``toolrelay mcp import``: prints servers from files of other programs as lines for ``toolrelay.toml``."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,10 +24,10 @@ _PLAIN_ENV = frozenset({"true", "false", "0", "1", "debug", "info", "warning", "
 
 
 def import_servers(path: Path) -> bool:
-    """Print the servers of a file as TOML; whether all could be read.
+    """Print the servers of a file as TOML; return whether all could be read.
 
-    A secret in the file becomes ``env:NAME``, and a comment says to set it.  Raises ConfigError for a
-    file that has no servers.
+    A secret in the file becomes ``env:NAME``, and a comment says to set that variable. Raises ConfigError for
+    a file without servers.
     """
     try:
         servers = read_servers(path)
@@ -48,11 +48,11 @@ def import_servers(path: Path) -> bool:
 
 
 class _NoServer(Exception):
-    """Why an entry of a file cannot be a server here."""
+    """The reason why an entry of a file cannot be a server here."""
 
 
 def _lines(server: ForeignServer | UnusableServer) -> list[str]:
-    """One server as a table of TOML, in comments where it is not to be started; raises :class:`_NoServer`."""
+    """Return one server as a TOML table, commented out if it is disabled; raises :class:`_NoServer`."""
     if isinstance(server, UnusableServer):
         raise _NoServer(server.reason)
     try:
@@ -90,7 +90,7 @@ def _variables(server: ForeignServer, text: str) -> list[Variable]:
 
 
 def _values(server: ForeignServer, table: str, values: Mapping[str, str]) -> Iterator[str]:
-    """A table of values without secrets."""
+    """Yield a table of values without secrets."""
     if not values:
         return
     made: dict[str, str] = {}
@@ -113,5 +113,5 @@ def _values(server: ForeignServer, table: str, values: Mapping[str, str]) -> Ite
 
 
 def _is_plain(value: str) -> bool:
-    """Whether a value is certainly no secret: a switch, a number, a path or a level."""
+    """Return whether a value is certainly no secret: a switch, a number, a path or a log level."""
     return value.lower() in _PLAIN_ENV or value.isdigit() or value.startswith(("/", "./", "~/"))

@@ -1,4 +1,4 @@
-"""``toolrelay mcp list`` and ``mcp test``: the state of servers, and their tools."""
+"""``toolrelay mcp list`` and ``mcp test``: show the state of servers, and their tools."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ _STATES: Mapping[str, str] = {
 
 
 async def list_servers(config: Config, *, as_json: bool) -> bool:
-    """Every server with its tools, one line each; whether all are connected."""
+    """Print every server with its tools, one line each; return whether all are connected."""
     looks = await look_at_servers(config, need_servers(config), await current_pins(config))
     if as_json:
         for look in looks:
@@ -43,7 +43,7 @@ async def list_servers(config: Config, *, as_json: bool) -> bool:
 
 
 async def test_server(config: Config, name: str) -> bool:
-    """Connect to one server and print the result; whether it is connected."""
+    """Connect to one server and print the result; return whether it is connected."""
     (look,) = await look_at_servers(config, need_servers(config, name), await current_pins(config))
     status = look.listing.status
     say(f"{name}: {plain_text(look.server.shown, MAX_LINE)}")
@@ -65,7 +65,7 @@ async def test_server(config: Config, name: str) -> bool:
 
 
 async def mcp_faults(config: Config) -> list[str]:
-    """Connect to every server; a line for each that cannot be used.  Prints what each has."""
+    """Connect to every server and print its state; return a line for each that cannot be used."""
     looks = await look_at_servers(config, need_servers(config), await current_pins(config))
     console().print(_servers(looks))
     for line in _details(config, looks):
@@ -75,7 +75,7 @@ async def mcp_faults(config: Config) -> list[str]:
 
 
 def _details(config: Config, looks: Sequence[ServerLook]) -> list[str]:
-    """Tools that are left out, or withheld although they were allowed, and warnings."""
+    """Return lines about unusable tools, allowed tools that are withheld, and warnings."""
     lines = []
     for look in looks:
         lines += [
@@ -89,14 +89,14 @@ def _details(config: Config, looks: Sequence[ServerLook]) -> list[str]:
 
 
 def _offered(config: Config, looks: Sequence[ServerLook]) -> Counter[str]:
-    """How many tools of each server models are offered."""
+    """Count the tools of each server that models are offered."""
     return Counter(
         look.server.name for look in looks for tool in look.tools if _what_of(config, look, tool) == _OFFERED
     )
 
 
 def _lacking(looks: Sequence[ServerLook]) -> list[str]:
-    """The connected servers that need more than the login has, such as a scope for some of their tools."""
+    """Return lines about connected servers that need more than the login has, such as a scope."""
     return [
         f"{look.server.name}: {plain_text(look.listing.status.reason, MAX_LINE)}"
         for look in looks
@@ -140,7 +140,7 @@ def _servers(looks: Sequence[ServerLook]) -> Any:
 
 
 def _what_of(config: Config, look: ServerLook, tool: Look) -> str:
-    """Whether a tool is offered, and if not, why."""
+    """Return whether a tool is offered, and if not, why."""
     if tool.state != "pinned" or tool.pin is None:
         return f"{_STATES[tool.state]}; to allow it: toolrelay tools allow {tool.id}"
     if not look.server.may_have(tool.name):

@@ -1,4 +1,4 @@
-"""The present tools of the configured servers, compared with their pins."""
+"""The current tools of the configured servers, compared with their pins."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -33,7 +33,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One tool: its pin, its present definition, and how they compare."""
+    """One tool: its pin, its current definition, and the result of their comparison."""
 
     id: str
     name: str
@@ -52,12 +52,12 @@ class ServerLook:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is connected."""
+        """Whether the server is connected."""
         return self.listing.status.state == "ready"
 
 
 def need_servers(config: Config, only: str = "") -> Mapping[str, Server]:
-    """The configured servers, or the one named ``only``; raises ConfigError if there is none."""
+    """Return the configured servers, or the one named ``only``; raises ConfigError if there is none."""
     servers = config.mcp.known()
     if not servers:
         raise ConfigError(
@@ -74,7 +74,7 @@ def need_servers(config: Config, only: str = "") -> Mapping[str, Server]:
 async def look_at_servers(
     config: Config, servers: Mapping[str, Server], pins: Sequence[Pin]
 ) -> Sequence[ServerLook]:
-    """Connect to servers and list what they have.  Raises ConfigError where the SDK is not installed."""
+    """Connect to servers and list their tools. Raises ConfigError if the SDK is not installed."""
     chosen = {name: config.mcp.servers[name] for name in servers}
     narrowed = config.model_copy(update={"mcp": config.mcp.model_copy(update={"servers": chosen})})
     within_s = config.mcp.connect_timeout_s + 5
@@ -93,7 +93,7 @@ async def look_at_servers(
 
 @asynccontextmanager
 async def _authorizing(config: Config, servers: Mapping[str, Server]) -> AsyncIterator[Authorize | None]:
-    """What authorizes requests to the servers; ``None`` where none of them needs it."""
+    """Yield the authorizer for requests to the servers; ``None`` if none of them needs it."""
     if not any(server.connection for server in servers.values()):
         yield None
         return
@@ -108,13 +108,13 @@ async def _authorizing(config: Config, servers: Mapping[str, Server]) -> AsyncIt
 
 
 async def wait_for_server(config: Config, socket: Path, server: str) -> None:
-    """Return when a server is connected or has failed once; a call waits less than some take to start."""
+    """Wait until a server is connected or has failed once; some start more slowly than a call waits."""
     host = HostClient(socket)
     host.start()
     try:
         await host.listing(server, config.mcp.connect_timeout_s)
     except ToolFailure:
-        return  # The call says so itself.
+        return  # The call reports this itself.
     finally:
         await host.aclose()
 
@@ -123,7 +123,7 @@ def _looks(server: Server, listing: ServerListing, pins: Sequence[Pin]) -> Seque
     pinned = {pin.id: pin for pin in pins if pin.definition.server == server.name}
     live = {one.id: one for one in listing.definitions}
     looks = []
-    # Nothing is known of a server that cannot be reached, so its tools count as pinned.
+    # The tools of an unreachable server are unknown, so they count as pinned.
     known = listing.status.digests is not None
     for name in sorted(pinned.keys() | live.keys()):
         pin, now = pinned.get(name), live.get(name)
@@ -136,14 +136,14 @@ def _looks(server: Server, listing: ServerListing, pins: Sequence[Pin]) -> Seque
 
 
 async def pins_of_record(config: Config) -> Overrides:
-    """The pins of the record, for services that are made without it."""
+    """Return the pins of the record, for services that are created without it."""
     if not config.mcp.servers or config.mcp.pins:
         return Overrides()
     return Overrides(pins=GivenPins(await current_pins(config)))
 
 
 async def current_pins(config: Config) -> Sequence[Pin]:
-    """The pins in force: of the file that ``mcp.pins`` names, else of the record, if there is one."""
+    """Return the pins in force: those of the file in ``mcp.pins``, else of the record, if there is one."""
     source: PinSource
     if config.mcp.pins:
         source = FiledPins(Path(config.mcp.pins))

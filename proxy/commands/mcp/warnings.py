@@ -1,4 +1,4 @@
-"""What a person should look at before models are offered a server's tools.
+"""What a person should check before models are offered a server's tools.
 
 These warnings decide nothing: they match words that an attacker can avoid.
 """
@@ -32,7 +32,7 @@ _ORDERS: Final = re.compile(
 
 
 def unallowed_lines(config: Config, catalog: Catalog) -> list[str]:
-    """For each server without an allowed tool, the command that shows its tools and allows them."""
+    """Return, for each server without an allowed tool, the command that shows and allows its tools."""
     ids = [spec.name for spec in catalog.tools()]
     return [
         f"mcp.servers.{name}: none of its tools is allowed; to see and allow them: "
@@ -43,7 +43,7 @@ def unallowed_lines(config: Config, catalog: Catalog) -> list[str]:
 
 
 def warnings_of(looks: Sequence[ServerLook], offered: Mapping[str, int]) -> list[str]:
-    """A line for each problem; ``offered`` has the number of tools of each server that models are offered."""
+    """Return a line for each problem; ``offered`` is the number of offered tools by server."""
     lines = [line for look in looks for line in _of_server(look)]
     count = sum(offered.values())
     if count > MOST_OFFERED:
@@ -55,7 +55,7 @@ def warnings_of(looks: Sequence[ServerLook], offered: Mapping[str, int]) -> list
 
 
 def many_lines(catalog: Catalog, policy: Policy) -> list[str]:
-    """A line if more tools are offered than OpenAI accepts, with the servers that have most of them."""
+    """Return a line if more tools are offered than OpenAI accepts, with the servers that have the most."""
     offered = too_many_offered(catalog, policy)
     if not offered:
         return []
@@ -68,7 +68,7 @@ def many_lines(catalog: Catalog, policy: Policy) -> list[str]:
 
 
 def _largest(counts: Mapping[str, int]) -> str:
-    """The servers with the most tools, and the patterns that name them."""
+    """Name the servers with the most tools, and the patterns that match them."""
     first = sorted(counts.items(), key=lambda one: (-one[1], one[0]))[:3]
     return ", ".join(f'{name} ({count}, "{pattern_of_server(name)}")' for name, count in first)
 

@@ -1,4 +1,4 @@
-"""``toolrelay runs`` and ``toolrelay usage``: their options."""
+"""The options of ``toolrelay runs`` and ``toolrelay usage``."""
 
 from pathlib import Path
 from typing import Annotated, get_args
@@ -40,7 +40,7 @@ RunArgument = Annotated[str, typer.Argument(metavar="ID", help="The run's id, or
 
 @runs_app.callback()
 def runs() -> None:
-    """The record of runs; without a command: list."""
+    """Without a command, list."""
 
 
 @runs_app.command("list")
@@ -57,7 +57,7 @@ def runs_list(
     agents: AgentsOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """The newest runs."""
+    """List the newest runs."""
     from proxy.commands.runs import runs
 
     wanted = parse_filter(
@@ -81,7 +81,7 @@ def runs_show(
     content: ContentOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """One run: its turns and tool calls on a time line, and what the client did not get."""
+    """Show one run: its turns and tool calls on a time line, and what the client did not get."""
     from proxy.commands.runs import runs
 
     common.run_async(runs.show_run(_logging(config), run_id, as_json=as_json, content=content))
@@ -108,7 +108,7 @@ def runs_export(
     errors: ErrorsOption = False,
     agents: AgentsOption = False,
 ) -> None:
-    """Whole runs as JSON Lines, the newest first."""
+    """Export whole runs as JSON Lines, the newest first."""
     from proxy.commands.runs import runs
 
     wanted = parse_filter(
@@ -166,7 +166,7 @@ def runs_purge(
     everything: Annotated[bool, typer.Option("--all", help="Delete all runs.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --all deletes runs.")] = False,
 ) -> None:
-    """Delete runs for good, with everything that belongs to them."""
+    """Delete runs permanently, with everything that belongs to them."""
     from proxy.commands.runs import runs
 
     if [older_than is not None, run is not None, everything].count(True) != 1:
@@ -192,7 +192,7 @@ def usage(
     until: UntilOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """What runs used: tokens, calls and cost, by key, caller, model, tool and day."""
+    """Show what runs used: tokens, calls and cost, by key, caller, model, tool and day."""
     from proxy.commands.runs import usage
 
     chosen: list[UsageKey] = []

@@ -1,4 +1,4 @@
-"""``toolrelay runs replay``: what :mod:`proxy.server.replaying.again` finds, for a terminal."""
+"""``toolrelay runs replay``: shows the result of :mod:`proxy.server.replaying.again` on a terminal."""
 
 from typing import Any, Final
 
@@ -23,10 +23,10 @@ async def _make_app(config: Config, overrides: Overrides) -> App:
 async def replay_run(config: Config, run_id: str, *, online: bool, model: str | None, as_json: bool) -> bool:
     """Run a recorded run again and print the difference.
 
-    ``False`` where the upstream gave no answer, or the client would get other bytes than it got.
+    Return ``False`` if the upstream gave no answer, or the client would get different bytes.
 
-    With ``online`` the configuration's default upstream is asked, as ``model`` if one is named; without
-    it the record answers for the model.  Raises ConfigError where the record has too little.
+    With ``online``, the configuration's default upstream answers, as ``model`` if given. Otherwise the record
+    replaces the model. Raises ConfigError if the record lacks what is needed.
     """
     async with Record(config) as store:
         detail = await find_run(store, run_id)
@@ -46,7 +46,7 @@ async def replay_run(config: Config, run_id: str, *, online: bool, model: str | 
 
 
 def _bytes(done: Replayed) -> dict[str, Any]:
-    """Whether the client got the same bytes, ``null`` with a reason where that is not known."""
+    """Return whether the client would get the same bytes; ``null`` with a reason if that is unknown."""
     return {"same": done.same_bytes, "not_compared": done.not_compared or None}
 
 

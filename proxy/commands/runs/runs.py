@@ -1,4 +1,4 @@
-"""``toolrelay runs``: the record, read, handed out, emptied."""
+"""``toolrelay runs``: lists, shows, exports and deletes runs of the record."""
 
 import asyncio
 import contextlib
@@ -41,7 +41,7 @@ _MOST_CANDIDATES = 8
 
 
 async def list_runs(config: Config, wanted: RunFilter, limit: int, *, as_json: bool) -> None:
-    """Print the newest runs that fit, one line each."""
+    """Print the newest matching runs, one line each."""
     async with Record(config) as store:
         wanted = await _whose(config, store, wanted)
         runs = [run async for run in _each(store, wanted, limit)]
@@ -54,7 +54,7 @@ async def list_runs(config: Config, wanted: RunFilter, limit: int, *, as_json: b
 
 
 async def show_run(config: Config, run_id: str, *, as_json: bool, content: bool) -> None:
-    """Print one run with its turns and tool calls; raises ConfigError where there is none."""
+    """Print one run with its turns and tool calls; raises ConfigError if there is none."""
     async with Record(config) as store:
         detail = await find_run(store, run_id)
     if content:
@@ -68,9 +68,9 @@ async def show_run(config: Config, run_id: str, *, as_json: bool, content: bool)
 async def export_runs(
     config: Config, wanted: RunFilter, limit: int | None, out: Path | None, *, content: bool
 ) -> None:
-    """Write whole runs as JSON Lines; content only where it is asked for, which is logged first.
+    """Write whole runs as JSON Lines. Content is included only on request, which is logged first.
 
-    Raises ConfigError where ``out`` is there already or cannot be written.
+    Raises ConfigError if ``out`` exists already or cannot be written.
     """
     async with Record(config) as store:
         wanted = await _whose(config, store, wanted)
@@ -81,7 +81,7 @@ async def export_runs(
             written = 0
             async for run in _each(store, wanted, limit):
                 detail = await store.get_run(run.id)
-                if detail is not None:  # purged meanwhile
+                if detail is not None:  # Else it was purged meanwhile.
                     await asyncio.to_thread(
                         print, to_line(detail_to_json(detail, content=content)), file=file
                     )
@@ -91,7 +91,7 @@ async def export_runs(
 
 
 async def purge_runs(config: Config, wanted: PurgeFilter) -> None:
-    """Delete the runs that fit, batch by batch, and say how many."""
+    """Delete the matching runs, batch by batch, and print how many."""
     async with Record(config) as store:
         if wanted.run_id is not None:
             wanted = replace(wanted, run_id=(await find_run(store, wanted.run_id)).run.id)
@@ -137,9 +137,9 @@ class Record:
 
 
 async def find_run(store: Store, run_id: str) -> RunDetail:
-    """The run of that id, or of that beginning of one, with or without its ``run_``.
+    """Return the run with that id or unique prefix of an id, with or without ``run_``.
 
-    Raises ConfigError where none fits, and with the newest ones where several do.
+    Raises ConfigError if no run matches, or if several do; the message then lists the newest.
     """
     wanted = run_id.strip()
     names = (wanted, f"{_RUN}{wanted}") if wanted else ()
@@ -159,24 +159,24 @@ async def find_run(store: Store, run_id: str) -> RunDetail:
 
 
 def log_content_read(command: str, **facts: Any) -> None:
-    """Put it in the log that somebody looks at what people said: a warning, so that every level has it."""
+    """Log that a user reads content. It is a warning, so that every log level includes it."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a user without a name, as in containers
+    except (KeyError, OSError):  # A user without a name, as in containers.
         user = f"uid {os.getuid()}"
     log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.commands")
     log.warning("content_read", command=command, user=user, **facts)
 
 
 async def _whose(config: Config, store: Store, wanted: RunFilter) -> RunFilter:
-    """The filter with the caller that the record has for a key's name."""
+    """Replace the name of a key in the filter with the caller as recorded."""
     if wanted.caller is None:
         return wanted
     return replace(wanted, caller=await recorded_caller(store, config.keys, wanted.caller))
 
 
 async def _each(store: Store, wanted: RunFilter, limit: int | None) -> AsyncIterator[RunRecord]:
-    """Every run that fits, the newest first, read page by page."""
+    """Yield every matching run, the newest first, read page by page."""
     left = limit
     while left is None or left > 0:
         page = await store.list_runs(replace(wanted, limit=_PAGE if left is None else min(left, _PAGE)))
@@ -190,7 +190,7 @@ async def _each(store: Store, wanted: RunFilter, limit: int | None) -> AsyncIter
 
 @contextlib.contextmanager
 def _opened(out: Path | None) -> Iterator[TextIO | None]:
-    """A new file of mode 0600, taken away again where it could not be finished; ``None``: the output."""
+    """Create a new file of mode 0600, and delete it if it is not completed; ``None`` is standard output."""
     if out is None:
         yield None
         return
@@ -210,6 +210,6 @@ def _opened(out: Path | None) -> Iterator[TextIO | None]:
         raise ConfigError(
             "--out", f"the file {out} cannot be written: {error.strerror}", "Choose another file name"
         ) from None
-    except BaseException:  # Who is interrupted leaves no half of a file behind either.
+    except BaseException:  # An interrupted command must not leave a partial file.
         out.unlink(missing_ok=True)
         raise

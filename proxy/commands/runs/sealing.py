@@ -1,4 +1,4 @@
-"""``toolrelay migrate``: the record brought up to date, its content sealed anew, a lost key given up."""
+"""``toolrelay migrate``: migrates the record, reseals its content, and deletes content of a lost key."""
 
 from collections.abc import Awaitable, Callable
 
@@ -15,7 +15,7 @@ __all__ = ["forget_sealed", "migrate", "reseal"]
 
 
 def migrate(config: Config) -> None:
-    """Bring the record's file up to date; a file that holds something is copied first."""
+    """Migrate the record to the current schema; a file with rows is copied first."""
     report = run_async(migrate_store(config.store.url))
     if report.copy is not None:
         say(f"kept a copy of the old file: {report.copy}")
@@ -26,9 +26,9 @@ def migrate(config: Config) -> None:
 
 
 def reseal(config: Config) -> None:
-    """Seal all content with the key that seals now; with ``store.seal = false``, open it all.
+    """Seal all content with the current key; with ``store.seal = false``, unseal all of it.
 
-    Raises :class:`~proxy.errors.ConfigError` where there is no key at all.
+    Raises :class:`~proxy.errors.ConfigError` if there is no key at all.
     """
     store, file = config.store, _key_file(config)
     if not (store.seals or store.old_seal_keys or file is not None):
@@ -46,10 +46,10 @@ def reseal(config: Config) -> None:
 
 
 def forget_sealed(config: Config, key: str, *, ask: bool) -> None:
-    """Delete what a lost key has sealed.
+    """Delete the content that a lost key has sealed.
 
-    Raises :class:`~proxy.errors.ConfigError` for a key that is configured, and so not lost, and
-    where nobody says yes.
+    Raises :class:`~proxy.errors.ConfigError` if the key is known, and so not lost, or the user does not
+    confirm.
     """
     keys = [*config.store.old_seal_keys, *([config.store.seal_key] if config.store.seal_key else [])]
     if key in [Seal(parse_seal_key(secret.reveal())).id for secret in keys]:
@@ -72,7 +72,7 @@ def forget_sealed(config: Config, key: str, *, ask: bool) -> None:
 
 
 def _key_file(config: Config) -> KeyFile | None:
-    """The key file beside the record, if there is one."""
+    """Return the key file beside the record, if there is one."""
     path = sqlite_path(config.store.url)
     file = KeyFile(path) if path is not None else None
     return file if file is not None and file.path.exists() else None

@@ -1,8 +1,8 @@
-"""How runs look: a list, one run with its time line and what of it stayed here.
+"""Text output of runs: a list, or one run with its time line and what the client did not get.
 
-Takes records, knows no database.  What clients, models and upstreams chose is untrusted here too.
-Content (messages) is shown only where it is asked for: the record is for every operator, what
-people wrote is not.
+The functions take records and do not depend on a database. Text from clients, models and upstreams is
+untrusted here too. Content (messages) is shown only on request: every operator may see the record, but not
+what people wrote.
 """
 
 import json
@@ -31,7 +31,7 @@ __all__ = ["moment", "render_detail", "render_list", "shown_caller"]
 
 _BAR_CELLS: Final = 32
 _WIDE: Final = 120
-"""Columns of a terminal in which a time line has room for all that is said of a turn."""
+"""The width of a terminal in columns from which on a time line has room for all facts of a turn."""
 
 _NAME_LIMIT: Final = 64
 _JSON_LIMIT: Final = 300
@@ -68,7 +68,7 @@ _STATUS_STYLES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """One line of the time line; ``ended_at`` is ``None`` for what never came to an end."""
+    """One line of the time line; ``ended_at`` is ``None`` if the end is not recorded."""
 
     started_at: float
     ended_at: float | None
@@ -79,7 +79,7 @@ class _Span:
 
 
 def shown_caller(caller: str, names: Mapping[str, str]) -> str:
-    """A caller with the name of its key, where ``names`` has it by the key's id."""
+    """Replace the id of the key in a caller with its name, if ``names`` contains it."""
     key, slash, person = caller.partition("/")
     return f"{names.get(key, key)}{slash}{person}"
 
@@ -90,9 +90,9 @@ def render_list(
     names: Mapping[str, str] | None = None,
     now: float | None = None,
 ) -> None:
-    """Print runs as a table, in the order given; ``names`` are those of keys by their ids.
+    """Print runs as a table, in the given order; ``names`` maps ids of keys to their names.
 
-    On a terminal ids are as short as ``runs show`` takes them, and times are relative to ``now``.
+    On a terminal, ids are shortened to what ``runs show`` accepts, and times are relative to ``now``.
     """
     if not runs:
         console.print("No runs.", highlight=False)
@@ -101,7 +101,7 @@ def render_list(
     at = time.time() if now is None else now
 
     def started(run: RunRecord) -> str:
-        # A clock that is ahead of ours is told as it is.
+        # A start in the future, by a clock ahead of this one, is shown as an absolute time.
         relative = console.is_terminal and run.started_at <= at + _AHEAD_S
         return _ago(at - run.started_at) if relative else moment(run.started_at)
 
@@ -126,7 +126,7 @@ def render_list(
 
 
 def _short_ids(runs: Sequence[RunRecord]) -> dict[str, str]:
-    """Ids without their ``run_``, as long as tells these runs apart, and at least eight characters."""
+    """Return ids without ``run_``, cut as short as they remain different, to at least eight characters."""
     bare = [run.id.removeprefix("run_") for run in runs]
     length = _SHORTEST_ID
     while len({one[:length] for one in bare}) < len(set(bare)):
@@ -135,7 +135,7 @@ def _short_ids(runs: Sequence[RunRecord]) -> dict[str, str]:
 
 
 def _ago(seconds: float) -> str:
-    """How long ago something was, in the unit that says it in two digits or so."""
+    """Format how long ago something was, in the largest unit that fits."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{int(seconds // size)} {unit} ago"
@@ -143,9 +143,9 @@ def _ago(seconds: float) -> str:
 
 
 def render_detail(console: Console, detail: RunDetail, *, content: bool = False) -> None:
-    """Print one run: its facts, its tools offered and withheld, its time line, what the client did not get.
+    """Print one run: its facts, its tools, its time line, its memory, and what the client did not get.
 
-    With ``content`` the messages that the record kept follow in full, up to a bound for each.
+    With ``content``, the recorded messages follow, each up to a maximum length.
     """
     run = detail.run
     facts = Table.grid(padding=(0, 2))
@@ -188,7 +188,7 @@ def render_detail(console: Console, detail: RunDetail, *, content: bool = False)
 
 
 def _tokens(run: RunRecord) -> str:
-    """What a run used, as far as the upstream said so."""
+    """Format the tokens of a run, as far as the upstream reported them."""
     if not reported(run):
         return "- (the upstream reported none)"
     words = f"{run.input_tokens} in, {run.output_tokens} out, {run.total_tokens} in total"
@@ -196,14 +196,14 @@ def _tokens(run: RunRecord) -> str:
 
 
 def _cost(run: RunRecord) -> str:
-    """What a run cost, as far as that is known."""
+    """Format the cost of a run, as far as it is known."""
     if run.cost is None:
         return "no price for this model"
     return costs_text(run) if reported(run) else _tokens(run)
 
 
 def _with_agents(detail: RunDetail) -> str:
-    """What a run and the runs of its agents used together."""
+    """Format what a run and the runs of its agents used together."""
     runs = (detail.run, *detail.children)
     words = [counted(sum(run.turns for run in runs), "turn")]
     words.append(counted(sum(run.tool_calls for run in runs), "tool call"))
@@ -213,7 +213,7 @@ def _with_agents(detail: RunDetail) -> str:
 
 
 def _print_tools(console: Console, detail: RunDetail) -> None:
-    """What the run offered and what not; of what it offered, what it withheld from some turn on."""
+    """Print the tools that the run offered or withheld, and those that it withheld from some turn on."""
     table = Table.grid(padding=(0, 2))
     for name in detail.run.offered:
         table.add_row(Text("offered", style="green"), safe_cell(name, limit=_NAME_LIMIT), "")
@@ -262,7 +262,7 @@ def _print_time_line(console: Console, detail: RunDetail) -> None:
 
 
 def _print_narrow(console: Console, spans: Sequence[_Span], begin: float, end: float) -> None:
-    """The same where a line has no room for what a span used: that stands below it."""
+    """Print the time line on a narrow terminal: the usage is below each line."""
     for span in spans:
         line = Text(f"  +{max(0.0, span.started_at - begin):.3f} ", style="dim")
         line += Text(_bar(span, begin, end, _BAR_CELLS // 2), style=span.style)
@@ -272,7 +272,7 @@ def _print_narrow(console: Console, spans: Sequence[_Span], begin: float, end: f
 
 
 def _spans(detail: RunDetail) -> Iterator[_Span]:
-    """Turns in order, each followed by the tools it called; tools of no known turn come last.
+    """Yield turns in order, each followed by its tool calls; calls without a recorded turn come last.
 
     The call of an agent is followed by the agent's run.
     """
@@ -292,7 +292,7 @@ def _call_spans(row: ToolInvocationRecord, children: Sequence[RunRecord]) -> Ite
 
 
 def _agent_span(run: RunRecord) -> _Span:
-    """An agent's run in one line; its own time line is that of its id."""
+    """Return an agent's run as one line; ``runs show`` with its id shows its own time line."""
     label = Text("    ") + safe_cell(f"{run.id} ({run.model or '-'})", limit=2 * _NAME_LIMIT)
     used = [counted(run.turns, "turn"), counted(run.tool_calls, "tool call")]
     used.append(f"{tokens_text(run.total_tokens, run)} tokens")
@@ -334,7 +334,7 @@ def _invocation_span(row: ToolInvocationRecord) -> _Span:
 
 
 def _print_kept_back(console: Console, detail: RunDetail) -> None:
-    """What happened and the client did not get, and why; tools that were withheld stand above."""
+    """Print what the client did not get, and why; withheld tools are printed above."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -349,7 +349,7 @@ def _print_kept_back(console: Console, detail: RunDetail) -> None:
 
 
 def _print_memory(console: Console, detail: RunDetail) -> None:
-    """What was put back into the request, why not more, and the runs before and after this one."""
+    """Print which hidden turns were put back, why others were not, and the runs before and after this one."""
     memory = memory_to_json(detail)
     if memory is None:
         return
@@ -416,7 +416,7 @@ def _print_messages(console: Console, messages: Sequence[MessageRecord], *, cont
 
 
 def _print_native_calls(console: Console, detail: RunDetail) -> None:
-    """Each call of a server tool as the upstream sent it, in the order of the calls."""
+    """Print each server tool call as the upstream sent it, in the order of the calls."""
     payloads = {call.invocation_id: call.payload for call in detail.native_calls}
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
@@ -435,7 +435,8 @@ def _print_native_calls(console: Console, detail: RunDetail) -> None:
 
 
 def _bar(span: _Span, begin: float, end: float, cells: int) -> str:
-    """The span's place between begin and end, in so many cells; one that never ended runs on as dots."""
+    """Draw the span between ``begin`` and ``end`` as a bar of ``cells`` characters; one without an end
+    continues as dots."""
     whole = max(end - begin, 1e-9)
     first = min(max(int((span.started_at - begin) / whole * cells), 0), cells - 1)
     if span.ended_at is None:
@@ -467,7 +468,7 @@ def _compact(value: Any) -> str:
 def moment(seconds: float) -> str:
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    except (ValueError, OverflowError, OSError):  # a clock that was far out
+    except (ValueError, OverflowError, OSError):  # A clock was far out.
         return f"{seconds:g}"
 
 

@@ -1,4 +1,4 @@
-"""``toolrelay usage``: what runs used, from the record."""
+"""``toolrelay usage``: shows what runs used, from the record."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -32,7 +32,7 @@ _RANKS = {
     "tool_p50_s": 3,
     "tool_seconds": 4,
 }
-"""How soon a column is left out where there is no room; see :class:`~proxy.commands.fitting.Column`."""
+"""How soon a column is left out if there is no room; see :class:`~proxy.commands.fitting.Column`."""
 
 _OF_TOOLS = ("runs", "tool_calls", "errors", "tool_seconds", "tool_p50_s", "tool_p95_s")
 
@@ -40,7 +40,7 @@ _OF_TOOLS = ("runs", "tool_calls", "errors", "tool_seconds", "tool_p50_s", "tool
 async def show_usage(
     config: Config, by: tuple[UsageKey, ...], since: float | None, until: float | None, *, as_json: bool
 ) -> None:
-    """Print a line for each group.  Tokens are the model's and no tool's: by tool there are none."""
+    """Print a line for each group. Groups by tool have no tokens, because tokens belong to models."""
     async with Record(config) as store:
         rows = await store.usage(UsageFilter(by, since, until))
         names = named_callers((await store.read_keys()).keys)
@@ -83,7 +83,7 @@ def _print_rows(
 
 
 def _shown(row: UsageRow, name: str) -> str:
-    """One number of a group for people."""
+    """Format one number of a group."""
     if name == "cost":
         return costs_text(row)
     value = getattr(row, name)
@@ -100,7 +100,7 @@ def _group(by: Sequence[UsageKey], row: UsageRow) -> dict[str, Any]:
 def _day(number: int) -> str:
     try:
         return (_EPOCH + timedelta(days=number)).date().isoformat()
-    except OverflowError:  # a clock that was far out
+    except OverflowError:  # A clock was far out.
         return f"day {number}"
 
 

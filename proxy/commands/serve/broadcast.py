@@ -1,7 +1,7 @@
-"""Questions of one worker to all others, which the supervisor passes on.
+"""Forwards questions of one worker to all others, through the supervisor.
 
-For some names the supervisor remembers each worker's last answer.  It stands in if the worker does not answer
-in time, and after the worker has ended.  So a sum over all workers does not fall when one of them ends.
+For some names the supervisor remembers each worker's last answer. It is used if the worker does not answer in
+time, and after the worker has ended. So a sum over all workers does not fall when one of them ends.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ __all__ = ["Broadcast"]
 
 _LONGEST_S = 10.0
 _MOST = 256
-"""Questions under way; one more is answered with nothing."""
+"""The most open questions; a further one gets no answers."""
 
 
 @dataclass(slots=True)
@@ -27,18 +27,19 @@ class _Question:
     asker_id: int
     name: str
     ended: bytes
-    """What those left that had gone before it was asked: who goes meanwhile has told for itself."""
+    """The merged last answers of members that ended before the question. For one that ends later,
+    :meth:`Broadcast.left` sends its own last answer."""
     waiting: set[Hashable] = field(default_factory=set)
     missing: int = 0
     timer: asyncio.TimerHandle | None = None
 
 
 class Broadcast:
-    """The questions that are under way among the members that joined.
+    """The open questions among the members that joined.
 
-    An answer is passed on as it comes; when all came, or time is up, the asker is told how many are
-    missing.  ``remembered`` has a function for each name whose bodies are remembered: it makes one of
-    several, of members that have gone, and raises ``ValueError`` for what it cannot read.
+    Each answer is forwarded when it comes. When all have come, or time is up, the asker learns how many are
+    missing. ``remembered`` has a function for each name whose answers are remembered. It merges the answers
+    of ended members into one, and raises ``ValueError`` for an answer that it cannot read.
     """
 
     def __init__(self, remembered: Mapping[str, Callable[[Sequence[bytes]], bytes]] | None = None) -> None:
@@ -50,11 +51,11 @@ class Broadcast:
         self._numbers = itertools.count(1)
 
     def joined(self, member: Hashable, channel: Channel) -> None:
-        """One that can be asked."""
+        """Add a member that can be asked."""
         self._members[member] = channel
 
     def left(self, member: Hashable) -> None:
-        """One that answers nothing any more; what it asked is forgotten."""
+        """Remove a member that has ended, and drop its own questions."""
         channel = self._members.pop(member, None)
         for number, question in list(self._open.items()):
             if question.asker is channel:
@@ -65,7 +66,7 @@ class Broadcast:
             self._bury(member, name)
 
     def heed(self, member: Hashable, header: dict[str, Any], body: bytes) -> None:
-        """Take a message of a member; one that is no question, no answer and no last word is left alone."""
+        """Handle a member's message: a question, an answer or last words; ignore any other."""
         match header:
             case {"kind": "ask", "id": int(number), "name": str(name), "within_s": float() | int() as wait}:
                 self._remember(member, name, body)
@@ -118,7 +119,7 @@ class Broadcast:
             question.asker.send("answered", id=question.asker_id, missing=missing + 1)
 
     def _missing(self, question: _Question, member: Hashable) -> int:
-        """Let what a member told last stand for it; 1 where there is nothing."""
+        """Send the last known answer of a member in its place; return 1 if there is none, else 0."""
         body = self._last.get((member, question.name))
         return int(body is None or not question.asker.send("answer", body, id=question.asker_id))
 
@@ -127,7 +128,7 @@ class Broadcast:
             self._last[member, name] = body
 
     def _bury(self, member: Hashable, name: str) -> None:
-        """Put what a member told last to what those before it left."""
+        """Merge a member's last answer into the combined answers of earlier ended members."""
         last = self._last.pop((member, name), None)
         if last is None:
             return

@@ -1,7 +1,7 @@
 """The processes that a supervisor has started, and others that become its children.
 
-In a container the supervisor may be process 1.  Then every process whose parent has ended becomes its
-child, and stays in the process table until it is waited for.
+In a container the supervisor may be process 1. Then every process whose parent has ended becomes its child,
+and stays in the process table until it is waited for.
 """
 
 import asyncio
@@ -12,31 +12,31 @@ __all__ = ["Child", "Children"]
 
 
 class Child:
-    """One started process.  ``ended`` is done with its status, negative for a signal, when it has ended."""
+    """One started process. When it ends, the future ``ended`` gets its exit status, negative for a signal."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def kill(self) -> None:
-        """Kill it, unless it has ended: then its number may be another's."""
+        """Kill the process unless it has ended, because its id may then belong to another process."""
         if not self.ended.done():
             os.kill(self.pid, signal.SIGKILL)
 
 
 class Children:
-    """Waits for every child of this process; :meth:`reap` is to be called whenever SIGCHLD comes."""
+    """Waits for every child of this process; call :meth:`reap` whenever SIGCHLD arrives."""
 
     def __init__(self) -> None:
         self._known: dict[int, Child] = {}
 
     def add(self, pid: int) -> Child:
-        """Take note of a process.  It may have ended already."""
+        """Register a process, which may have ended already."""
         child = self._known[pid] = Child(pid)
         return child
 
     def reap(self) -> None:
-        """Wait for all children that have ended, also for those that nobody here has started."""
+        """Wait for all children that have ended, including those that were not started here."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)

@@ -23,18 +23,18 @@ __all__ = ["load_again", "serve_multiprocess"]
 
 
 def serve_multiprocess(file: Path | None, options: Options, config: Config, *, reload: bool) -> None:
-    """Serve in ``server.workers`` processes until told to stop; SIGHUP starts them anew.
+    """Serve in ``server.workers`` processes until stopped; SIGHUP replaces the workers.
 
-    The first worker is forked, so that it starts as soon as a server without a supervisor would; this
-    process then goes on as the supervisor, a smaller program.  Returns in the worker alone.  With
-    ``reload`` a change of the configuration's ``file``, or of the operator's own tools, does as SIGHUP
-    does.  Raises ConfigError or StoreError before anything is started.
+    The first worker is forked, so that it starts as fast as a server without a supervisor. This process then
+    becomes the supervisor, a smaller program, so the function returns only in the worker. With ``reload``, a
+    change of the configuration's ``file`` or of the operator's own tools acts like SIGHUP. Raises ConfigError
+    or StoreError before anything is started.
     """
     sockets = bind(config.server.host, config.server.port)
     try:
         common.run_async(_prepare(config))
         plan = _plan(file, config)
-    except BaseException:  # A start that fails or is interrupted leaves no port bound.
+    except BaseException:  # A failed or interrupted start must not leave a port bound.
         for listener in sockets:
             listener.close()
         raise
@@ -44,7 +44,7 @@ def serve_multiprocess(file: Path | None, options: Options, config: Config, *, r
     pid = os.fork()
     if pid == 0:
         ours.close()
-        # The worker makes sockets of its own of them.
+        # The worker creates its own socket objects from the descriptors.
         for listener in sockets:
             listener.detach()
         _work(theirs)
@@ -54,7 +54,7 @@ def serve_multiprocess(file: Path | None, options: Options, config: Config, *, r
     try:
         become("supervise", write_handover(handover), (*listeners, ours.fileno()))
     except OSError as error:
-        # The worker ends with the channel.
+        # The worker ends when the channel closes.
         raise ConfigError(
             "installation",
             f"toolrelay cannot start its own program again: {error.strerror}",
@@ -63,10 +63,10 @@ def serve_multiprocess(file: Path | None, options: Options, config: Config, *, r
 
 
 def _work(channel: socket.socket) -> None:
-    """Be the first worker, in the forked process."""
+    """Run the first worker, in the forked process."""
     from proxy.commands.serve.worker import main
 
-    # As those that are started later: a signal from a terminal is for the supervisor.
+    # Like later workers, it ignores signals from a terminal, which are for the supervisor.
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -75,14 +75,14 @@ def _work(channel: socket.socket) -> None:
 
 
 async def _prepare(config: Config) -> None:
-    """Open the record once, alone: its migrations must not run in several processes at a time."""
+    """Open the record once, so that its migrations do not run in several processes at a time."""
     store = open_record(config)
     await store.start()
     await store.aclose()
 
 
 def _plan(file: Path | None, config: Config) -> Plan:
-    """What the supervisor has to know of a configuration."""
+    """Extract what the supervisor needs from a configuration."""
     server = config.server
     files, folders = watched_places(common.config_path(file), config)
     return Plan(
@@ -102,7 +102,7 @@ def _plan(file: Path | None, config: Config) -> Plan:
 
 
 def load_again(channel_fd: int) -> int:
-    """Read the configuration for a supervisor, in a process that ends with it; the exit status."""
+    """Read the configuration for a supervisor, in a short-lived process; return the exit status."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     return asyncio.run(_load_again(channel_fd))
 
@@ -112,7 +112,7 @@ async def _load_again(channel_fd: int) -> int:
     first = await channel.receive()
     if first is None:
         return 1
-    # Our own supervisor was handed this by the process that it began as.
+    # The supervisor got these bytes from the process that it was before, so unpickling them is safe.
     file, options = pickle.loads(first[1])
     try:
         config = common.load(file, options)

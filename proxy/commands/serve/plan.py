@@ -42,9 +42,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """What a supervisor goes on from: the process that reads the configuration becomes it.
+    """The data that the process which reads the configuration hands to the supervisor it becomes.
 
-    ``source`` is what the configuration is read again from, pickled.  ``listeners`` and ``channel`` are
+    ``source`` says, pickled, from where to read the configuration again. ``listeners`` and ``channel`` are
     file descriptors: of the bound sockets, and of the channel to the first worker, whose process is ``pid``.
     """
 
@@ -57,9 +57,9 @@ class Handover:
 
 
 def write_handover(handover: Handover) -> int:
-    """A file descriptor that the handover can be read from.
+    """Return a file descriptor from which the handover can be read.
 
-    It holds secrets, so it is memory, or where a system has no such files one that has no name.
+    The handover contains secrets, so it is in memory or, on systems without such files, in an unnamed file.
     """
     with _unnamed() as file:
         file.write(pickle.dumps(handover))

@@ -1,4 +1,4 @@
-"""Which process listens on a port already: for the message of a start that cannot have it."""
+"""Finds the process that already listens on a port, for the message of a start that fails because of it."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ __all__ = ["SUPERVISOR", "WORKER", "Holder", "call_process", "explain_holders", 
 
 SUPERVISOR = "toolrelay"
 WORKER = "toolrelay-work"
-"""How this package calls its processes in the list of processes."""
+"""The names of this package's processes in the system's process list."""
 
 _LISTENING = "0A"
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
@@ -24,13 +24,13 @@ class Holder:
 
 
 def call_process(name: str) -> None:
-    """Give this process a name in the list of processes, where the system has such names."""
+    """Name this process in the system's process list, if the system supports that."""
     with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_text(name)
 
 
 def find_holders(port: int) -> list[Holder]:
-    """The processes that listen on a port, as far as this user may look at them; none where nobody knows."""
+    """Return the processes that listen on a port, as far as this user may see them; else an empty list."""
     sockets = {f"socket:[{inode}]" for table in _TABLES for inode in _listening(table, port)}
     if not sockets:
         return []
@@ -47,7 +47,7 @@ def _descriptors(process: Path) -> list[Path]:
 
 
 def _listening(table: str, port: int) -> list[str]:
-    """The inodes of the listening sockets of a port."""
+    """Return the inodes of the listening sockets of a port."""
     try:
         lines = Path(table).read_text("ascii").splitlines()[1:]
     except OSError:
@@ -61,7 +61,7 @@ def _listening(table: str, port: int) -> list[str]:
 
 
 def explain_holders(holders: list[Holder]) -> tuple[str, str]:
-    """Which process has the port, and what to do about it; empty if that is unknown."""
+    """Return which process has the port, and what to do about it; both are empty if that is unknown."""
     ours = [holder for holder in holders if holder.name in (SUPERVISOR, WORKER)]
     supervisors = [holder for holder in ours if holder.name == SUPERVISOR]
     if supervisors:

@@ -1,4 +1,4 @@
-"""Running the server: sockets first, then the application, then signals until the end."""
+"""Runs the server: it opens sockets, starts the application, and waits for signals."""
 
 import asyncio
 import contextlib
@@ -19,14 +19,14 @@ from proxy.server.serving.runner import EdgeRunner
 __all__ = ["run_server"]
 
 CUT_S = 2.0
-"""Seconds in which a response that is cut can still tell its client."""
+"""Seconds that a response has to tell its client that it was cut."""
 
 
 def _settle_garbage() -> None:
-    """Let the collector look at what requests make, not at what the start has made once and for all.
+    """Tune the garbage collector for short-lived objects of requests, and exclude those from the start.
 
-    Each request makes some hundred objects that die with it, without a cycle; by default the collector
-    runs for every few of them, and every so often goes through all that modules have loaded.
+    Each request creates some hundred objects that die with it, without a cycle. With its defaults the
+    collector runs after every few of them, and often also scans everything that modules have loaded.
     """
     gc.collect()
     gc.freeze()
@@ -44,18 +44,18 @@ async def run_server(
     ready: Callable[[], Awaitable[None]] | None = None,
     draining: Callable[[], None] | None = None,
 ) -> None:
-    """Serve until a signal ends it, then end as in :func:`_end`, or first as in :func:`_hand_over`.
+    """Serve until a signal ends it, then end as :func:`_end` does, possibly after :func:`_hand_over`.
 
-    ``signals`` come from a supervisor.  Without them this process handles SIGINT, SIGTERM and SIGHUP itself.
-    Nobody could start it again, so a hang-up ends it, too.  ``announce`` is called when it takes requests and
-    hears signals.  ``ready`` then runs beside the serving.  ``draining`` is called when it has to end.
+    ``signals`` come from a supervisor. Without them this process handles SIGINT, SIGTERM and SIGHUP itself;
+    SIGHUP then ends it too, because nothing would start it again. ``announce`` is called when it accepts
+    requests and signals. ``ready`` then runs concurrently. ``draining`` is called when it begins to end.
     """
     runner = EdgeRunner(app, shutdown_timeout=CUT_S)
     given = signals or Signals()
     greeting: asyncio.Future[None] | None = None
     leaving: asyncio.Future[None] | None = None
     told = dict.fromkeys(STOPPING, given.signalled)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # As nohup has it.
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # As set by nohup.
         told[signal.SIGHUP] = given.signalled
     listening = on_signals(told) if signals is None else contextlib.nullcontext()
     with listening:
@@ -85,24 +85,24 @@ async def run_server(
 
 
 async def _leave_port(runner: EdgeRunner, abandoned: asyncio.Event) -> None:
-    """Close the listening sockets as soon as the supervisor has gone, whatever else is under way."""
+    """Close the listening sockets as soon as the supervisor has died, whatever else is in progress."""
     await abandoned.wait()
     for site in list(runner.sites):
         await site.stop()
 
 
 async def _hand_over(runner: EdgeRunner, draining: Draining, stop: asyncio.Event, drain_s: float) -> bool:
-    """Leave new connections to the processes that have taken over; serve those that are open to their end.
+    """Leave new connections to the processes that have taken over; serve the open ones until they end.
 
-    A connection that a client keeps ends with the response to its next request, so that none is closed
-    while a request is on its way.  Returns whether ``drain_s`` seconds went by, or all have ended; false
-    where everything is to stop.
+    A connection that a client keeps open ends with the response to its next request, so that none is closed
+    while a request is under way. Return true if all connections have ended or ``drain_s`` seconds have
+    passed, and false if everything must stop.
     """
     draining.retire()
     for site in list(runner.sites):
         await site.stop()
     deadline = asyncio.get_running_loop().time() + drain_s
-    # aiohttp tells nobody when its last connection has ended.
+    # aiohttp has no event for the end of its last connection.
     while runner.server is not None and runner.server.connections:
         left = deadline - asyncio.get_running_loop().time()
         if left <= 0 or await first_of(stop.wait(), within_s=min(left, 0.1)):
@@ -113,19 +113,19 @@ async def _hand_over(runner: EdgeRunner, draining: Draining, stop: asyncio.Event
 async def _end(
     runner: EdgeRunner, draining: Draining, signals: Signals, *, notice_s: float, drain_s: float
 ) -> None:
-    """Say that this process goes, let open requests end, cut what does not, close the application.
+    """Announce the end, let open requests finish, cut those that do not, and close the application.
 
-    For ``notice_s`` seconds only ``/readyz`` says no; after that new requests get 503.  The sockets
-    listen until the open requests have ended, so that whoever asks in the meantime is told and not
-    refused.  What is open after ``drain_s`` seconds more is cut.  An order to hurry makes it now, also
-    where tools with effects are still waited for.
+    For ``notice_s`` seconds only ``/readyz`` reports the end; after that, new requests get 503. The sockets
+    listen until the open requests have ended, so that clients get a response instead of a refused connection.
+    Requests that are open ``drain_s`` seconds later are cut. The ``hurry`` signal cuts them at once, even if
+    tools with effects are still awaited.
     """
     hurry = asyncio.ensure_future(signals.hurry.wait())
     hurry.add_done_callback(lambda done: None if done.cancelled() else draining.hurried.set())
     try:
         if not draining.closing and notice_s:
             draining.leaving = True
-            # Without its supervisor it has left the port, and nobody needs to take note any more.
+            # Without its supervisor it has already left the port, so nothing needs the notice.
             await first_of(signals.hurry.wait(), signals.abandoned.wait(), within_s=notice_s)
         draining.refuse()
         await first_of(draining.idle(), signals.hurry.wait(), within_s=drain_s)

@@ -1,4 +1,4 @@
-"""``toolrelay serve``: the proxy, and what it says when it starts."""
+"""``toolrelay serve``: runs the proxy, and prints its state at the start."""
 
 import os
 from dataclasses import replace
@@ -22,7 +22,7 @@ __all__ = ["banner", "serve"]
 
 
 async def serve(config: Config, overrides: Overrides | None = None) -> None:
-    """Serve until told to stop.  Raises ConfigError or StoreError before the first request."""
+    """Serve until stopped. Raises ConfigError or StoreError before the first request."""
     sockets = bind(config.server.host, config.server.port)
     try:
         async with mcp_host(config) as mcp_socket:
@@ -48,7 +48,7 @@ async def serve(config: Config, overrides: Overrides | None = None) -> None:
 def banner(
     config: Config, services: CheckedServices, address: str, authentication: Authentication
 ) -> list[str]:
-    """The lines that a start prints: address, authentication, upstreams, tools, and obstacles."""
+    """Return the lines that a start prints: address, authentication, upstreams, tools, and obstacles."""
     lines = [f"toolrelay listens on {address}/v1", *entrance_lines(config, authentication)]
     lines += bounds_of_keys(authentication, services.catalog)[1]
     for name, upstream in config.upstreams.items():
@@ -78,7 +78,7 @@ def banner(
 
 
 def _not_kept(config: Config) -> list[str]:
-    """What the choice of a record turns off."""
+    """Return what the chosen record cannot provide."""
     if config.store.url == "memory:":
         return [
             'store.url = "memory:" loses everything when this process ends: runs, suspended and hidden '

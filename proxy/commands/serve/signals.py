@@ -1,4 +1,4 @@
-"""What ends a server: signals, and what they are taken for."""
+"""What ends a server: signals, and the requests that they stand for."""
 
 import asyncio
 import contextlib
@@ -10,13 +10,13 @@ from typing import Any
 __all__ = ["STOPPING", "Signals", "first_of", "has_terminal", "on_signals"]
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
-"""The signals that end a server: the first in order, a further one now."""
+"""The signals that end a server: the first one gracefully, a second one at once."""
 
 
 class Signals:
     """The requests to a serving process: ``stop``, then ``hurry``; or ``retire`` if other processes continue.
 
-    ``abandoned`` says that its supervisor has ended, and that another server may need the port now.
+    ``abandoned`` is set if its supervisor has ended, and another server may need the port now.
     """
 
     def __init__(self) -> None:
@@ -26,12 +26,12 @@ class Signals:
         self.retire = asyncio.Event()
 
     def signalled(self) -> None:
-        """Somebody sent a signal: the first stops, a further one makes it now."""
+        """Handle a signal: the first sets ``stop``, a further one ``hurry``."""
         (self.hurry if self.stop.is_set() else self.stop).set()
 
 
 async def first_of(*works: Coroutine[Any, Any, Any], within_s: float | None = None) -> bool:
-    """Wait for the first of these to end, the others are cancelled; whether one did in time."""
+    """Wait for the first of these to end and cancel the others; return whether one ended in time."""
     tasks = {asyncio.ensure_future(work) for work in works}
     try:
         done, _ = await asyncio.wait(tasks, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
@@ -43,7 +43,7 @@ async def first_of(*works: Coroutine[Any, Any, Any], within_s: float | None = No
 
 @contextlib.contextmanager
 def on_signals(told: Mapping[signal.Signals, Callable[[], object]]) -> Iterator[None]:
-    """Call what stands beside each signal when it comes."""
+    """Inside the block, call the function for each signal when the signal arrives."""
     loop = asyncio.get_running_loop()
     for number, act in told.items():
         loop.add_signal_handler(number, act)
@@ -55,7 +55,7 @@ def on_signals(told: Mapping[signal.Signals, Callable[[], object]]) -> Iterator[
 
 
 def has_terminal() -> bool:
-    """Whether this process has a terminal that could hang up."""
+    """Return whether this process has a terminal that could close."""
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
     except OSError:

@@ -13,10 +13,10 @@ BACKLOG = 1024
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """Listening sockets for every address that ``host`` stands for.
+    """Return listening sockets for every address that ``host`` stands for.
 
-    Done before anything else starts, so that a port in use stops the start and nothing more.
-    Raises :class:`~proxy.errors.ConfigError`.
+    This comes before anything else, so that a start on a used port has no other consequences. Raises
+    :class:`~proxy.errors.ConfigError`.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -29,7 +29,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
     sockets: list[socket.socket] = []
     try:
         for family, kind, protocol, _, address in dict.fromkeys(found):
-            # With port 0 the first address chooses, and the others follow.
+            # With port 0 the first socket gets a free port, and the others use the same one.
             chosen = sockets[0].getsockname()[1] if sockets else port
             sockets.append(_listen(family, kind, protocol, (address[0], chosen, *address[2:])))
     except OSError as error:
@@ -72,6 +72,6 @@ def _bind_fault(error: OSError, host: str, port: int) -> ConfigError:
 
 
 def address_of(sockets: Sequence[socket.socket]) -> str:
-    """The first listening address as a URL."""
+    """Return the first listening address as a URL."""
     host, port = sockets[0].getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

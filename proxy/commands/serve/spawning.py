@@ -1,4 +1,4 @@
-"""How a supervisor comes to be, and how it starts processes of its own kind."""
+"""Starts processes of this program, and replaces the current process with one."""
 
 import json
 import os
@@ -13,23 +13,24 @@ __all__ = ["SIGNALS_HELD", "become", "spawn"]
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from proxy.commands import {0}; "
 
 SIGNALS_HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""They wait while one program takes another's place, until it listens to them."""
+"""Signals that are blocked while one program replaces another, until the new one handles them."""
 
 
 def _command(entry: str, fd: int) -> list[str]:
-    """Run a function of :mod:`proxy.commands` with one file descriptor.
+    """Return the command that runs a function of :mod:`proxy.commands` with one file descriptor.
 
-    Its modules come from where ours do, never from whatever folder it is started in (-P).
+    With ``-P`` and this ``sys.path``, its modules come from the same places as here, never from the current
+    folder.
     """
     code = f"{_START.format(entry)}{entry}(int(sys.argv[2]))"
     return [sys.executable, "-P", "-c", code, json.dumps(sys.path), str(fd)]
 
 
 def spawn(entry: str, channel: int, listeners: Sequence[int] = ()) -> int:
-    """Start a process that inherits its end of the channel and the listening sockets; its number.
+    """Start a process that inherits its end of the channel and the listening sockets; return its id.
 
-    It is in a session of its own: a signal from a terminal is for the supervisor, which passes it on.
-    Raises OSError where the system has no room for it.
+    It has its own session: signals from a terminal go only to the supervisor, which forwards them. Raises
+    OSError if the system cannot start it.
     """
     process = subprocess.Popen(
         _command(entry, channel),
@@ -37,18 +38,18 @@ def spawn(entry: str, channel: int, listeners: Sequence[int] = ()) -> int:
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )
-    # The supervisor waits for all of its children itself; this object must not.
+    # The supervisor waits for all of its children itself, so this object must not.
     process.returncode = 0
     return process.pid
 
 
 def become(entry: str, fd: int, inherited: Sequence[int]) -> NoReturn:
-    """Go on as another program, under the same number; the descriptors stay open.  Raises OSError."""
+    """Replace this process with another program, with the same id and open descriptors. Raises OSError."""
     for one in (fd, *inherited):
         os.set_inheritable(one, True)
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS_HELD)
     try:
-        # What was asked for stands behind it, for people who look at the list of processes.
+        # The original arguments follow, for people who read the process list.
         os.execv(sys.executable, [*_command(entry, fd), *sys.argv[1:]])
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS_HELD)

@@ -1,7 +1,7 @@
-"""Several processes on one port: one binds, starts them, starts them again, and lets them end.
+"""Several worker processes on one port: the supervisor starts, restarts and ends them.
 
-The supervisor serves nothing.  It binds the sockets once, and each worker inherits them: the kernel
-gives a connection to whoever takes it first, and no connection is lost when one of them goes.
+The supervisor itself serves nothing. It binds the sockets once, and each worker inherits them. The kernel
+gives a connection to the worker that accepts it first, so no connection is lost when a worker ends.
 """
 
 import asyncio
@@ -33,17 +33,17 @@ __all__ = ["Supervisor"]
 _FIRST_BACKOFF_S = 0.1
 _LONGEST_BACKOFF_S = 30.0
 _STEADY_S = 60.0
-"""A worker that served for so long begins its back-off anew when it dies."""
+"""If a worker served for this many seconds before it died, the back-off begins anew."""
 
 _DEATH_S = 5.0
-"""What a killed worker gets to be gone."""
+"""Seconds for a killed worker to disappear."""
 
 _MARGIN_S = 15.0
-"""What a worker gets beyond its own times to end, before it is killed."""
+"""Seconds that a worker gets beyond its own time limits, before it is killed."""
 
 
 _HANGUP_S = 0.1
-"""After a hang-up, until the terminal it may have come from has gone."""
+"""Seconds after SIGHUP until the terminal that may have sent it is gone."""
 
 
 class _State(Enum):
@@ -53,7 +53,10 @@ class _State(Enum):
 
 
 class _StartFailed(ToolRelayError):
-    """A worker, or who reads the configuration, ended too early; the message is its own where it had one."""
+    """A worker, or the process that reads the configuration, ended too early.
+
+    The message is that of the process, if it sent one.
+    """
 
 
 @dataclass(eq=False, slots=True)
@@ -69,7 +72,7 @@ class _Worker:
 
 
 class Supervisor:
-    """The workers of one port; ``changed`` is set by whoever watches the files of the configuration."""
+    """Runs the workers of one port. The watcher of the configuration's files sets ``changed``."""
 
     def __init__(self, handover: Handover) -> None:
         self.plan = handover.plan
@@ -82,7 +85,7 @@ class Supervisor:
         self._signals = Signals()
         self._gone = asyncio.Event()
         self._backoff_s = _FIRST_BACKOFF_S
-        # Who said with nohup that a terminal must not end it gets what a service gets.
+        # A user who started it with nohup wants it to survive the terminal, as a service does.
         self._on_terminal = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and has_terminal()
         self._auth = ""
         self._questions = Broadcast({METRICS: lambda ended: merge((), ended)})
@@ -91,8 +94,8 @@ class Supervisor:
     async def run(self, listening: Callable[[], None], started: Callable[[Sequence[str]], None]) -> None:
         """Serve until SIGINT or SIGTERM, or until the terminal closes.
 
-        ``listening`` is called once signals are heard.  ``started`` gets what the first worker has to say,
-        once.  SIGHUP starts the workers anew: the new ones serve before the old ones go.  Raises
+        ``listening`` is called when signals are handled. ``started`` is called once, with the lines of the
+        first worker. SIGHUP replaces the workers: the new ones serve before the old ones end. Raises
         :class:`~proxy.errors.ToolRelayError` for a start that fails, once for all workers.
         """
         told: dict[signal.Signals, Callable[[], object]] = dict.fromkeys(STOPPING, self._signals.signalled)
@@ -111,7 +114,7 @@ class Supervisor:
                     await host.aclose()
 
     def _hung_up(self) -> None:
-        """SIGHUP: somebody wants new workers, or the terminal that this was started from has closed."""
+        """Handle SIGHUP: a user wants new workers, or the terminal from which this was started has closed."""
         asyncio.get_running_loop().call_later(_HANGUP_S, self._heed_hangup)
 
     def _heed_hangup(self) -> None:
@@ -122,22 +125,22 @@ class Supervisor:
 
     @staticmethod
     def _say(line: str) -> None:
-        # A terminal that has gone takes no line.
+        # A closed terminal accepts no line.
         with contextlib.suppress(OSError):
             say(line)
 
     # Starting.
 
     async def _first_start(self) -> list[str]:
-        """Start all workers; what the first of them that serves has to say.
+        """Start all workers; return the lines of the first one that serves.
 
-        One that dies meanwhile is started again later, if another serves.  Raises :class:`_StartFailed`
-        where none does.  Empty where everything is to stop first.
+        A worker that dies meanwhile is started again later, if another one serves. Raises
+        :class:`_StartFailed` if none does. The result is empty if a signal to stop comes first.
         """
         plan = self.plan
         channel = socket.socket(fileno=self._handover.channel)
         begun = [await self._attended(1, plan, self._handover.pid, channel)]
-        # It may have ended before there was anybody to hear of it.
+        # It may have ended before SIGCHLD was handled.
         self._children.reap()
         failed: list[str] = []
         for number in range(2, plan.workers + 1):
@@ -157,9 +160,9 @@ class Supervisor:
         return serving[0].ready.result()
 
     async def _start(self, plan: Plan) -> list[str]:
-        """Start workers in place of the current ones; what the first of them has to say.
+        """Start workers that replace the current ones; return the lines of one of them.
 
-        Raises :class:`_StartFailed` with the current ones untouched, where one does not come up.
+        If a worker fails to start, raises :class:`_StartFailed`, and the current workers stay.
         """
         new: dict[int, _Worker] = {}
         ready = False
@@ -169,14 +172,14 @@ class Supervisor:
             ready = await self._settle(new.values(), asyncio.FIRST_EXCEPTION)
             if not ready:
                 return []
-            # Where one has failed, others may not be ready, and its reason is what matters.
+            # If one has failed, others may not be ready; the exception of the failed one must be raised.
             said = [worker.ready.result() for worker in sorted(new.values(), key=_is_up)]
         except _StartFailed:
             ready = False
             raise
         finally:
             if not ready:
-                # Some of them may serve somebody by now, who must not be cut off.
+                # Some of them may already serve requests, which must not be cut off.
                 for worker in new.values():
                     self._let_go(worker, "retire")
         old, self._current, self.plan = self._current, new, plan
@@ -185,13 +188,13 @@ class Supervisor:
         return said[-1]
 
     async def _settle(self, workers: Iterable[_Worker], until: str) -> bool:
-        """Wait until all workers serve or have failed; false where everything is to stop first."""
+        """Wait until all workers serve or have failed; return false if a signal to stop comes first."""
         ready = [worker.ready for worker in workers]
         await first_of(asyncio.wait(ready, return_when=until), self._signals.stop.wait())
         return not self._signals.stop.is_set()
 
     async def _spawn(self, number: int, plan: Plan) -> _Worker:
-        """Start one worker.  Raises :class:`_StartFailed` where the system has no room for it."""
+        """Start one worker. Raises :class:`_StartFailed` if the system cannot start a process."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -202,7 +205,7 @@ class Supervisor:
         return await self._attended(number, plan, pid, ours)
 
     def _mcp_socket(self, plan: Plan) -> str:
-        """Where the process is reached that talks to the MCP servers of a plan; empty where it has none."""
+        """Return the socket of the process that talks to the plan's MCP servers; empty if it has none."""
         if not plan.mcp:
             return ""
         if plan.mcp not in self._hosts:
@@ -211,7 +214,7 @@ class Supervisor:
         return str(self._hosts[plan.mcp].path)
 
     async def _release_hosts(self) -> None:
-        """End the processes for MCP servers that no worker uses any more; at the end they all are."""
+        """End the processes for MCP servers that no worker uses; at a stop, :meth:`run` ends them all."""
         if self._signals.stop.is_set():
             return
         used = {self.plan.mcp, *(worker.mcp for worker in self._all)}
@@ -219,14 +222,14 @@ class Supervisor:
             await self._hosts.pop(settings).aclose()
 
     async def _attended(self, number: int, plan: Plan, pid: int, end: socket.socket) -> _Worker:
-        """A worker whose process has been started, told what it is and listened to from now on."""
+        """Register a started worker process, send it its configuration, and begin to listen to it."""
         child = self._children.add(pid)
         channel = await Channel.over(end)
         ready = asyncio.get_running_loop().create_future()
-        # Nobody may be left to ask for it, where another of them failed first.
+        # If another worker failed first, nothing may ever read this exception, which would cause a warning.
         ready.add_done_callback(lambda done: None if done.cancelled() else done.exception())
         worker = _Worker(number, child, channel, time.monotonic(), ready, plan.mcp)
-        # The first of the first start says which upstreams are not there.
+        # Only worker 1 of the first start reports which upstreams are unreachable.
         greets = number == 1 and not self._current
         channel.send(
             "spec",
@@ -241,7 +244,7 @@ class Supervisor:
         return worker
 
     async def _attend(self, worker: _Worker) -> None:
-        """Take what a worker says until its end, and take note of that."""
+        """Handle a worker's messages until its process ends, then handle its end."""
         said = ""
         try:
             while (message := await worker.channel.receive()) is not None:
@@ -257,7 +260,7 @@ class Supervisor:
                         self._questions.heed(worker, header, body)
         except ChannelBroken:
             worker.process.kill()
-        # Its end of the channel closes with the process, however that ends.
+        # The worker's end of the channel closes with its process, however it ends.
         status = await worker.process.ended
         worker.channel.close()
         self._questions.left(worker)
@@ -273,7 +276,7 @@ class Supervisor:
     # Keeping up.
 
     async def _keep_up(self) -> None:
-        """Start again what died and what changed, until it is time to stop."""
+        """Restart workers that died or whose configuration changed, until a signal to stop."""
         while not self._signals.stop.is_set():
             await first_of(self._signals.stop.wait(), self._gone.wait(), self.changed.wait())
             if self._signals.stop.is_set():
@@ -288,7 +291,7 @@ class Supervisor:
                     await self._replace(number, worker)
 
     async def _replace(self, number: int, dead: _Worker | None) -> None:
-        """Start a worker in the place of one that died or never began, later each time where it dies soon."""
+        """Start a worker in place of one that died or never started, with a growing delay if it dies soon."""
         if dead is not None and time.monotonic() - dead.started_at > _STEADY_S:
             self._backoff_s = _FIRST_BACKOFF_S
         if await first_of(self._signals.stop.wait(), self.changed.wait(), within_s=self._backoff_s):
@@ -313,7 +316,7 @@ class Supervisor:
             self._log.info("worker_started", worker=worker.number)
 
     async def _restart(self) -> None:
-        """Read the configuration anew and let new workers take over; if anything is wrong, the old stay."""
+        """Read the configuration again and replace the workers; if anything fails, the old ones stay."""
         try:
             plan = await self._load()
             if plan is None:
@@ -328,15 +331,16 @@ class Supervisor:
             new = "1 new worker serves" if plan.workers == 1 else f"{plan.workers} new workers serve"
             self._say(f"restarted: {new}; the old ones finish their open requests")
             if (auth := _auth_line(lines)) != self._auth:
-                # Nobody has been told of a start token that was not asked for before.
+                # A start token that was not needed before has not been printed yet.
                 self._auth = auth
                 self._say(auth)
             self._log.info("restarted", workers=plan.workers)
 
     async def _load(self) -> Plan | None:
-        """The configuration as it is now, read by a process that ends with it.
+        """Read the current configuration in a short-lived process.
 
-        ``None`` where everything is to stop first.  Raises :class:`_StartFailed` for a fault in it.
+        Return ``None`` if a signal to stop comes first. Raises :class:`_StartFailed` for a fault in the
+        configuration.
         """
         ours, theirs = socket.socketpair()
         try:
@@ -352,7 +356,7 @@ class Supervisor:
             await first_of(asyncio.wait({reading}), self._signals.stop.wait())
             if not reading.done():
                 return None
-            # It is our own program, over a socket that nobody else has.
+            # The sender is this program, over a private socket, so unpickling is safe.
             message = reading.result()
         except ChannelBroken:
             message = None
@@ -371,7 +375,7 @@ class Supervisor:
         )
 
     def _check_place(self, plan: Plan) -> None:
-        """What was bound stays bound: a port that changes needs a start."""
+        """Raise ConfigError if the address has changed: the sockets stay bound, so that needs a new start."""
         for name in ("host", "port"):
             if getattr(plan, name) != getattr(self.plan, name):
                 raise ConfigError(
@@ -383,7 +387,7 @@ class Supervisor:
     # Ending.
 
     async def _end(self) -> None:
-        """Let all workers end what is open; hurry them where a further signal comes; kill what stays."""
+        """Let all workers finish open requests; hurry them at a second signal, and kill those that remain."""
         hurry = self._signals.hurry
         for worker in list(self._all):
             self._let_go(worker, "stop")
@@ -395,12 +399,12 @@ class Supervisor:
             if not await first_of(self._empty(), within_s=_MARGIN_S):
                 self._kill()
         if self._all and not await first_of(self._empty(), within_s=_DEATH_S):
-            # A process that waits for a disk cannot be killed; nothing else is left to wait for.
+            # A process that waits for a disk cannot be killed, so waiting longer would not help.
             for worker in self._all:
                 self._log.error("worker_stuck", worker=worker.number, pid=worker.process.pid)
 
     def _patience_s(self) -> float:
-        # Streams get the drain, and tools with effects once more as long.
+        # Streams get the drain time, and tools with effects get it once more.
         return self.plan.notice_s + 2 * self.plan.drain_s + _MARGIN_S
 
     def _kill(self) -> None:
@@ -414,14 +418,14 @@ class Supervisor:
             await self._gone.wait()
 
     def _let_go(self, worker: _Worker, word: str) -> None:
-        """End a worker in the way that the word says, one that serves nobody yet at once."""
+        """End a worker with the command ``word``; kill one that does not serve yet."""
         if worker.state is _State.STARTING:
             self._dismiss([worker])
         else:
             self._order(worker, word)
 
     def _order(self, worker: _Worker, word: str) -> None:
-        """Tell a worker to go, and see to it that it does."""
+        """Send a worker the command to end, and kill it later if it does not."""
         if worker.state is not _State.LEAVING:
             worker.state = _State.LEAVING
             worker.tasks.append(asyncio.create_task(self._outlive(worker)))
@@ -435,14 +439,14 @@ class Supervisor:
 
     @staticmethod
     def _dismiss(workers: Iterable[_Worker]) -> None:
-        """End workers that serve nobody yet."""
+        """Kill workers that do not serve yet."""
         for worker in workers:
             worker.state = _State.LEAVING
             worker.process.kill()
 
 
 def _auth_line(lines: Iterable[str]) -> str:
-    """What a worker says of who comes in."""
+    """Return a worker's line about authentication."""
     return next((line for line in lines if line.startswith("auth: ")), "")
 
 

@@ -1,4 +1,4 @@
-"""The program that a supervisor is: what it is handed, how it says what it does, and its end."""
+"""The program of a supervisor: it reads its handover, prints its messages, and returns its exit status."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ __all__ = ["main"]
 
 
 def main(fd: int) -> int:
-    """Supervise until told to stop; the exit status.  ``fd`` gives the handover."""
+    """Supervise until stopped; return the exit status. ``fd`` is the file descriptor of the handover."""
     call_process(SUPERVISOR)
     handover = read_handover(fd)
     plan = handover.plan
@@ -41,7 +41,7 @@ async def _supervise(handover: Handover) -> None:
     def watched() -> set[Path]:
         return watched_files(supervisor.plan.files, supervisor.plan.folders)
 
-    # Before any worker reads them: what changes while they start has changed.
+    # Taken before any worker reads the files, so that a change during the start is noticed.
     before = stamps(watched()) if handover.reload else {}
 
     def changed(paths: list[Path]) -> None:

@@ -1,4 +1,4 @@
-"""``--reload``: which files a running configuration hangs on, and when one of them has changed."""
+"""``--reload``: finds the files that a running configuration depends on, and notices their changes."""
 
 import asyncio
 import importlib.util
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # A supervisor watches, and has no configuration.
+if TYPE_CHECKING:  # A supervisor watches without loading the configuration.
     from proxy.server.config.load import Config
 
 __all__ = ["stamps", "watch", "watched_files", "watched_places"]
@@ -17,8 +17,10 @@ Stamps = Mapping[Path, tuple[int, int]]
 
 
 def watched_places(path: Path | None, config: "Config") -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """The configuration's file, the files that it names, and those of the operator's own tools; and the
-    folders of packages, where every Python file counts."""
+    """Return the files to watch, and the folders of packages, in which every Python file is watched.
+
+    The files are the configuration, the files that it names, and the modules of the operator's own tools.
+    """
     files = {path} if path is not None else set()
     files.update(Path(name) for name in (config.mcp.pins, *config.mcp.imports) if name)
     folders: set[Path] = set()
@@ -28,7 +30,7 @@ def watched_places(path: Path | None, config: "Config") -> tuple[tuple[Path, ...
             continue
         try:
             spec = importlib.util.find_spec(entry)
-        # The boundary to a stranger's package: looking for a module imports what is above it.
+        # Finding a module imports its parents, and a foreign package may raise anything.
         except Exception:  # noqa: BLE001
             continue
         if spec is not None and spec.submodule_search_locations:
@@ -42,12 +44,12 @@ def watched_places(path: Path | None, config: "Config") -> tuple[tuple[Path, ...
 
 
 def watched_files(files: Iterable[Path], folders: Iterable[Path]) -> set[Path]:
-    """The files themselves, and the Python files that are below the folders now."""
+    """Return the files themselves, and the Python files that are now below the folders."""
     return {*files, *(file for folder in folders for file in folder.rglob("*.py"))}
 
 
 def stamps(files: Iterable[Path]) -> Stamps:
-    """What shows that a file has changed: its time and size; one that is not there has neither."""
+    """Return each file's modification time (ns) and size, which reveal a change; both 0 if missing."""
     seen = {}
     for file in files:
         try:
@@ -62,9 +64,9 @@ def stamps(files: Iterable[Path]) -> Stamps:
 async def watch(
     files: Callable[[], Iterable[Path]], before: Stamps, changed: Callable[[list[Path]], None]
 ) -> None:
-    """Call ``changed`` with the files that are not as in ``before``, once they have been still for one look.
+    """Call ``changed`` with files that differ from ``before``, once they stayed the same for an interval.
 
-    ``files`` says anew at each look which ones count.  One that has come to count since is as it is.
+    ``files`` returns the files to watch at each interval. A file that is new in it counts as unchanged.
     """
     known = dict(before)
     seen: Stamps = {}

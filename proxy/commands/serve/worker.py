@@ -1,7 +1,7 @@
-"""One of several processes that serve: it gets sockets and configuration from its supervisor.
+"""A serving process, which gets sockets and configuration from its supervisor.
 
-It is a Python process of its own, not a copy of another: nothing that a running event loop or a thread
-of its parent holds is in it.
+It is a new Python process, not a copy, so it contains nothing of a running event loop or thread of its
+parent.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ from proxy.server.peers import Answers, Peers
 __all__ = ["main"]
 
 _GRACE_S = 1.0
-"""For a word of the supervisor's that is to be expected."""
+"""Seconds to wait for an expected message of the supervisor."""
 
 
 def main(channel_fd: int) -> int:
-    """Serve until the supervisor says otherwise, or has gone; the exit status."""
+    """Serve until the supervisor ends this worker, or has died itself; return the exit status."""
     call_process(WORKER)
-    # A hang-up is the supervisor's to act on; it has nothing to say to us.
+    # Only the supervisor acts on SIGHUP.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     return run_async(_work(channel_fd))
 
@@ -50,7 +50,7 @@ async def _work(channel_fd: int) -> int:
     first = await channel.receive()
     if first is None:
         return 1
-    # Our own supervisor sent this, over a socket that nobody else has.
+    # The sender is this program's supervisor, over a private socket, so unpickling is safe.
     spec = _Spec(config=pickle.loads(first[1]), **{name: first[0][name] for name in _TOLD})
     number = spec.number if spec.config.server.workers > 1 else 0
     start_logging(spec.config, worker=number, serves=True)
@@ -76,10 +76,10 @@ async def _work(channel_fd: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Spec:
-    """What a worker is told at its start.
+    """The data that the supervisor sends to a worker at its start.
 
-    ``listeners`` are file descriptors that it inherited.  The one that ``greets`` says which upstreams
-    are not there.  ``mcp_socket`` is where the process is reached that talks to MCP servers; empty for none.
+    ``listeners`` are inherited file descriptors. The worker that ``greets`` reports unreachable upstreams.
+    ``mcp_socket`` is the socket of the process that talks to MCP servers; empty for none.
     """
 
     config: Config
@@ -94,7 +94,7 @@ _TOLD = ("number", "listeners", "greets", "mcp_socket")
 
 @dataclass(slots=True)
 class _Question:
-    """What this worker asked the others, until all have answered."""
+    """A question of this worker to the others, with the answers so far."""
 
     bodies: list[bytes] = field(default_factory=list)
     missing: int = 0
@@ -113,7 +113,7 @@ class _Worker:
         self._questions: dict[int, _Question] = {}
 
     async def serve(self) -> None:
-        """Make the application and serve it to its end.  Raises what stops a start."""
+        """Create the application and serve it until the end. Raises the errors that prevent a start."""
         config = self._spec.config
         given = Overrides(mcp_socket=Path(self._spec.mcp_socket) if self._spec.mcp_socket else None)
         app = await create_app(config, overrides=given, peers=self._peers)
@@ -135,15 +135,15 @@ class _Worker:
         )
 
     def signalled(self) -> None:
-        """A signal arrived at this process.
+        """Handle a signal to this process.
 
-        If somebody signals all processes of a service, the supervisor's command follows.  If no command
-        follows, the signal is for this worker only, and the others take over.
+        If all processes of a service were signalled, the supervisor's command follows. If no command follows,
+        the signal is for this worker only, and the others take over.
         """
         asyncio.get_running_loop().call_later(_GRACE_S, self.signals.retire.set)
 
     def say_last(self) -> None:
-        """Leave with the supervisor what there is to tell: nobody can ask any more."""
+        """Send the supervisor this worker's last answers, because it cannot be asked any more."""
         for name in self._peers.told:
             if (body := self._peers.own(name)) is not None:
                 self._channel.send("last", body, name=name)
@@ -152,8 +152,10 @@ class _Worker:
         self._channel.send("ready", json.dumps(lines).encode())
 
     async def listen(self) -> None:
-        """Follow the supervisor's commands.  If it has ended, close the port first, so that the service can
-        be started again, and stop."""
+        """Follow the supervisor's commands until it has ended; then close the port and stop.
+
+        The port is closed first, so that the service can be started again.
+        """
         try:
             while (message := await self._channel.receive()) is not None:
                 self._heed(*message)
@@ -183,7 +185,7 @@ class _Worker:
                 question.done.set()
 
     async def _ask_others(self, name: str, within_s: float) -> Answers:
-        """What all other workers tell, as the supervisor collects it."""
+        """Return the answers of all other workers, as the supervisor collects them."""
         number = next(self._numbers)
         question = self._questions[number] = _Question()
         try:

@@ -53,7 +53,7 @@ _TRUTH: Final = {"true": True, "false": False}
 
 
 class Admin:
-    """Answers the administrators' paths.
+    """The handler of the administrators' paths.
 
     Each of them needs an administrator's key, on loopback too; the paths of approvals also accept an
     approver's.

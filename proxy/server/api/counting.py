@@ -24,7 +24,8 @@ _NAMED: Final = b'"toolrelay'
 
 
 class Counting(Passthrough):
-    """Answers the endpoints that count tokens; the keys of ``wires`` are the names of their dialects."""
+    """The handler of the endpoints that count tokens; the keys of ``wires`` are the names of their
+    dialects."""
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ __all__ = ["Forwarder", "headers_of_runs"]
 
 
 class Forwarder:
-    """Forwards requests unchanged and pumps the answers back."""
+    """The component that forwards requests unchanged and pumps the answers back."""
 
     def __init__(
         self,
@@ -142,8 +142,8 @@ class Forwarder:
         section = context.request.head[_going_up_read if identity else _going_up]
         if IDEMPOTENCY_KEY not in context.request.headers or not context.caller.rights.keyed:
             return section
-        # Many people share one key of the provider. It answers a repeated idempotency key with its earlier
-        # answer, so each person needs a different key.
+        # Many people share one key of the provider. The provider answers a repeated idempotency key with its
+        # earlier answer, so each person needs a different key.
         caller, is_person = self._request_reader.principal(context, body)
         people = people_named(body.payload if body is not None else {})
         if not is_person and not people:

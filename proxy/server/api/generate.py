@@ -47,7 +47,7 @@ _OUR_ID = b"_toolrelay"
 
 
 class Generate:
-    """Answers the endpoints of dialects whose wires support server tools."""
+    """The handler of the endpoints of dialects whose wires support server tools."""
 
     def __init__(
         self,
@@ -254,8 +254,11 @@ def _is_background(context: Context, body: Body) -> bool:
 def _has_to_be_planned(
     context: Context, body: Body, routes: Sequence[Route], options: RequestOptions
 ) -> bool:
-    """Return whether a request has to be planned: an upstream has tools for it, or it repeats ids or items
-    that earlier responses of the proxy gave its client."""
+    """Return whether a request has to be planned.
+
+    It has to be if an upstream has tools for it, or if it repeats ids or items that the proxy gave its client
+    in earlier responses.
+    """
     permissions = context.permissions
     if context.request.websocket is not None:
         return True

@@ -89,8 +89,8 @@ def costs_text(counts: RunRecord | UsageRow) -> str:
 
 
 def detail_to_json(detail: RunDetail, *, content: bool = False) -> dict[str, Any]:
-    """Return a run with its turns and invocations; ``content`` adds its messages and its calls as the model
-    wrote them."""
+    """Return a run with its turns and invocations; ``content`` adds messages, and calls as the upstream sent
+    them."""
     answer: dict[str, Any] = {
         "run": run_to_json(detail.run),
         "meaning": meaning_of_run(detail),

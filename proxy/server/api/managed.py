@@ -11,7 +11,7 @@ __all__ = ["Managed"]
 
 
 class Managed:
-    """Answers paths that pull, create, copy or delete models, and paths that no dialect knows."""
+    """The handler of paths that pull, create, copy or delete models, and of paths that no dialect knows."""
 
     def __init__(self, passthrough: EndpointHandler) -> None:
         self._passthrough = passthrough

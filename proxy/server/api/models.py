@@ -29,7 +29,7 @@ _MAX_BYTES = 8 * 1024 * 1024
 
 
 class Models:
-    """Answers requests for models."""
+    """The handler of requests for models."""
 
     def __init__(self, forwarder: Forwarder, request_reader: RequestReader, prices: Prices) -> None:
         self._forwarder = forwarder

@@ -27,13 +27,13 @@ class Surface(Protocol):
         ...
 
     async def answer(self, request: EdgeRequest, facts: RequestFacts, target: Target) -> web.StreamResponse:
-        """Return the response; raise :class:`~proxy.errors.RequestError` for a refused request."""
+        """Return the response; raise :class:`~proxy.errors.RequestError` if the request is refused."""
         ...
 
 
 class OwnPaths:
-    """Answers the paths that are below no prefix of a dialect. Without a ``snapshot`` it serves no metrics,
-    without ``ui`` no pages."""
+    """The handler of paths that are below no prefix of a dialect. Without a ``snapshot`` it serves no
+    metrics, without ``ui`` no pages."""
 
     def __init__(
         self,

@@ -39,7 +39,7 @@ _MAX_BYTES: Final = 8 << 20
 """The most bytes of a response that are searched for its id, which is in the first event or in the object."""
 
 _ENDING: Final = re.compile(rb"response\.(?:completed|incomplete|failed)")
-"""Marks the event after which a client need not wait for the stream's end."""
+"""The types of the events after which a client need not wait for the stream's end."""
 
 _MOST_READ_AT_END: Final = 50_000
 """The most values of an object that is read on the event loop, when the response ends without notice."""
@@ -147,7 +147,7 @@ class OwnedClientStream(HttpClientStream):
                         break
                     self._events_left -= 1
                     if event is None:
-                        self._large = partial(_said_in_event, self._events.skip())
+                        self._large = partial(_object_in_event, self._events.skip())
                     else:
                         self._found(_object_in(event.data))
                     if not self._events_left:
@@ -204,7 +204,7 @@ def _object_in(text: bytes, most_values: int = MOST_READ_VALUES) -> dict[str, An
     return said if isinstance(said, dict) else None
 
 
-def _said_in_event(raw: bytes) -> dict[str, Any] | None:
+def _object_in_event(raw: bytes) -> dict[str, Any] | None:
     return _object_in(decode_event(raw).data)
 
 
@@ -213,7 +213,7 @@ AnyClientStream = HttpClientStream | WebSocketStream
 
 
 class ClientStreams:
-    """Makes the responses to clients. ``listen`` gets the answers to requests whose bodies the proxy
+    """The factory of responses to clients. ``listen`` gets the answers to requests whose bodies the proxy
     reads."""
 
     def __init__(

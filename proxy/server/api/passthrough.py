@@ -23,7 +23,7 @@ _FORM: Final = "multipart/form-data"
 
 
 class Passthrough:
-    """Answers all endpoints that have no other handler."""
+    """The handler of all endpoints that have no other handler."""
 
     def __init__(self, request_reader: RequestReader, forwarder: Forwarder, prices: Prices) -> None:
         self._request_reader = request_reader

@@ -24,7 +24,7 @@ __all__ = ["EndpointHandler", "Pipeline"]
 
 
 class EndpointHandler(Protocol):
-    """Answers requests of one kind."""
+    """The handler of one kind of requests."""
 
     def answer(self, context: Context) -> Awaitable[web.StreamResponse]:
         """Return the response, sent or still to be sent; raise the errors that clients are told."""
@@ -32,7 +32,7 @@ class EndpointHandler(Protocol):
 
 
 class Pipeline:
-    """Serves every request that passed the outer layers; the target alone selects the handler."""
+    """The pipeline of every request that passed the outer layers; the target alone selects the handler."""
 
     def __init__(
         self,
@@ -83,8 +83,8 @@ class Pipeline:
     async def serve_as(
         self, request: EdgeRequest, facts: RequestFacts, target: Target, caller: Caller
     ) -> web.StreamResponse:
-        """Serve a request for a target as ``caller``, who may see everything of server tools, whoever sent
-        it.
+        """Serve a request for a target as ``caller``, regardless of its sender; ``caller`` may see everything
+        of server tools.
 
         Raises as :meth:`serve` does.
         """

@@ -103,9 +103,8 @@ def _trace(context: Context) -> Trace:
     """Return the trace of a request: the one it asks for, or ``silent`` if that is more than the caller may
     see.
 
-    The next lower level would do something else than the client asked for: a client that wants ``events``,
-    which are sent beside the answer, wants no ``status`` lines in its text. A response header names the
-    level.
+    The next lower level would differ in kind. ``events`` are sent beside the answer, so a client that wants
+    them does not want ``status`` lines in its text. A response header names the level.
     """
     request, permissions = context.request, context.permissions
     header = request.head.sole(_TRACE)

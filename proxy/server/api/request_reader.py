@@ -18,7 +18,7 @@ __all__ = ["RequestReader"]
 
 
 class RequestReader:
-    """Reads the bodies of requests within the operator's limits."""
+    """The reader of request bodies, within the operator's limits."""
 
     def __init__(
         self, bounds: BodyBounds, principals: Principals, store: Store, commits: CommitWaiter

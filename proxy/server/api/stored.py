@@ -24,7 +24,7 @@ __all__ = ["Stored"]
 
 
 class Stored:
-    """Answers requests for responses by id."""
+    """The handler of requests for responses by id."""
 
     def __init__(
         self,

@@ -53,8 +53,8 @@ class StoredResponses:
         *,
         keyed: bool,
     ) -> web.Response | None:
-        """Answer as :meth:`answer` does. ``None`` sends the request to the upstream; with client keys
-        (``keyed``) only if the response is the caller's.
+        """Answer as :meth:`answer` does; ``None`` means that the request goes to an upstream. With client
+        keys (``keyed``) only requests for the caller's own responses do.
 
         Raises :class:`RequestError` (404) for a response that does not exist or is another caller's, and
         :class:`~proxy.errors.StoreError` if the record cannot be read.

@@ -16,8 +16,8 @@ _MAX_BYTES: Final = 16 * 1024
 
 
 class Tokens:
-    """Makes tokens over HTTP; without ``minting`` it makes none. ``timeout_s`` is the time limit for the
-    body."""
+    """The handler that makes tokens; without ``minting`` it makes none. ``timeout_s`` is the time limit for
+    the body."""
 
     def __init__(self, minting: Minting | None, timeout_s: float) -> None:
         self._minting = minting

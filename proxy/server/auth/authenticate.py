@@ -1,8 +1,8 @@
 """Finds out who sends a request, in one of the modes ``open``, ``keys``, ``start_token`` and ``forward``.
 
-The mode is fixed when the server starts.  ``auto`` depends on whether a client key ever existed: if the
-last one is revoked or no longer declared, or if the record is lost, the server admits nobody.
-Before the first key clients need the start token, which the server prints when it starts.
+The mode is fixed when the server starts. ``auto`` depends on whether a client key ever existed. If the last
+key is revoked or no longer declared, or if the record is lost, the server admits nobody. Before the first key
+clients need the start token, which the server prints when it starts.
 """
 
 import base64
@@ -122,7 +122,7 @@ def _unknown() -> RequestError:
 
 
 class Authenticator(Protocol):
-    """Decides which requests are let in."""
+    """The component that decides which requests are let in."""
 
     def admit(self, request: EdgeRequest, target: Target) -> Caller | Awaitable[Caller]:
         """Return the caller of an API request, directly if that needs no wait.
@@ -187,7 +187,7 @@ class _Admins:
 
 
 class OpenAuthenticator(_Admins):
-    """Lets in everybody who reaches the port, and counts them by address."""
+    """The authenticator that lets in everybody who reaches the port, and counts them by address."""
 
     def admit(self, request: EdgeRequest, target: Target) -> Caller:
         """Return a caller for any request."""
@@ -209,7 +209,7 @@ declare_lru("anonymous_callers", _anybody, 1500)
 
 
 class KeyAuthenticator(_Admins):
-    """Lets in clients with a client key, or with a token of one."""
+    """The authenticator that lets in clients with a client key, or with a token of one."""
 
     def __init__(self, ring: KeyRing, tokens: Minting) -> None:
         super().__init__(ring)
@@ -258,7 +258,8 @@ class KeyAuthenticator(_Admins):
 
 
 class StartTokenAuthenticator(KeyAuthenticator):
-    """Admits clients with the token that this start printed and, once there are keys, clients with a key.
+    """The authenticator that lets in clients with the token that this start printed and, once there are keys,
+    clients with a key.
 
     The token gives the rights that everybody has in the mode ``open``. Its requests are counted by address.
     """
@@ -296,10 +297,10 @@ class StartTokenAuthenticator(KeyAuthenticator):
 
 
 class ForwardAuthenticator(_Admins):
-    """Lets in clients with an ``Authorization`` of the provider, which goes upstream in place of the
-    operator's.
+    """The authenticator that lets in clients with an ``Authorization`` of the provider, which goes upstream
+    in place of the operator's.
 
-    Callers are told apart by a keyed hash of its credential. The hash is the same for every worker, after a
+    Callers are told apart by a keyed hash of the credential. The hash is the same for every worker, after a
     restart, and for every spelling of the header. Anybody can invent credentials, so these callers are also
     counted by address, under the same limits.
     """
@@ -313,8 +314,7 @@ class ForwardAuthenticator(_Admins):
         """Return the caller of an ``Authorization``; raise 401 without one, or for a key of this proxy."""
         name: str | None = request.head.get(self)
         if name is None:
-            # The name depends on the head alone; the address may differ, because a head can be known from
-            # another connection.
+            # Depends on the head alone: connections from different addresses may share a known head.
             name = request.head[self] = self._name(request.headers.getall(hdrs.AUTHORIZATION, ()))
         return _forwarded(name, counted_address(request))
 

@@ -1,10 +1,10 @@
 """The valid client keys, checked against the credential that a client sends.
 
 Keys of the configuration exist from the start. Keys of the store are held in memory and read again after the
-store was notified of a change: every worker refuses a revoked key from the next request on, and the check
-takes no wait. A notification may be lost, so the store's version is also queried, at most once a second and
-only when a request comes. If the store does not answer, its keys stay valid for a few seconds. After that
-nobody who needs one is let in; after a notified change this holds at once.
+store was notified of a change. So every worker refuses a revoked key from the next request on, and the check
+itself needs no wait. A notification may be lost, so the store's version is also queried, at most once a
+second and only when a request comes. If the store does not answer, its keys stay valid for a few seconds.
+After that nobody who needs one is let in; after a notified change this holds at once.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _CHECK_EVERY_S = 1.0
 _AGAIN_WITHIN_S = 0.1
 """The most seconds that a request waits for a record that did not answer the previous one."""
 _MOST_CHECKS = 3
-"""A check that began before a notified change has to be repeated, this many times at most."""
+"""The most checks for one request: a check that began before a notified change is repeated."""
 
 _BLIND_S = 10.0
 """For how many seconds the store's keys stay valid after they were last confirmed."""

@@ -64,7 +64,7 @@ class KnownSecrets(Protocol):
 
 
 class KeyFinder:
-    """Finds keys and tokens in texts, in any encoding."""
+    """The search for keys and tokens in texts, in any encoding."""
 
     def __init__(self, known: KnownSecrets, start_token: str = "") -> None:
         """``start_token`` is the credential of clients before the first key is made; no key ring holds it."""

@@ -87,7 +87,7 @@ class _Claims(_Narrowed):
 
 
 class Minting:
-    """Makes and verifies the tokens of the keys on a ring."""
+    """The maker and verifier of the tokens of the keys on a ring."""
 
     def __init__(self, ring: KeyRing, *, now: Callable[[], float] = time.time) -> None:
         self._ring = ring

@@ -31,7 +31,7 @@ decision."""
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """What a caller may use.
+    """The permissions of a caller.
 
     ``policies`` are the caller's policies by the names of the upstreams, and ``selections`` are the tools
     that are offered there. ``direct`` are the tools that are offered if no upstream takes part. ``trace`` is
@@ -116,7 +116,7 @@ class PermissionSets:
         router = self._router.narrowed(rights.upstreams, rights.models) if narrowed else self._router
         policies = {served.upstream.name: served.policy(policy) for served in router.served}
         selections = {
-            name: _less(catalog.select(here, asks=self._asks), self._forbidden_agents(router))
+            name: _without_tools(catalog.select(here, asks=self._asks), self._forbidden_agents(router))
             for name, here in policies.items()
         }
         if not self._tools_enabled:
@@ -155,10 +155,12 @@ class PermissionSets:
             return Selection(catalog)
         rule = "an agent runs only inside of a request that asks a model"
         selection = catalog.select(policy)
-        return _less(selection, {spec.name: rule for spec in selection.offered if is_agent(spec.name)})
+        return _without_tools(
+            selection, {spec.name: rule for spec in selection.offered if is_agent(spec.name)}
+        )
 
 
-def _less(selection: Selection, rules: Mapping[str, str]) -> Selection:
+def _without_tools(selection: Selection, rules: Mapping[str, str]) -> Selection:
     """Return a selection without the tools in ``rules``."""
     withheld = {spec.name: rules[spec.name] for spec in selection.offered if spec.name in rules}
     if not withheld:

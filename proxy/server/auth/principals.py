@@ -10,14 +10,14 @@ __all__ = ["Principal", "Principals"]
 
 
 class Principal(NamedTuple):
-    """Who asks, by the name in the record, and whether that is one person."""
+    """The one who asks, by the name in the record, and whether that is one person."""
 
     name: str
     is_person: bool
 
 
 class Principals:
-    """Tells the people of shared keys apart, by the setting ``auth.end_user``."""
+    """The principals of requests: tells the people of shared keys apart, by the setting ``auth.end_user``."""
 
     def __init__(self, end_user: str) -> None:
         self._place, _, self._name = end_user.partition(":")
@@ -33,7 +33,7 @@ class Principals:
         if not user and not self._place:
             return Principal(caller.name, not caller.rights.shared)
         if not user and self._place == "header":
-            # A header that stands twice is ignored: the client may have sent one beside the gateway's.
+            # Two such headers are ignored: the client may have sent one besides the gateway's.
             given = request.headers.getall(self._name, ())
             user = given[0] if len(given) == 1 else None
         elif not user:

@@ -16,7 +16,7 @@ __all__ = ["Tickets"]
 
 
 class Tickets:
-    """Makes tickets from callers, and callers from tickets."""
+    """The maker and reader of tickets."""
 
     def __init__(self, authentication: Authentication) -> None:
         self._mode = authentication.mode

@@ -1,1 +1,1 @@
-"""The composition root, in parts: it makes the services from a configuration.  See ``server/app.py``."""
+"""The composition root, in parts: builds the services from a configuration. See ``server/app.py``."""

@@ -1,4 +1,4 @@
-"""Approvals, and the webhook that tells of them, by their settings."""
+"""Builds approvals and their webhook from the settings."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,7 @@ __all__ = ["make_approvals", "make_figures", "make_webhook"]
 
 
 def make_webhook(config: Config) -> ApprovalWebhook | None:
-    """The webhook for calls that wait for an approval; ``None`` if none is configured."""
+    """Build the webhook for calls that wait for an approval; ``None`` if none is configured."""
     settings = config.approvals
     if not (settings.enabled and settings.webhook and settings.webhook_secret):
         return None
@@ -44,7 +44,7 @@ def make_webhook(config: Config) -> ApprovalWebhook | None:
 
 
 def make_figures(config: Config, store: Store, metrics: Metrics | None) -> ApprovalFigures | None:
-    """The counters of approvals; ``None`` if there are no metrics or no approvals."""
+    """Build the counters of approvals; ``None`` if there are no metrics or no approvals."""
     log = _log_of(config, store)
     if metrics is None or log is None or not config.approvals.enabled:
         return None
@@ -54,14 +54,14 @@ def make_figures(config: Config, store: Store, metrics: Metrics | None) -> Appro
 
 
 def _log_of(config: Config, store: Store) -> ApprovalLog | None:
-    """Where approvals are on record; nowhere where no content is kept that could be run later."""
+    """Return the store as the log of approvals; ``None`` if it keeps no content that could run later."""
     return store if isinstance(store, ApprovalLog) and config.store.content != "none" else None
 
 
 def make_approvals(
     config: Config, runner: Runner, store: Store, *followers: ApprovalFigures | ApprovalWebhook | None
 ) -> Approvals:
-    """What asks people about calls, and tells the ``followers`` of it."""
+    """Build the component that asks people about calls, and calls the ``followers`` for each event."""
     settings = config.approvals
     listening = [one.told for one in followers if one is not None]
 

@@ -1,4 +1,5 @@
-"""A stored request as its caller would make it now: for a background response that has lost its process."""
+"""Builds a stored request again for a background response whose process has ended, as its caller would send
+it now."""
 
 import orjson
 
@@ -19,7 +20,7 @@ __all__ = ["AskMaker"]
 
 
 class AskMaker:
-    """Makes stored requests again, with the rights and within the limits that their callers have now."""
+    """The builder of asks from stored requests, with the present rights and limits of their callers."""
 
     def __init__(
         self,
@@ -32,8 +33,8 @@ class AskMaker:
         permissions: PermissionSets,
         limiter: RateLimiter,
     ) -> None:
-        """``wire`` is that of all stored requests, ``others`` those in which their upstreams may be asked
-        too."""
+        """``wire`` is the wire of all stored requests; ``others`` are further wires in which upstreams may be
+        asked."""
         self._wire = wire
         self._others = others
         self._runs = runs
@@ -44,7 +45,7 @@ class AskMaker:
         self._run_ids = new_ids("run_")
 
     async def __call__(self, request: StoredRequest) -> Ask:
-        """A request for a new run; a :data:`~proxy.server.detached.take_over.AskAgain`."""
+        """Build an ask for a new run; a :data:`~proxy.server.detached.take_over.AskAgain`."""
         caller = None if request.ticket is None else await self._tickets.caller(request.ticket)
         if caller is None:
             raise RequestError(
@@ -55,7 +56,7 @@ class AskMaker:
         await self._request_reader.check_rights_of(
             caller.rights, permissions.router.permits, body, request.caller, refers=True
         )
-        # It counts as a request, and goes on without a client, as it did.
+        # It counts as a request but holds no place: it continues without a client, as before.
         admission = self._limiter.admit_now(caller) or await self._limiter.admit(caller)
         admission.release()
         routes = routes_for(

@@ -1,4 +1,4 @@
-"""Connections by their settings, and who has their credentials."""
+"""Builds connections from their settings, and the broker of their credentials."""
 
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ class OpenCredentials:
 
 
 def open_credentials(config: Config, egress: EgressPool, vault: TokenVault | None) -> OpenCredentials:
-    """Those of all connections; ``egress`` is what tools call their services with."""
+    """Open the credentials of all connections; tools call their services over ``egress``."""
     pools = oauth_pools(config)
     connections = {name: connection_of(config, name) for name in config.credentials}
     broker = CredentialBroker(
@@ -41,7 +41,7 @@ def open_credentials(config: Config, egress: EgressPool, vault: TokenVault | Non
 
 
 def oauth_pools(config: Config) -> OAuthPools:
-    """The HTTP clients for authorization servers."""
+    """Build the HTTP clients for authorization servers."""
     return OAuthPools(
         tools=config.tools.networks,
         servers=config.mcp.networks,
@@ -50,7 +50,7 @@ def oauth_pools(config: Config) -> OAuthPools:
 
 
 def connection_of(config: Config, name: str) -> Connection:
-    """A connection as the tools' side takes it, secrets revealed."""
+    """Return a connection in the form of the tools package, with its secrets revealed."""
     one = config.credentials[name]
     user = server_of(name, config.mcp)
     server_url = config.mcp.servers[user].url if user else ""
@@ -77,7 +77,7 @@ def _login(config: CredentialConfig, secret: str, server_url: str) -> LoggedIn:
 
 
 def _issuer(connection: Connection) -> str:
-    """The address that the operator wrote for the authorization server; empty for none."""
+    """Return the configured address of the authorization server; empty if there is none."""
     if isinstance(connection, OAuthToken):
         return connection.token_url
     return "" if isinstance(connection, StaticToken) else connection.issuer

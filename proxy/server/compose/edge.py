@@ -1,4 +1,4 @@
-"""Makes the layers that every request passes before a stage answers it."""
+"""Builds the layers that every request passes before a handler answers it."""
 
 from collections.abc import Awaitable, Callable
 
@@ -50,10 +50,10 @@ def make_access(
     authenticator: Authenticator,
     finder: KeyFinder,
 ) -> AccessMiddleware:
-    """The outermost layer around each request."""
+    """Build the outermost layer around each request."""
     server, instruments = services.config.server, services.instruments
     cors = Cors(server.cors_origins)
-    # Whether callers show keys of ours.
+    # Whether callers send keys of this proxy.
     keyed = not isinstance(authenticator, (OpenAuthenticator, ForwardAuthenticator))
     loopback_only = is_loopback(server.host)
     hosts = None
@@ -74,7 +74,7 @@ def make_access(
 
 
 def make_admission(services: Services, draining: Draining) -> AdmissionControl:
-    """The way in."""
+    """Build the admission control, which counts the open requests."""
     instruments = services.instruments
     streams = instruments.watch_streams(ConcurrentStreams(services.config.limits.concurrent_streams))
     return AdmissionControl(services.limiter, streams, draining, instruments.hooks.limited)
@@ -108,7 +108,8 @@ def make_admin(services: Services, authenticator: Authenticator) -> Admin:
 
 
 def snapshot_of_all(instruments: Instruments, peers: Peers) -> Callable[[], Awaitable[bytes]] | None:
-    """The metrics of every process of this port, as one; ``None`` where there are none."""
+    """Return a function that sums the metrics of all processes of this port; ``None`` if there are no
+    metrics."""
     own = instruments.snapshot
     if own is None:
         return None
@@ -122,7 +123,7 @@ def snapshot_of_all(instruments: Instruments, peers: Peers) -> Callable[[], Awai
 
 
 def websocket_bounds(config: Config) -> WebSocketBounds:
-    """How many WebSocket connections are served, for how long, and how much each may send."""
+    """Return how many WebSocket connections are served, for how long, and how much each may send."""
     server, limits = config.server, config.limits
     return WebSocketBounds(
         server.max_body_bytes,

@@ -1,4 +1,4 @@
-"""Makes the handlers of endpoints."""
+"""Builds the handlers of endpoints."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,8 +50,8 @@ __all__ = ["Surroundings", "make_endpoint_handlers"]
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the rest of the server has that handlers need: upstreams, the end of the process, what callers may
-    use, who they are, and the other processes of the port."""
+    """The other parts of the server that handlers need: upstreams, draining, the permissions and tickets of
+    callers, and the other processes of the port."""
 
     router: Router
     draining: Draining
@@ -67,7 +67,8 @@ def make_endpoint_handlers(
     item_keys: Sequence[bytes],
     tapes: Tapes,
 ) -> dict[Kind, EndpointHandler]:
-    """What answers requests that were let in, by the kind of their endpoint; ``other`` for all others.
+    """Build the handlers of admitted requests by the kind of their endpoint; ``other`` handles all other
+    kinds.
 
     ``item_keys`` are those of :func:`~proxy.server.compose.services.built_in_wires`.
     """
@@ -121,7 +122,8 @@ def make_endpoint_handlers(
 def _detached_runs(
     services: Services, around: Surroundings, runs: Runs, wire: Wire, request_reader: RequestReader
 ) -> DetachedRuns:
-    """Runs that go on without their clients, and what looks for those that have lost their process."""
+    """Build the runs that continue without their clients, and the component that takes over runs of ended
+    processes."""
     config, store, hooks = services.config, services.store, services.instruments.hooks
     background = BackgroundRuns(runs, store, _background_settings(config), hooks.apart)
     resumable = SharedResumableRuns(ResumableRuns(config.tools.resume_s), around.peers)

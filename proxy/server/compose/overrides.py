@@ -1,4 +1,4 @@
-"""What a caller of the composition puts in place of the machine's own."""
+"""Replacements that a caller of the composition gives for the default parts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,19 +25,17 @@ __all__ = ["Overrides"]
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What a caller puts in place of the machine's own: the clock, the tools' HTTP, onlookers, what
-    stands before every upstream and every source of tools, who lets callers in, and who listens to what
-    they are answered.
+    """Replacements for the default parts, such as the clock, the tools' HTTP or the authenticator.
+    ``wrap_upstream`` and ``wrap_provider`` wrap every upstream and every source of tools. ``on_run_event``
+    gets the events of runs, and ``listen`` the answers to clients.
 
-    With ``http`` given, tools with a connection use it too, without credentials.  ``connect`` says
-    whether credentials are fetched before a tool runs: not for tools that only repeat what they gave.
-    ``mcp_socket`` is where the process is reached that talks to MCP servers, and ``pins`` are those of their
-    tools in place of the record's.
-    ``approver`` decides about calls that need an approval.
-    ``endpoints`` are what is served, ``wires`` dialects beside those that are built in, by their names.
-    ``providers`` are all sources of tools, in place of those of the configuration.  ``demo`` is what the
-    pages of the web UI offer to ask.  ``drawn`` are the ids and times that runs take again from one that is
-    repeated.
+    If ``http`` is given, tools with a connection use it too, without credentials. ``connect`` says whether
+    credentials are fetched before a tool runs; tools that replay recorded results need none. ``mcp_socket``
+    is the socket of the process that talks to MCP servers, and ``pins`` replace the record's pins of their
+    tools. ``approver`` decides calls that need an approval. ``endpoints`` are the served endpoints. ``wires``
+    are dialects besides the built-in ones, by name. ``providers`` are all sources of tools, in place of the
+    configured ones. ``demo`` has the suggested questions for the pages of the web UI. ``drawn`` are the ids
+    and times that replayed runs take from the recorded run.
     """
 
     clock: Clock | None = None

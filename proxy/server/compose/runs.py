@@ -1,4 +1,4 @@
-"""Makes the component that plans and carries out runs."""
+"""Builds the component that plans and executes runs."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -37,9 +37,9 @@ def create_runs(
     item_keys: Sequence[bytes],
     tapes: Tapes | None = None,
 ) -> Runs:
-    """Make what runs need; requests over HTTP are one of those who ask.  ``wires`` are by their names.
+    """Build everything that runs need, for requests over HTTP and for other callers. ``wires`` are by name.
 
-    ``item_keys`` encrypt what clients carry: the first one, and the others still decrypt.  ``tapes`` note the
+    The first of ``item_keys`` encrypts what clients carry; the others only decrypt. ``tapes`` record the
     bytes of runs.
     """
     config, store = services.config, services.store
@@ -87,7 +87,8 @@ def _agent_runs(
     parents: Parents,
     wires: Mapping[str, Wire],
 ) -> AgentRuns:
-    """What runs agents.  Their models are asked on the Chat API, or in what their upstreams speak."""
+    """Build the component that runs agents. It asks their models in the Chat dialect, or in one that their
+    upstreams speak."""
     ids = new_ids("run_")
     return AgentRuns(
         planner,
@@ -102,13 +103,14 @@ def _agent_runs(
 
 
 def _sealed_turns(config: Config, keys: Sequence[bytes]) -> SealedTurns:
-    """Turns that clients carry; they last as long as a record would keep them."""
+    """Build the turns that clients carry; they stay valid as long as the record would keep them."""
     lasts_s, unstored = config.store.keep_days * 86400, config.store.content == "none"
     return SealedTurns(keys, lasts_s=lasts_s, unstored=unstored)
 
 
 def _commits(services: Services) -> CommitWaiter:
-    """Waits for the record where a client's next request may reach another process, or this one restarted."""
+    """Build the waiter for commits, for the case that a client's next request reaches another process or this
+    one after a restart."""
     config = services.config
     return CommitWaiter(
         services.store,

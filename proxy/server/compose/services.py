@@ -1,4 +1,4 @@
-"""Everything that serves requests but the HTTP surface."""
+"""Everything that serves requests except the HTTP surface."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -61,7 +61,7 @@ __all__ = ["Services", "built_in_wires", "completion_wires", "create_services"]
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Everything that serves requests, made from one configuration."""
+    """Everything that serves requests, built from one configuration."""
 
     config: Config
     registry: Registry
@@ -79,10 +79,10 @@ class Services:
     mcp: Sequence[McpProvider] = ()
     agents: Sequence[AgentProvider] = ()
     detached: list[Callable[[float], Awaitable[None]]] = field(default_factory=list)
-    """What waits, so many seconds at most, for runs that go on without their clients."""
+    """Called as ``(seconds)``; each waits at most that long for runs that continue without their clients."""
 
     async def mcp_overview(self) -> Sequence[ServerOverview]:
-        """How each MCP server is, and what of its tools is allowed.  Raises StoreError."""
+        """Return the state of each MCP server, and which of its tools are allowed. Raises StoreError."""
         return [one for provider in self.mcp for one in await provider.overview()]
 
     @property
@@ -91,7 +91,7 @@ class Services:
         return self.registry.current
 
     async def refresh_tools(self) -> None:
-        """Serve the tools that there are now; the log says where some provider refuses so many."""
+        """Serve the present tools; log a warning if they are more than a provider accepts."""
         await self.registry.refresh()
         if offered := too_many_offered(self.catalog, self.policy):
             structlog.get_logger("proxy.tools").warning(
@@ -101,17 +101,19 @@ class Services:
             )
 
     def missing_connections(self) -> list[ConfigError]:
-        """One fault for each tool that is allowed by its very name and lacks its credentials."""
+        """Return one fault for each tool that ``policy.allow`` names in full and that lacks its
+        credentials."""
         return missing_connections(self.catalog, self.policy)
 
     def misplaced_bounds(self, *, whole: bool = True) -> list[ConfigError]:
-        """One fault for each bound of arguments that bounds nothing; ``whole``: no tool is missing."""
+        """Return one fault for each bound that limits no argument; ``whole`` says that all tools are
+        loaded."""
         return self._misplaced_bounds(self.catalog, whole=whole)
 
     def check_catalog(self, catalog: Catalog) -> None:
-        """Raise :class:`~proxy.errors.ConfigError` for tools that cannot take the place of the present ones.
+        """Raise :class:`~proxy.errors.ConfigError` for tools that cannot replace the present ones.
 
-        A bound may have nothing to bound meanwhile: its tool may come again.
+        A bound may match no tool for now: its tool may come back.
         """
         faults = [
             *missing_connections(catalog, self.policy),
@@ -131,18 +133,19 @@ class Services:
 
     @property
     def paths(self) -> Mapping[str, str]:
-        """Where each wire with server tools is served."""
+        """The path of each wire with server tools."""
         dialects = {name: wire.dialect for name, wire in built_in_wires().items()}
         return {name: dialect.shown(dialect.path) for name, dialect in dialects.items()}
 
     def router(self, wrap: Callable[[Upstream], Upstream] = lambda upstream: upstream) -> Router:
-        """The upstreams in the order of the configuration, each in what ``wrap`` makes of it."""
+        """Build the router over the upstreams, in the order of the configuration, each wrapped by
+        ``wrap``."""
         return Router(
             [served(self.config, name, wrap(upstream)) for name, upstream in self.upstreams.items()]
         )
 
     async def aclose(self, hurried: asyncio.Event | None = None) -> None:
-        """Let effects end, unless somebody is in a hurry; then close everything, the record last."""
+        """Wait for running effects, unless ``hurried`` is set; then close everything, the record last."""
         for drain in self.detached:
             await drain(0.0 if hurried is not None and hurried.is_set() else self.config.server.drain_s)
         if not await ends_unhurried(self.runner.drain(self.config.server.drain_s), hurried):
@@ -159,9 +162,9 @@ class Services:
 
 
 def built_in_wires(item_keys: Sequence[bytes] = ()) -> dict[str, Wire]:
-    """The dialects that are built in, by their names.
+    """Return the built-in dialects by name.
 
-    The first of ``item_keys`` signs and encrypts items of ours in Responses; the others still decrypt.
+    The first of ``item_keys`` signs and encrypts the proxy's items in Responses; the others only decrypt.
     """
     key, *old = item_keys or (None,)
     return {
@@ -173,8 +176,8 @@ def built_in_wires(item_keys: Sequence[bytes] = ()) -> dict[str, Wire]:
 
 
 def completion_wires(item_keys: Sequence[bytes]) -> dict[str, Wire]:
-    """What reads requests without server tools, by the names that endpoints have for it; ``item_keys`` are
-    those of :func:`built_in_wires`."""
+    """Return the wires for requests without server tools, by the ``reader`` names of their endpoints;
+    ``item_keys`` are those of :func:`built_in_wires`."""
     compact = ResponsesCompactionWire(item_keys[0], old_keys=item_keys[1:])
     return {"ollama_generate": OllamaCompletionWire(), "responses_compact": compact}
 
@@ -182,11 +185,11 @@ def completion_wires(item_keys: Sequence[bytes]) -> dict[str, Wire]:
 async def create_services(
     config: Config, *, overrides: Overrides | None = None, reap: bool = False, guard: Guard = nullcontext
 ) -> Services:
-    """Make everything but the HTTP surface.
+    """Build everything but the HTTP surface.
 
-    ``reap`` marks what dead processes left open on record as interrupted; for the server alone.
-    ``guard`` stands around each tool, module of tools and upstream, which nothing else needs.
-    Raises :class:`~proxy.errors.ConfigError` and :class:`~proxy.errors.StoreError`.
+    ``reap`` marks runs that dead processes left open on record as interrupted; only the server sets it.
+    ``guard`` wraps the loading of each tool, module of tools and upstream, because the rest works without any
+    of them. Raises :class:`~proxy.errors.ConfigError` and :class:`~proxy.errors.StoreError`.
     """
     given = overrides or Overrides()
     clock = given.clock or SystemClock()
@@ -242,7 +245,7 @@ async def create_services(
 
 
 def _policy(config: Config, credentials: OpenCredentials | None) -> Policy:
-    """What the operator lets tools do."""
+    """Build the operator's policy for tools."""
     return Policy(
         **{**dict(config.policy), "arguments": argument_bounds(config)},
         connections=credentials.broker.names if credentials is not None else None,
@@ -269,7 +272,7 @@ async def _start(services: Services) -> Services:
 
 
 def _instruments(config: Config, registry: Registry, endpoints: EndpointTable, store: Store) -> Instruments:
-    """Figures and traces; the configuration and the registry name their labels."""
+    """Open metrics and traces; their labels come from the configuration and the registry."""
     instruments = open_instruments(
         count=config.telemetry.metrics,
         otlp_endpoint=config.telemetry.otlp_endpoint,

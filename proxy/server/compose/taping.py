@@ -1,4 +1,4 @@
-"""What notes the bytes of runs, from the configuration and the services."""
+"""Builds the component that records the bytes of runs."""
 
 from proxy.server.compose.overrides import Overrides
 from proxy.server.compose.services import Services
@@ -12,8 +12,8 @@ _NOT_SEALED = "content is not encrypted here; set store.seal_key"
 
 
 def make_taping(services: Services, given: Overrides, peers: Peers, *, asked: bool) -> Taping:
-    """The component that notes the bytes of runs.  With ``asked``, administrators may start captures; the
-    other processes of the port learn of them."""
+    """Build the component that records the bytes of runs. With ``asked``, administrators may start captures;
+    the other processes of the port learn of them."""
     captures = Captures(services.store, _refused(services) if asked else "the web UI is not served")
     if captures.refused is None:
         peers.publish(CAPTURES, captures.told)
@@ -21,7 +21,7 @@ def make_taping(services: Services, given: Overrides, peers: Peers, *, asked: bo
 
 
 def _refused(services: Services) -> str | None:
-    """Why nobody may ask for captures."""
+    """Return why nobody may ask for captures; ``None`` if they may."""
     config = services.config
     if config.ui.capture == "off":
         return 'ui.capture = "off"'
@@ -31,7 +31,7 @@ def _refused(services: Services) -> str | None:
 
 
 def _not_kept(services: Services) -> str:
-    """Why the bytes of each run are not kept, empty where they are."""
+    """Return why the bytes of each run are not kept; empty if they are."""
     store = services.config.store
     if store.content != "all":
         return f'store.content = "{store.content}", and only "all" keeps the bytes of each run'

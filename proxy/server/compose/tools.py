@@ -1,4 +1,4 @@
-"""The sources of tools, and what tools are handed."""
+"""Opens the sources of tools and the capabilities that tools get."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,7 +44,7 @@ __all__ = [
 
 
 _MAX_ANSWER = 8 << 20
-"""Bytes of a service's answer to a tool: a search for flights has thousands of offers."""
+"""The most bytes of a service's response to a tool: a search for flights has thousands of offers."""
 
 
 async def load_registry(providers: Sequence[ToolProvider], given: Overrides, guard: Guard) -> Registry:
@@ -55,7 +55,7 @@ async def load_registry(providers: Sequence[ToolProvider], given: Overrides, gua
 def mcp_provider(
     config: Config, given: Overrides, store: Store, credentials: OpenCredentials | None, guard: Guard
 ) -> Sequence[McpProvider]:
-    """The one that has the tools of all MCP servers; none where no server is configured."""
+    """Build the provider of the tools of all MCP servers; none if no server is configured."""
     if not config.mcp.servers:
         return ()
     pins: PinSource = RecordedPins(store)
@@ -75,7 +75,8 @@ def mcp_provider(
 def agent_provider(
     config: Config, given: Overrides, others: Sequence[ToolProvider], policy: Policy
 ) -> Sequence[AgentProvider]:
-    """The one that has the agents; none where no agent is configured.  ``others`` have their tools."""
+    """Build the provider of the agents; none if no agent is configured. Agents use the tools of
+    ``others``."""
     if not config.agents:
         return ()
     agents = [
@@ -101,7 +102,7 @@ def agent_provider(
 def tool_providers(
     config: Config, capabilities: Capabilities, clock: Clock, shelf: ResultShelf, guard: Guard
 ) -> list[ToolProvider]:
-    """The curated tools, and the operator's own."""
+    """Build the providers of the built-in tools and of the operator's own."""
     if capabilities.http is None:
         raise RuntimeError("no HTTP source for tools")
     tools, urls = config.tools, config.tools.base_urls
@@ -127,7 +128,8 @@ def tool_providers(
 
 
 def open_egress(config: Config) -> EgressPool:
-    """Outgoing HTTP of tools, with a little less time than a tool has, so that it can still say why."""
+    """Open the outgoing HTTP of tools. Its timeout is a little shorter than a tool's, so that a tool can
+    still report it."""
     networks = config.tools.networks
     return EgressPool(
         allowed_networks=networks,
@@ -145,7 +147,7 @@ def tool_capabilities(
     egress: EgressPool | None,
     vault: TokenVault | None,
 ) -> tuple[Capabilities, OpenCredentials | None]:
-    """What tools are handed, and who has their credentials; ``None`` where none are needed."""
+    """Return the capabilities of tools, and their open credentials; ``None`` if none are needed."""
     if egress is None:
         given = http
         if given is None:

@@ -1,4 +1,4 @@
-"""The web UI, from the configuration and the services."""
+"""Builds the web UI from the configuration and the services."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -40,13 +40,13 @@ __all__ = ["Edge", "WebUi", "make_sessions", "serves_ui"]
 
 
 def serves_ui(config: Config, authentication: Authentication) -> bool:
-    """Whether ``/ui`` is served: not where everybody on a network comes in without a key."""
+    """Return whether ``/ui`` is served: not if everybody on a network is let in without a key."""
     is_open = isinstance(authentication.authenticator, OpenAuthenticator)
     return config.ui.enabled and (not is_open or is_loopback(config.server.host))
 
 
 def make_sessions(services: Services, authentication: Authentication, hash_key: bytes) -> Sessions:
-    """The sessions of signed-in people; ``hash_key`` is the record's."""
+    """Build the sessions of signed-in people; ``hash_key`` is the record's."""
     return Sessions(
         signing_key(hash_key), authentication.ring, services.store, lasts_s=services.config.ui.session_s
     )
@@ -54,7 +54,7 @@ def make_sessions(services: Services, authentication: Authentication, hash_key: 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """What of the HTTP surface the pages need beside the services."""
+    """The parts of the HTTP surface that the pages need besides the services."""
 
     admin: Admin
     router: Router
@@ -65,7 +65,7 @@ class Edge:
 
 
 class WebUi:
-    """What the pages are answered with, put together."""
+    """The builder of the web UI's pages."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class WebUi:
         self._playground: Playground | None = None
 
     def open(self, edge: Edge, replay: Replay) -> Ui:
-        """The surface, whose playground is answered once it is told who serves."""
+        """Build the surface; its playground answers only after :meth:`serve_playground`."""
         services, config, store = self._services, self._services.config, self._services.store
         rows = RunRows(store)
         offer = OfferFacts(services.registry, services.policy, _lines(config))
@@ -130,7 +130,7 @@ class WebUi:
         return Ui(StaticFiles(), sign_in, routes)
 
     def serve_playground(self, serve: ServeAs) -> None:
-        """Answer the playground's requests with this."""
+        """Answer the playground's requests with ``serve``."""
         if self._playground is not None:
             self._playground.serve = serve
 
@@ -168,7 +168,7 @@ def _budgets(config: Config) -> tuple[Budget, ...]:
 
 
 def _lines(config: Config) -> Lines:
-    """The lists that decide on tools, by their settings."""
+    """Return the lists that decide on tools, by their settings."""
     policy = config.policy
     lists: dict[str, Sequence[str]] = {
         "policy.allow": policy.allow,
@@ -184,7 +184,8 @@ def _lines(config: Config) -> Lines:
 
 
 def _player(config: Config) -> Caller | None:
-    """Who the playground is to the API: a caller with few rights, whoever sits there."""
+    """Return the caller of the playground: one with few rights, whoever uses the page; ``None`` if it is
+    off."""
     ui = config.ui
     if not ui.playground_models:
         return None

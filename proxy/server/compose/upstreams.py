@@ -1,4 +1,4 @@
-"""The upstreams, and what the router knows of each."""
+"""Opens the upstreams, and gives the router its data about each."""
 
 from pathlib import Path
 
@@ -61,7 +61,7 @@ def _upstream(
 
 
 def served(settings: Config, name: str, upstream: Upstream) -> ServedUpstream:
-    """The router's data about the upstream of that name."""
+    """Return the router's data about the upstream of that name."""
     config = settings.upstreams[name]
     renamed = config.models if isinstance(config.models, dict) else None
     return ServedUpstream(
@@ -86,7 +86,8 @@ def served(settings: Config, name: str, upstream: Upstream) -> ServedUpstream:
 
 
 def _narrowing(name: str, config: Config) -> Policy | None:
-    """What the tool patterns of an upstream leave of a policy; everything else is the policy's own."""
+    """Return a policy of the tool patterns of an upstream, to narrow another policy; its other limits are the
+    configured ones."""
     patterns = config.upstreams[name].tools
     if isinstance(patterns, bool | str):
         return None
@@ -101,7 +102,7 @@ def _narrowing(name: str, config: Config) -> Policy | None:
 
 
 def _text_calls(config: UpstreamConfig) -> TextCalls | None:
-    """How the models of an upstream write calls into their text; ``None`` where none does."""
+    """Return how the models of an upstream write calls into their text; ``None`` if none does."""
     entries = [
         ModelTextCalls(pattern, said.text_calls, said.text_calls_repair, said.tools)
         for pattern, said in config.per_model.items()

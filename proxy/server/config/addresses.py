@@ -1,6 +1,6 @@
-"""Checks of settings that are addresses: URLs, hosts, networks and origins.
+"""Checks settings that are addresses: URLs, hosts, networks and origins.
 
-Every fault is raised with a message fit for the operator, which carries no value that may be secret.
+Every fault has a message for the operator, which never contains a value that may be secret.
 """
 
 import re
@@ -33,7 +33,8 @@ _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::(
 
 
 def check_base_url(value: str) -> str:
-    """An address that a key may be sent to, without its trailing slash.  Never repeats the value."""
+    """Check an address that a key may be sent to; return it without its trailing slash. Errors never repeat
+    it."""
     if any(character.isspace() or not character.isprintable() for character in value):
         raise setting_fault("must not contain spaces or control characters")
     if value.startswith("replay:"):
@@ -57,19 +58,19 @@ def check_base_url(value: str) -> str:
 
 
 def check_service_url(value: str) -> str:
-    """Where a service of a tool answers: a base address over HTTP."""
+    """Check the base address of a tool's service over HTTP."""
     if not value.lower().startswith(("http://", "https://")):
         raise setting_fault("must start with http:// or https://")
     return check_base_url(value)
 
 
 def check_collector_url(value: str) -> str:
-    """A collector of traces, or none."""
+    """Check the address of a collector of traces, or of none."""
     return check_service_url(value) if value else value
 
 
 def check_token_url(value: str) -> str:
-    """A token endpoint.  It must use TLS, because it gets refresh tokens and client secrets."""
+    """Check a token endpoint. It must use TLS, because it gets refresh tokens and client secrets."""
     if not value:
         return value
     parts = urlsplit(value)
@@ -99,7 +100,7 @@ def check_hosts(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def check_allowed_hosts(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Names in lower case; addresses as the ``ipaddress`` module writes them."""
+    """Return names in lower case, and addresses as the ``ipaddress`` module writes them."""
     return check_unique(tuple(_allowed_host(value.lower()) for value in values))
 
 
@@ -120,7 +121,7 @@ def _allowed_host(value: str) -> str:
 
 
 def check_origins(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Origins exactly as browsers write them, since they are compared as they are."""
+    """Check that origins are written exactly as browsers write them, because they are compared as text."""
     for value in values:
         _check_origin(value)
     return check_unique(values)
@@ -174,7 +175,7 @@ def check_store_url(value: str) -> str:
 
 
 def passwords_in(url: str) -> list[str]:
-    """The passwords in a server's address, as written and decoded; they may not be shown."""
+    """Return the passwords in a server's address, as written and decoded, so that they are never shown."""
     if not url.startswith(("postgres", "redis")):
         return []
     parts = urlsplit(url)
@@ -183,7 +184,7 @@ def passwords_in(url: str) -> list[str]:
 
 
 def check_storage_url(value: str) -> str:
-    """Where limits are counted.  Never repeats the value."""
+    """Check the address of the counters. Errors never repeat it."""
     if value == "memory://":
         return value
     fault = setting_fault("must be memory://, redis://HOST:6379/0 or rediss://…")

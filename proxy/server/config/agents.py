@@ -1,4 +1,4 @@
-"""The settings of agents, the files that they name, and what is made of them."""
+"""The settings of agents, and the files that they name."""
 
 import json
 import re
@@ -40,7 +40,7 @@ def _check_tools(patterns: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _check_output_schema(value: Any) -> Any:
-    """A table, or a file that holds one; empty for none."""
+    """Check the type: a table, the name of a file that holds one, or empty."""
     if value == "" or (isinstance(value, str) and value.startswith(_FILE) and len(value) > len(_FILE)):
         return value
     if not isinstance(value, dict):
@@ -96,14 +96,14 @@ class AgentConfig(Section):
     )
 
     def takes(self, tool: str) -> bool:
-        """Whether the agent may use the tool of that id, if policy and its caller's key allow it."""
+        """Return whether the agent may use the tool with that id, if policy and its caller's key allow it."""
         return agent_takes(tool, self.tools)
 
 
 def read_agent_files(
     agents: Mapping[str, AgentConfig], folder: Path
 ) -> tuple[dict[str, AgentConfig], list[ConfigError]]:
-    """The agents with the texts of the files that they name, and the faults.  Relative paths start at
+    """Return the agents with the texts of the files that they name, and the faults. Relative paths start at
     ``folder``.
 
     An agent with a fault is left out.
@@ -126,7 +126,7 @@ def read_agent_files(
 
 
 def _content(where: str, text: str, folder: Path) -> str:
-    """A text, or that of the file that it names."""
+    """Return a text, or the content of the file that it names."""
     if not text.startswith(_FILE):
         return text
     path = folder / Path(text.removeprefix(_FILE)).expanduser()
@@ -144,7 +144,7 @@ def _content(where: str, text: str, folder: Path) -> str:
 
 
 def _schema(where: str, value: str | dict[str, Any], folder: Path) -> str | dict[str, Any]:
-    """A checked schema; empty for none."""
+    """Return a checked schema; empty if there is none."""
     if value == "":
         return ""
     schema: Any = value
@@ -162,7 +162,8 @@ def _schema(where: str, value: str | dict[str, Any], folder: Path) -> str | dict
 def find_agent_conflicts(
     agents: Mapping[str, AgentConfig], serves: Mapping[str, "tuple[str, ...] | Mapping[str, str]"]
 ) -> Iterator[ConfigError]:
-    """Faults of agents that other settings cause; ``serves`` are the configured models of each upstream."""
+    """Yield the faults of agents that other settings cause; ``serves`` are the configured models of each
+    upstream."""
     for name, agent in agents.items():
         if agent.model and not any(
             agent.model in models

@@ -172,16 +172,16 @@ def _read_client_id(value: object) -> "str | Secret | None":
 
 
 def server_of(name: str, mcp: McpConfig) -> str:
-    """The name of the MCP server that uses a connection; empty for none."""
+    """Return the name of the MCP server that uses a connection; empty if none does."""
     return next((server for server, config in mcp.servers.items() if config.connection == name), "")
 
 
 def find_credential_conflicts(
     credentials: Mapping[str, CredentialConfig], mcp: McpConfig, *, seals: bool
 ) -> Iterator[ConfigError]:
-    """Faults of connections, each between settings that are valid by themselves.
+    """Yield the faults of connections whose settings are valid alone but not together.
 
-    ``seals`` says whether the record keeps secrets sealed, for all processes.
+    ``seals`` says whether the record keeps secrets encrypted for all processes.
     """
     users: dict[str, str] = {}
     for name, server in mcp.servers.items():

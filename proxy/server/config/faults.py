@@ -1,4 +1,4 @@
-"""Faults of the configuration in words: which setting, what was given, what is expected."""
+"""Explains faults of the configuration in words: the setting, the given value, the expected one."""
 
 import difflib
 import json
@@ -28,7 +28,7 @@ _EXPECTED: Mapping[str, str] = {
 
 
 def explain(detail: ErrorDetails, source_of: Callable[[str], str]) -> ConfigError:
-    """One pydantic error as the line an operator can act on."""
+    """Turn one pydantic error into a line that an operator can act on."""
     dotted = ".".join(str(part) for part in detail["loc"] if part != "[key]") or "configuration"
     source = source_of(dotted)
     kind, context = detail["type"], detail.get("ctx", {})
@@ -55,18 +55,18 @@ def explain(detail: ErrorDetails, source_of: Callable[[str], str]) -> ConfigErro
 
 
 def _as_list(text: str) -> str:
-    """The list that somebody meant who left out its brackets or quotes."""
+    """Return the list that a user meant who left out its brackets or quotes."""
     items = [item.strip().strip("\"'") for item in text.strip("[] ").split(",")]
     return json.dumps([item for item in items if item], ensure_ascii=False)[:200]
 
 
 def _is_hidden(dotted: str) -> bool:
-    """Whether the value of this setting may be a secret."""
+    """Return whether the value of this setting may be a secret."""
     return any(word in dotted.lower() for word in ("key", "secret", "token", "header", "url", "credential"))
 
 
 def _given(value: object, dotted: str) -> str:
-    """What was given, shortly; nothing of a value that may be a secret."""
+    """Describe the given value in short; show nothing of a value that may be a secret."""
     words = {bool: "a switch", str: "a string", int: "a whole number", float: "a number"}
     kind = words.get(type(value), "a list" if isinstance(value, list) else "a table")
     if _is_hidden(dotted) or isinstance(value, list | dict):
@@ -76,8 +76,8 @@ def _given(value: object, dotted: str) -> str:
 
 
 def unknown_setting(dotted: str, model: type[BaseModel] | None, source: str) -> ConfigError:
-    """An unknown key with a known one that looks like it (among its siblings, then anywhere), or with all
-    of its siblings: a guess that is far off only misleads."""
+    """Report an unknown key with a similar known one (a sibling, else any setting), or with all its siblings,
+    because a distant guess would mislead."""
     parent, _, key = dotted.rpartition(".")
     siblings = list(fields_of(model)) if model is not None else []
     prefix = f"{parent}." if parent else ""
@@ -95,7 +95,7 @@ def unknown_setting(dotted: str, model: type[BaseModel] | None, source: str) -> 
 
 
 def _choice(parent: str, siblings: list[str]) -> str:
-    """What may stand in the table ``parent`` (empty: at the top of the file)."""
+    """Return which keys the table ``parent`` may contain (empty: the top of the file)."""
     if not siblings:
         return "Remove it"
     return f"{f'[{parent}] may contain' if parent else 'The file may contain'}: {', '.join(siblings)}"
@@ -108,7 +108,8 @@ def _all_settings() -> Iterator[str]:
 
 
 def tables_of(model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel], FieldInfo]]:
-    """Every table below ``model`` as (dotted name, its model, its field); ``*`` for a chosen name."""
+    """Yield every table below ``model`` as (dotted name, its model, its field); ``*`` is a name that the user
+    chooses."""
     for name, info in fields_of(model).items():
         annotation = info.annotation
         inner = model_of(annotation)
@@ -124,7 +125,8 @@ def tables_of(model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel], Fi
 
 
 def fields_of(model: type[BaseModel]) -> Mapping[str, FieldInfo]:
-    """The settings of a table by their names in the file, some of which are Python keywords (``import``)."""
+    """Return the settings of a table by their names in the file, some of which are Python keywords
+    (``import``)."""
     return {info.alias or name: info for name, info in model.model_fields.items()}
 
 

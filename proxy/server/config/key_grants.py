@@ -1,4 +1,4 @@
-"""What a client key may do, as it is written: in ``[keys.NAME]``, on the command line, in the store."""
+"""The rights of a client key as written: in ``[keys.NAME]``, on the command line, in the store."""
 
 import re
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ _MOST_STREAMS = 1_000_000
 
 
 def check_key_limits(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Limits of a key, each kind as a list of texts; raises a fault that names the kind."""
+    """Return the limits of a key, each kind as a list of texts; raise a fault that names the kind."""
     checked: dict[str, Any] = {}
     for kind, value in values.items():
         if kind not in _KINDS:
@@ -49,7 +49,7 @@ def check_key_limits(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def key_limits(values: Mapping[str, Any]) -> KeyLimits | None:
-    """Checked limits as they are carried; ``None`` where there are none."""
+    """Return checked limits as :class:`KeyLimits`; ``None`` if there are none."""
     if not values:
         return None
     lists = {
@@ -70,7 +70,7 @@ def _check_models(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _check_endpoints(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Patterns of paths, all of them below ``/v1``."""
+    """Check patterns of paths, and make all of them relative to ``/v1``."""
     found = []
     for value in values:
         if not _ENDPOINT.match(value) or "//" in value or ".." in value:
@@ -80,7 +80,8 @@ def _check_endpoints(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _read_expiry(value: Any) -> Any:
-    """A date or a time, as TOML has them or as text, in seconds since the epoch; UTC where it says none."""
+    """Convert a date or a time, as TOML value or text, into seconds since the epoch; without an offset it is
+    UTC."""
     if value is None or value == "":
         return None
     if isinstance(value, str):
@@ -150,7 +151,8 @@ class KeyGrants(BaseModel):
     )
 
     def rights(self, tools: str, arguments: str) -> Rights:
-        """What the key may reach; ``tools`` and ``arguments`` name what those are written under."""
+        """Return the key's rights; ``tools`` and ``arguments`` are the names of their settings, for
+        messages."""
         return Rights(
             models=() if self.models == _ALL else (self.models,),
             upstreams=frozenset(self.upstreams) if self.upstreams else None,
@@ -167,5 +169,5 @@ class KeyGrants(BaseModel):
         )
 
     def stored(self) -> dict[str, Any]:
-        """The same as a store keeps it; when it expires stands beside."""
+        """Return the grants as a store keeps them, without the expiry, which has a column of its own."""
         return self.model_dump(exclude={"expires"}, exclude_none=True)

@@ -1,4 +1,4 @@
-"""The part of a faulty configuration that ``check`` can still examine.  It is never served."""
+"""The part of a faulty configuration that ``check`` can still examine. It is never served."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -16,13 +16,14 @@ __all__ = ["TOGETHER", "what_is_left", "without_secrets"]
 TOGETHER: Final = frozenset(
     {"agents", "auth", "keys", "limits", "prices", "server", "store", "tools", "upstreams"}
 )
-"""Sections whose settings are compared with those of others: a default in one would accuse the other."""
+"""Sections whose settings are compared with other sections: a default in one could cause a false fault in
+another."""
 
 
 def what_is_left(data: Mapping[str, Any], details: Sequence[ErrorDetails]) -> tuple[Config | None, set[str]]:
-    """The configuration without its faulty settings, and the sections that these stood in.
+    """Return the configuration without its faulty settings, and the sections that had them.
 
-    ``None`` where something is still wrong then.
+    The configuration is ``None`` if something is still wrong.
     """
     rest = copy.deepcopy(dict(data))
     for detail in details:
@@ -35,7 +36,7 @@ def what_is_left(data: Mapping[str, Any], details: Sequence[ErrorDetails]) -> tu
 
 
 def _take_out(data: dict[str, Any], detail: ErrorDetails) -> None:
-    """Remove the setting that a fault is about; of one that is missing, the table that lacks it."""
+    """Remove the faulty setting; if a setting is missing, remove the table that lacks it."""
     path: list[tuple[dict[str, Any], Any]] = []
     at: Any = data
     for part in detail["loc"]:
@@ -49,7 +50,7 @@ def _take_out(data: dict[str, Any], detail: ErrorDetails) -> None:
 
 
 def without_secrets(config: Config, env: Mapping[str, str], folder: Path) -> Config | None:
-    """The configuration with those secrets that can be had; the seal's keys only all together."""
+    """Return the configuration with the secrets that can be read; the seal's keys are read all or none."""
     found, _ = resolve_secrets(config, env, folder, need=False)
     if found is None:
         unsealed = config.model_copy(update={"store": StoreConfig(url=config.store.url)})

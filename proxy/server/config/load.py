@@ -1,7 +1,7 @@
-"""The configuration: a file, the environment and the command line made into one :class:`Config`.
+"""Loads the configuration: combines file, environment and command line into one :class:`Config`.
 
-Every fault becomes one :class:`~proxy.errors.ConfigError` that names the setting by its dotted name,
-where it was written and what to do.  A secret's value is in none of them.
+Every fault becomes one :class:`~proxy.errors.ConfigError` with the setting's dotted name, the place where it
+was written, and a remedy. It never contains a secret's value.
 """
 
 import contextlib
@@ -33,10 +33,9 @@ _LINE_COLUMN = re.compile(r"\s*\(at line (\d+), column (\d+)\)$")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line may say over file and environment; ``None`` says nothing.
+    """The options of the command line, which override file and environment; ``None`` overrides nothing.
 
-    ``start_token`` is what a command that serves has made, the same whenever the configuration is read
-    again for it.
+    ``start_token`` is made by a command that serves; it stays the same when the configuration is read again.
     """
 
     host: str | None = None
@@ -49,7 +48,7 @@ class Options:
 
 @dataclass(slots=True)
 class _Draft:
-    """Settings on their way to a :class:`Config`: the raw tables and where each value came from."""
+    """Settings before they become a :class:`Config`: the raw tables and the source of each value."""
 
     folder: Path
     data: dict[str, Any] = field(default_factory=dict)
@@ -57,7 +56,7 @@ class _Draft:
     file: str = ""
 
     def source(self, dotted: str) -> str:
-        """Where a setting was written, as words for the end of a sentence; empty for a default."""
+        """Return where a setting was written, as words for the end of a sentence; empty for a default."""
         while dotted:
             if dotted in self.sources:
                 return f" ({self.sources[dotted]})"
@@ -65,7 +64,7 @@ class _Draft:
         return f" (in {self.file})" if self.file else ""
 
     def placed(self, fault: ConfigError) -> ConfigError:
-        """The fault; for an imported server, with the name of its file."""
+        """Return the fault; for an imported server, with the name of its file."""
         source = self.sources.get(".".join(fault.setting.split(".")[:3]))
         if source is None or not fault.setting.startswith("mcp.servers."):
             return fault
@@ -79,11 +78,11 @@ def load_config(
     *,
     need_secrets: bool = True,
 ) -> Config:
-    """The whole configuration, checked, with absolute paths and resolved secrets.
+    """Return the whole configuration, checked, with absolute paths and resolved secrets.
 
-    ``path`` of ``None`` means no file; relative paths then start at the current folder.  With
-    ``need_secrets=False`` a missing secret of an upstream becomes no key, for commands that ask no
-    model.  Raises :class:`~proxy.errors.ConfigError` for the first fault found, with the others.
+    ``path`` of ``None`` means no file; relative paths then start at the current folder. With
+    ``need_secrets=False`` a missing secret of an upstream becomes no key, for commands that ask no model.
+    Raises :class:`~proxy.errors.ConfigError` for the first fault; its ``others`` are the further ones.
     """
     config, faults = find_faults(path, env, options, need_secrets=need_secrets, go_on=True)
     if faults or config is None:
@@ -144,7 +143,7 @@ def find_faults(
     whole, missing = resolve_secrets(config, env, draft.folder, need=need_secrets)
     if whole is None and go_on:
         whole = without_secrets(config, env, draft.folder)
-    # A default in place of what was spoilt is nobody's fault.
+    # Faults in a faulty section are left out: the default that replaced its setting may cause them.
     faults += [draft.placed(fault) for fault in missing if fault.setting.partition(".")[0] not in spoilt]
     return whole, faults
 
@@ -177,7 +176,7 @@ def _read(path: Path | None) -> _Draft:
 
 
 def _syntax_error(name: str, message: str, text: str) -> ConfigError:
-    """TOML's complaint with its line and column, which the parser gives only inside its message."""
+    """Return TOML's error with its line and column, which the parser gives only inside its message."""
     found = _LINE_COLUMN.search(message)
     if found:
         line, column = int(found[1]), int(found[2])
@@ -194,9 +193,8 @@ def _syntax_error(name: str, message: str, text: str) -> ConfigError:
 
 
 def _apply_env(draft: _Draft, env: Mapping[str, str]) -> list[ConfigError]:
-    """Lay ``TOOLRELAY_<SECTION>__<KEY>`` over the file; returns the faults.  Only names with ``__`` are
-    settings.
-    """
+    """Apply ``TOOLRELAY_<SECTION>__<KEY>`` over the file; return the faults. Only names with ``__`` are
+    settings."""
     faults = Faults()
     with faults.kept():
         _apply_switch(draft, env)
@@ -229,9 +227,9 @@ def _apply_variable(draft: _Draft, name: str, value: str) -> None:
 
 
 def _refuse_single_underscore(name: str, value: str) -> None:
-    """Stop at ``TOOLRELAY_SERVER_PORT``, which would be taken for set and is not.
+    """Refuse ``TOOLRELAY_SERVER_PORT``: a user would think that it is set, but it has no effect.
 
-    Kubernetes gives a service called ``toolrelay-server`` such a variable, with a URL for its value.
+    Kubernetes sets such a variable for a service called ``toolrelay-server``, with a URL as its value.
     """
     section, _, key = name[len(ENV_PREFIX) :].lower().partition("_")
     field = Config.model_fields.get(section)
@@ -245,10 +243,10 @@ def _refuse_single_underscore(name: str, value: str) -> None:
 
 
 def _locate(parts: list[str], data: Mapping[str, Any], name: str) -> tuple[tuple[str, ...], Any]:
-    """The setting that an environment variable means, and the type of its value.
+    """Return the setting that an environment variable means, and the type of its value.
 
-    Names that the user chose (an upstream's) are matched without regard to case where the file
-    has them, for the environment's names are upper case by custom.
+    Names that the user chose in the file (an upstream's) match in any case, because environment variables are
+    usually upper case.
     """
     annotation: Any = Config
     found: list[str] = []
@@ -275,10 +273,10 @@ def _locate(parts: list[str], data: Mapping[str, Any], name: str) -> tuple[tuple
 
 
 def _env_value(annotation: Any, text: str) -> Any:
-    """The text as a TOML value where that fits the setting's type, else as a string.
+    """Return the text as a TOML value if that fits the setting's type, else as a string.
 
-    A switch may also be ``True``, ``yes`` or ``1``.  What fits nothing stays as it is, so that
-    the fault is found and named with all others.
+    A switch may also be ``True``, ``yes`` or ``1``. A text that fits nothing stays unchanged, so that
+    validation reports it with all other faults.
     """
     target: TypeAdapter[Any] = TypeAdapter(annotation)
     candidates: list[Any] = [text]
@@ -319,7 +317,7 @@ def _put(draft: _Draft, setting: tuple[str, ...], value: Any, source: str) -> No
 
 
 def _apply_options(draft: _Draft, options: Options) -> str | None:
-    """Lay the command line over everything.  Returns the upstream whose key may not be used."""
+    """Apply the command line over everything. Return the upstream whose key may not be used."""
     server = {"host": options.host, "port": options.port, "workers": options.workers}
     for key, value in server.items():
         if value is not None:
@@ -343,9 +341,9 @@ def _apply_options(draft: _Draft, options: Options) -> str | None:
 
 
 def _leave_keys_behind(draft: _Draft, in_file: Mapping[str, Mapping[str, Any]]) -> None:
-    """Take the file's key and secret headers from each upstream that the environment gives another origin.
+    """Remove the file's key and secret headers from each upstream whose origin the environment changes.
 
-    ``in_file`` are the tables as the file has them.  What the environment itself says stays.
+    ``in_file`` are the tables of the file. Values that the environment itself sets stay.
     """
     for name, table in _tables(draft).items():
         before, where = in_file.get(name, {}), f"upstreams.{name}"
@@ -363,7 +361,7 @@ def _leave_keys_behind(draft: _Draft, in_file: Mapping[str, Mapping[str, Any]]) 
 
 
 def _tables(draft: _Draft) -> dict[str, dict[str, Any]]:
-    """Each upstream's table as it is now."""
+    """Return each upstream's table in its present state."""
     upstreams = draft.data.get("upstreams")
     tables = upstreams.items() if isinstance(upstreams, dict) else ()
     return {name: dict(table) for name, table in tables if isinstance(table, dict)}
@@ -374,7 +372,7 @@ def _moved(before: Mapping[str, Any], base_url: object) -> bool:
 
 
 def _has_key_of_its_own(table: Mapping[str, Any]) -> bool:
-    """Whether its key was made for the address it has: one without an address goes to any."""
+    """Return whether the upstream's key was made for its address; a key without an address goes to any."""
     return table.get("api_key") == DEFAULT_KEY or "base_url" in table
 
 
@@ -383,10 +381,10 @@ def _is_secret(value: object) -> bool:
 
 
 def _imply_keys(draft: _Draft, dropped: str | None) -> None:
-    """Say for every upstream that names no key whether it gets ``OPENAI_API_KEY``.
+    """Set for every upstream without a key whether it gets ``OPENAI_API_KEY``.
 
-    A key belongs to the address it was made for.  Only OpenAI's own gets that one unasked, and
-    ``--upstream``, like a ``base_url`` of the environment, takes the key of the address it replaces away.
+    A key belongs to the address that it was made for. Only OpenAI's own address gets this key by default.
+    ``--upstream``, like a ``base_url`` of the environment, removes the key of the address that it replaces.
     """
     upstreams = draft.data.setdefault("upstreams", {})
     if not isinstance(upstreams, dict):

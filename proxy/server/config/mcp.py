@@ -1,4 +1,4 @@
-"""The settings of MCP servers, and what is made of them."""
+"""The settings of MCP servers, and their conversion for the tools package."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -190,11 +190,11 @@ class McpConfig(Section):
     )
 
     def known(self) -> dict[str, Server]:
-        """The servers as the tools package takes them, with their secrets revealed."""
+        """Return the servers in the form of the tools package, with their secrets revealed."""
         return {name: _server(name, one) for name, one in self.servers.items()}
 
     def host_settings(self) -> HostSettings:
-        """The settings for the process that connects to the servers."""
+        """Return the settings for the process that connects to the servers."""
         return HostSettings(
             tuple(self.known().values()),
             self.connect_timeout_s,
@@ -226,7 +226,7 @@ def _revealed(value: str | Secret) -> str:
 
 
 def resolve_mcp_paths(config: McpConfig, folder: Path) -> McpConfig:
-    """The same with absolute paths, relative ones starting at ``folder``."""
+    """Return the settings with absolute paths; relative ones start at ``folder``."""
 
     def absolute(text: str) -> str:
         return str((folder / Path(text).expanduser()).absolute()) if text else ""
@@ -240,8 +240,8 @@ def resolve_mcp_paths(config: McpConfig, folder: Path) -> McpConfig:
 
 
 def resolve_mcp(config: McpConfig, resolve: Resolve) -> McpConfig:
-    """The same with the values of its secrets.  A server is left out if ``resolve`` has no value for one of
-    them: a command that does not connect to the server does not need it."""
+    """Return the settings with the values of their secrets. A server is left out if ``resolve`` has no value
+    for one of them: a command that does not connect to the server does not need it."""
     servers = {}
     for name, server in config.servers.items():
         tables = {"env": server.env, "headers": server.headers}
@@ -260,7 +260,7 @@ def resolve_mcp(config: McpConfig, resolve: Resolve) -> McpConfig:
 
 
 def secrets_of(config: McpConfig) -> Iterator[Secret]:
-    """Every secret of the servers."""
+    """Yield every secret of the servers."""
     for server in config.servers.values():
         for value in (*server.env.values(), *server.headers.values()):
             if isinstance(value, Secret):
@@ -268,7 +268,7 @@ def secrets_of(config: McpConfig) -> Iterator[Secret]:
 
 
 def find_mcp_conflicts(config: McpConfig) -> Iterator[ConfigError]:
-    """Faults of servers, each between settings that are valid by themselves."""
+    """Yield the faults of servers whose settings are valid alone but not together."""
     for name, server in config.servers.items():
         if server.url.startswith("http://") and not config.networks:
             yield ConfigError(

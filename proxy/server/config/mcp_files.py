@@ -1,8 +1,8 @@
-"""Reads MCP servers from the files of other programs, within limits; nothing of a file is executed here.
+"""Reads MCP servers from the files of other programs, within limits; it executes nothing from a file.
 
 Shapes, as each program documents its file: Claude Desktop, Claude Code, Cursor and Windsurf ``mcpServers``;
 VS Code ``servers``, also below ``mcp`` in its settings; Gemini CLI ``mcpServers`` with ``httpUrl``; Codex
-``mcp_servers`` in TOML.  VS Code and Gemini CLI allow comments and trailing commas.
+``mcp_servers`` in TOML. VS Code and Gemini CLI allow comments and trailing commas.
 """
 
 import json
@@ -44,14 +44,14 @@ _ASKED = "input:"
 
 
 class UnknownVariable(Exception):
-    """A text has a variable that is not known here; the message is the variable."""
+    """Raised if a text has a variable that is not known here; the message is the variable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
     """A variable in a text: its ``name`` in the environment, and its ``default`` if it is not set.
 
-    ``asked`` is the id of a VS Code input, for which VS Code asks a person; nobody is asked here.
+    ``asked`` is the id of a VS Code input. VS Code asks a person for its value; toolrelay asks nobody.
     """
 
     name: str
@@ -60,12 +60,12 @@ class Variable:
 
 
 class UnusableFile(Exception):
-    """Why a file cannot be read as one with MCP servers, in words that follow its name."""
+    """Raised if a file cannot be read as one with MCP servers; the message follows the file's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnusableServer:
-    """An entry of a file that cannot be a server here, and why, in words that follow its name."""
+    """An entry of a file that cannot be a server here; ``reason`` follows its name in a message."""
 
     key: str
     reason: str
@@ -73,11 +73,11 @@ class UnusableServer:
 
 @dataclass(frozen=True, slots=True)
 class ForeignServer:
-    """A server as another program's file has it.
+    """A server in another program's file.
 
-    ``key`` is its name there, ``name`` the one that it gets here.  Texts are as they were written, with
-    variables such as ``${NAME}``.  ``timeout_s`` is in seconds.  ``not_kept`` are keys of the file that have
-    no counterpart here.  A ``disabled`` server must not be started.
+    ``key`` is its name there, ``name`` the one that it gets here. Texts are as written, with variables such
+    as ``${NAME}``. ``timeout_s`` is in seconds. ``not_kept`` are keys of the file that have no counterpart
+    here. A ``disabled`` server must not be started.
     """
 
     key: str
@@ -95,11 +95,11 @@ class ForeignServer:
 
 
 class _Unfit(Exception):
-    """Why an entry cannot be a server."""
+    """Raised if an entry cannot be a server."""
 
 
 def read_servers(path: Path) -> list[ForeignServer | UnusableServer]:
-    """The servers of a file, in its order.  Raises :class:`UnusableFile`."""
+    """Return the servers of a file, in its order. Raises :class:`UnusableFile`."""
     found: list[ForeignServer | UnusableServer] = []
     for key, written in _table(_parsed(path)).items():
         try:
@@ -110,9 +110,9 @@ def read_servers(path: Path) -> list[ForeignServer | UnusableServer]:
 
 
 def pieces_of(server: str, text: str) -> list[str | Variable]:
-    """The parts of a text: plain strings, and variables.
+    """Split a text into plain strings and variables.
 
-    ``server`` becomes part of the names of variables for VS Code inputs.  Raises :class:`UnknownVariable`.
+    ``server`` becomes part of the names of variables for VS Code inputs. Raises :class:`UnknownVariable`.
     """
     pieces: list[str | Variable] = []
     for place, part in enumerate(_VARIABLE.split(text)):
@@ -136,7 +136,7 @@ def _variable(server: str, said: str) -> Variable:
 
 
 def variable_name(*parts: str) -> str:
-    """A name for a variable of the environment."""
+    """Return a valid name for an environment variable."""
     return re.sub(r"[^A-Z0-9_]", "_", "_".join(parts).upper())
 
 
@@ -164,7 +164,7 @@ def _parsed(path: Path) -> Any:
 
 
 def _plain_json(text: str) -> str:
-    """The text without comments and trailing commas."""
+    """Return the text without comments and trailing commas."""
     text = _COMMENT.sub(lambda found: found[1] or " ", text)
     return _LAST_COMMA.sub(lambda found: found[1] or "", text)
 
@@ -182,7 +182,7 @@ def _table(read: Any) -> Mapping[str, Any]:
 
 
 def _server(key: str, written: Any) -> ForeignServer:
-    """One entry; raises :class:`_Unfit`."""
+    """Read one entry; raise :class:`_Unfit` if it cannot be a server."""
     if not isinstance(written, dict):
         raise _Unfit("it is not a table")
     name = re.sub(r"[^a-z0-9-]+", "-", key.lower()).strip("-")[:25].strip("-")
@@ -222,14 +222,14 @@ def _address(written: Mapping[str, Any]) -> Any:
 
 
 def _env(written: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Codex also forwards variables by their names alone."""
+    """Yield the environment variables; Codex also forwards variables by name only."""
     for name in _texts("env_vars", written.get("env_vars")):
         yield name, f"${{{name}}}"
     yield from _values("env", written.get("env"))
 
 
 def _headers(written: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Codex gives some headers by the names of variables."""
+    """Yield the headers; Codex gives some by the names of environment variables."""
     yield from _values("headers", written.get("headers") or written.get("http_headers"))
     for header, variable in _values("env_http_headers", written.get("env_http_headers")):
         yield header, f"${{{variable}}}"
@@ -255,7 +255,7 @@ def _texts(where: str, values: Any) -> list[str]:
 
 
 def _text(where: str, value: Any) -> str:
-    """A text; numbers and switches are taken as they are written."""
+    """Return a text; numbers and booleans become text."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
@@ -276,7 +276,7 @@ def _is_encodable(text: str) -> bool:
 
 
 def _timeout_s(written: Mapping[str, Any]) -> float | None:
-    """Seconds of one call: Codex has seconds, Gemini CLI milliseconds."""
+    """Return the seconds of one call: Codex writes seconds, Gemini CLI milliseconds."""
     seconds, milliseconds = written.get("tool_timeout_sec"), written.get("timeout")
     for value, unit in ((seconds, 1.0), (milliseconds, 1000.0)):
         if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:

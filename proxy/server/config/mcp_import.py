@@ -1,7 +1,7 @@
-"""``mcp.import``: servers from other programs' files, as if they were written below ``[mcp.servers]``.
+"""``mcp.import``: uses servers from other programs' files as if they were written below ``[mcp.servers]``.
 
-The files are read whenever the configuration is read: at the start and at each reload.  They are checked
-like ``toolrelay.toml``, and every fault names the setting and the file.
+The files are read whenever the configuration is read: at the start and at each reload. They are checked like
+``toolrelay.toml``, and every fault names the setting and the file.
 """
 
 import re
@@ -29,7 +29,7 @@ __all__ = ["imported_files", "merge_imports"]
 _SETTING: Final = "mcp.import"
 _MAX_FILES: Final = 16
 _OF_ONE_SERVER: Final = ("command", "args", "env", "cwd", "url", "headers")
-"""The keys that say how a server is reached; a section may set the others for an imported server."""
+"""The keys that define how a server is reached; a section may set all other keys of an imported server."""
 
 _SECRET_NAME = re.compile(
     r"(?i)(^|[^a-z])(auth|authorization|bearer|cookie|credentials?|pat|passwd|password|secret|token)([^a-z]|$)"
@@ -56,9 +56,10 @@ class _File:
 
 
 def imported_files(data: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, Path]]:
-    """The files that ``mcp.import`` names in the raw tables of a configuration, each with its path.
+    """Yield the files that ``mcp.import`` names in the raw tables of a configuration, each with its path.
 
-    Empty if it is not a list of strings; validation reports that."""
+    Yields nothing if it is not a list of strings; validation reports that.
+    """
     mcp = data.get("mcp")
     named = mcp.get("import") if isinstance(mcp, dict) else None
     for name in named if isinstance(named, list | tuple) else ():
@@ -69,11 +70,11 @@ def imported_files(data: Mapping[str, Any], folder: Path) -> Iterator[tuple[str,
 def merge_imports(
     data: dict[str, Any], folder: Path, env: Mapping[str, str], sources: dict[str, str], own: str
 ) -> list[ConfigError]:
-    """Put the servers of the files that ``mcp.import`` names into the raw tables of a configuration.
+    """Add the servers of the files that ``mcp.import`` names to the raw tables of a configuration; return the
+    faults.
 
-    A section of the same name may set what the file cannot say of an imported server, such as effects.
-    ``sources`` say in words where each setting was written; ``own`` is the name of the configuration's file.
-    Returns the faults.
+    A section of the same name may set keys that the file cannot have, such as effects. ``sources`` maps each
+    setting to words that say where it was written; ``own`` is the name of the configuration's file.
     """
     files = list(imported_files(data, folder))
     if not files:
@@ -130,11 +131,11 @@ def _check_name(file: _File, found: ForeignServer, section: Mapping[str, Any], s
 
 
 def _table(file: _File, found: ForeignServer) -> dict[str, Any]:
-    """The section that a server would have; raises ConfigError."""
+    """Return the section for a server; raise ConfigError for an unusable value."""
     table: dict[str, Any] = {}
     if found.command:
         command, cwd = (_plain(file, found, key, getattr(found, key)) for key in ("command", "cwd"))
-        # Paths of a file start where the file is.
+        # Relative paths start at the folder of the file.
         table["command"] = str(file.folder / command) if "/" in command else command
         table["args"] = tuple(
             _plain(file, found, f"args[{place}]", text) for place, text in enumerate(found.args)
@@ -155,7 +156,7 @@ def _table(file: _File, found: ForeignServer) -> dict[str, Any]:
 
 
 def _plain(file: _File, found: ForeignServer, key: str, text: str) -> str:
-    """A text with its variables filled in; none may be a secret: commands and addresses are visible."""
+    """Fill in the variables of a text; none may be a secret, because commands and addresses are visible."""
     filled = []
     for piece in _pieces(file, found, key, text):
         if isinstance(piece, str):
@@ -179,7 +180,7 @@ def _plain(file: _File, found: ForeignServer, key: str, text: str) -> str:
 
 
 def _value(file: _File, found: ForeignServer, table: str, name: str, text: str) -> str | Secret:
-    """A value of ``env`` or ``headers``, as a section of ``toolrelay.toml`` may have it."""
+    """Return a value of ``env`` or ``headers`` in the form of a section of ``toolrelay.toml``."""
     where = f"{table}.{name}"
     pieces = _pieces(file, found, where, text)
     variables = [piece for piece in pieces if isinstance(piece, Variable)]
@@ -193,7 +194,7 @@ def _value(file: _File, found: ForeignServer, table: str, name: str, text: str) 
                 "it may be a secret, and secrets may not be written here as plain text",
                 f'Write "${{{own}}}" there, and set {own}',
             )
-        # Only in toolrelay.toml is such a text a reference.
+        # Such a text is a reference only in toolrelay.toml; here it is the value itself.
         return Secret(f"{file.name}:{found.key}.{where}", text) if text.startswith("file:") else text
     filled = []
     for piece in pieces:

@@ -10,7 +10,7 @@ __all__ = ["ModelConfig", "ModelTable", "TextCallForm"]
 
 
 def check_model_patterns(values: dict[str, Any]) -> dict[str, Any]:
-    """Patterns of models' names as the keys of a table."""
+    """Check the keys of a table, which are patterns of models' names."""
     for pattern in values:
         if not pattern.strip() or len(pattern) > 200:
             raise setting_fault(
@@ -40,4 +40,4 @@ class ModelConfig(Section):
 
 
 ModelTable = Annotated[dict[str, ModelConfig], AfterValidator(check_model_patterns)]
-"""What is different about some models, by patterns of their names."""
+"""Settings of some models, by patterns of their names."""

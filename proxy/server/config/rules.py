@@ -1,4 +1,4 @@
-"""What a configuration that parses may still not be: unbuilt, at odds with itself, out of reach."""
+"""Checks a configuration beyond its types: conflicts between settings, paths, and secrets."""
 
 import socket
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +24,7 @@ _SQLITE = "sqlite:///"
 
 
 def find_conflicts(config: Config) -> Iterator[ConfigError]:
-    """Settings that each are fine and together are not."""
+    """Yield the faults of settings that are valid alone but not together."""
     if config.auth.mode == "forward" and len({upstream.origin for upstream in config.upstreams.values()}) > 1:
         yield ConfigError(
             "auth.mode",
@@ -95,7 +95,7 @@ def _wrong_webhook(config: Config) -> Iterator[ConfigError]:
 
 
 def _not_shared(config: Config) -> Iterator[ConfigError]:
-    """What each of several processes would have for itself, where one is meant for all."""
+    """Yield the faults of settings that several processes must share, but each would have for itself."""
     several = f"server.workers = {config.server.workers}"
     if config.store.url.startswith("memory:"):
         yield ConfigError(
@@ -108,7 +108,7 @@ def _not_shared(config: Config) -> Iterator[ConfigError]:
 
 
 def _not_counted_together(config: Config, storage: str) -> Iterator[ConfigError]:
-    """Limits that each of several processes would count for itself."""
+    """Yield a fault for limits that each of several processes would count for itself."""
     limits, several = config.limits, f"server.workers = {config.server.workers}"
     if config.server.workers == 1 or not storage.startswith("memory:"):
         return
@@ -128,7 +128,7 @@ def _not_counted_together(config: Config, storage: str) -> Iterator[ConfigError]
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address that a server listens on."""
+    """Return whether only this machine can reach an address that a server listens on."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:
@@ -138,9 +138,9 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_own_address(config: Config, upstream: UpstreamConfig) -> bool:
-    """Whether requests to the upstream would come back to this server.
+    """Return whether requests to the upstream would come back to this server.
 
-    Port 0 is chosen by the system, so nothing can name it beforehand.
+    The system chooses port 0, so no address can name it in advance.
     """
     scheme, host, port = upstream.origin
     if scheme not in ("http", "https") or port != config.server.port:
@@ -153,7 +153,8 @@ def _is_own_address(config: Config, upstream: UpstreamConfig) -> bool:
 
 
 def _outer_address() -> str:
-    """This machine's own address as others see it, without sending anything; empty if there is none."""
+    """Return this machine's own address as others see it, without sending anything; empty if there is
+    none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # TEST-NET-1: connecting a datagram socket sends nothing.
@@ -163,7 +164,7 @@ def _outer_address() -> str:
 
 
 def resolve_paths(config: Config, folder: Path) -> Config:
-    """The same configuration with every path absolute, relative ones starting at ``folder``."""
+    """Return the configuration with every path absolute; relative ones start at ``folder``."""
 
     def absolute(text: str) -> str:
         return str((folder / Path(text).expanduser()).absolute())
@@ -184,14 +185,14 @@ def resolve_paths(config: Config, folder: Path) -> Config:
 
 
 def _is_path(module: str) -> bool:
-    """Whether an entry of ``tools.modules`` names a file rather than an importable module."""
+    """Return whether an entry of ``tools.modules`` names a file and not an importable module."""
     return module.endswith(".py") or "/" in module or "\\" in module
 
 
 def resolve_secrets(
     config: Config, env: Mapping[str, str], folder: Path, *, need: bool
 ) -> tuple[Config | None, list[ConfigError]]:
-    """The configuration with every secret's value, or the faults of those that have none."""
+    """Return the configuration with every secret's value, or the faults of the secrets without a value."""
     faults: list[ConfigError] = []
 
     def resolve(setting: str, secret: Secret) -> Secret | None:
@@ -206,7 +207,7 @@ def resolve_secrets(
     forwards = config.auth.mode == "forward"
     for name, upstream in config.upstreams.items():
         where = f"upstreams.{name}"
-        # Where clients bring their own key, ours must not take its place.
+        # If clients send their own key, the operator's must not replace it.
         key = resolve(f"{where}.api_key", upstream.api_key) if upstream.api_key and not forwards else None
         headers: dict[str, str | Secret] = {}
         for header, value in upstream.headers.items():
@@ -218,7 +219,7 @@ def resolve_secrets(
     faults += _weak_keys(keys := _resolved_keys(config, resolve), upstreams)
     store = config.store
     try:
-        # Always needed: without them a command would write unsealed what the others seal, or not start.
+        # Always needed: without them a command would write unsealed what other processes seal, or not start.
         seal_key = store.seal_key and store.seal_key.resolve("store.seal_key", env, folder)
         old_keys = [key.resolve("store.old_seal_keys", env, folder) for key in store.old_seal_keys]
         store = store.model_copy(update={"seal_key": seal_key, "old_seal_keys": tuple(old_keys)})
@@ -248,7 +249,7 @@ def resolve_secrets(
 def _resolved_credentials(
     config: Config, resolve: Callable[[str, Secret], Secret | None]
 ) -> dict[str, CredentialConfig]:
-    """Connections with their secrets."""
+    """Return the connections with their secrets."""
     found = {}
     for name, connection in config.credentials.items():
         secrets = {
@@ -256,7 +257,7 @@ def _resolved_credentials(
             for key, value in connection
             if isinstance(value, Secret)
         }
-        # One that lacks a secret is none: a tool then says so instead of calling with half of it.
+        # A connection that lacks a secret is left out: a tool then reports it and does not call without it.
         if None not in secrets.values():
             found[name] = connection.model_copy(update=secrets)
     return found
@@ -272,7 +273,7 @@ def _resolved_webhook(
 
 
 def _wrong_storage(config: Config, storage: Secret) -> Iterator[ConfigError]:
-    """What is wrong with the address of the counters once it is known."""
+    """Yield the fault in the address of the counters, once its secret is resolved."""
     try:
         check_storage_url(storage.reveal())
     except PydanticCustomError as error:
@@ -282,7 +283,8 @@ def _wrong_storage(config: Config, storage: Secret) -> Iterator[ConfigError]:
 
 
 def _resolved_keys(config: Config, resolve: Callable[[str, Secret], Secret | None]) -> dict[str, KeyConfig]:
-    """Client keys with their secrets; one without stays known by its name, for commands that need no more."""
+    """Return client keys with their secrets; a key without one stays, for commands that need only its
+    name."""
     found = {}
     for name, key in config.keys.items():
         secret = resolve(f"keys.{name}.secret", key.secret)
@@ -293,7 +295,7 @@ def _resolved_keys(config: Config, resolve: Callable[[str, Secret], Secret | Non
 def _weak_keys(
     keys: Mapping[str, KeyConfig], upstreams: Mapping[str, UpstreamConfig]
 ) -> Iterator[ConfigError]:
-    """Client keys that can be guessed, or that are somebody else's."""
+    """Yield the faults of client keys that can be guessed or that equal another secret."""
     known: dict[str, str] = {
         upstream.api_key.reveal(): f"upstreams.{name}.api_key"
         for name, upstream in upstreams.items()

@@ -1,4 +1,4 @@
-"""Secrets: written as a reference, resolved once at start, shown nowhere."""
+"""Secrets: written as a reference, resolved once at start, never shown."""
 
 import re
 from collections.abc import Mapping
@@ -13,16 +13,16 @@ from proxy.errors import ConfigError
 __all__ = ["MAX_SECRET_BYTES", "Secret"]
 
 MAX_SECRET_BYTES = 65536
-"""A secret's file may not be larger; a key is a line, not a document."""
+"""The most bytes of a secret's file; a key is a line, not a document."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 class Secret:
-    """A value that is written ``env:NAME`` or ``file:/path`` and never shown.
+    """A value that is written as ``env:NAME`` or ``file:/path`` and never shown.
 
-    Until :meth:`resolve` it is only a reference.  ``str`` and ``repr`` show the reference.
-    Two secrets are equal where reference and value are.
+    Until :meth:`resolve` it is only a reference. ``str`` and ``repr`` show the reference. Two secrets are
+    equal if both reference and value are equal.
     """
 
     __slots__ = ("_value", "reference")
@@ -46,19 +46,20 @@ class Secret:
 
     @property
     def resolved(self) -> bool:
-        """Whether :meth:`reveal` has something to say."""
+        """Whether :meth:`reveal` returns a value."""
         return self._value is not None
 
     def reveal(self) -> str:
-        """The value itself.  Raises :class:`~proxy.errors.ConfigError` where it was not resolved."""
+        """Return the value itself. Raises :class:`~proxy.errors.ConfigError` if it was not resolved."""
         if self._value is None:
             raise ConfigError(self.reference, "this secret was not resolved")
         return self._value
 
     def resolve(self, setting: str, env: Mapping[str, str], folder: Path) -> "Secret":
-        """The same secret with its value, if it has none yet; a relative ``file:`` path starts at ``folder``.
+        """Return the secret with its value, read if it has none yet; a relative ``file:`` path starts at
+        ``folder``.
 
-        Raises :class:`~proxy.errors.ConfigError` naming ``setting`` and what to do, never the value.
+        Raises :class:`~proxy.errors.ConfigError` with ``setting`` and a remedy, never with the value.
         """
         if self._value is not None:
             return self
@@ -81,7 +82,7 @@ class Secret:
 
     @classmethod
     def parse(cls, text: object) -> "Secret":
-        """A reference from the configuration.  The text itself never gets into the error."""
+        """Return the secret for a reference in the configuration. Errors never contain the text itself."""
         if not isinstance(text, str):
             raise PydanticCustomError("secret_type", "expected a string like env:NAME or file:/path")
         kind, _, rest = text.partition(":")
@@ -106,7 +107,8 @@ class Secret:
 
 
 def _read(setting: str, path: Path) -> str:
-    """One secret's file, stripped; bounded, because a wrong path may be anything (a device too)."""
+    """Return a secret's file, stripped; the read is bounded, because a wrong path may be anything, also a
+    device."""
     try:
         if not path.is_file():
             raise ConfigError(setting, f"the file {path} does not exist", f"Create it, or change {setting}")

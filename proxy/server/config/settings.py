@@ -1,7 +1,7 @@
-"""Every setting as data: its type, its default, its bounds, and one line of what it means.
+"""Every setting as data: its type, its default, its bounds, and one line about its meaning.
 
-The descriptions are the only place where a setting is explained: ``toolrelay init`` and the
-table of docs/reference/settings.md are made from them.  ``load.py`` makes these models of a file.
+The descriptions are the only explanation of the settings: ``toolrelay init`` and the table of
+docs/reference/settings.md are generated from them. ``load.py`` reads a file into these models.
 """
 
 from typing import Annotated, Literal, TypedDict
@@ -90,7 +90,7 @@ DEFAULT_KEY = "env:OPENAI_API_KEY"
 
 
 class ServerConfig(Section):
-    """Where the proxy listens and how much it takes."""
+    """The address that the proxy listens on, and its limits for requests and connections."""
 
     host: str = Field(default="127.0.0.1", min_length=1, max_length=253, description="Address to listen on.")
     port: int = Field(default=8080, ge=0, le=65535, description="Port to listen on; 0 takes any free one.")
@@ -287,7 +287,7 @@ class UpstreamConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _told_of_calls(self) -> "UpstreamConfig":
+    def _tools_fit_text_calls(self) -> "UpstreamConfig":
         for tools, text_calls in (
             (self.tools, self.text_calls),
             *((said.tools, said.text_calls) for said in self.per_model.values()),
@@ -300,14 +300,14 @@ class UpstreamConfig(Section):
         return self
 
     def header_pairs(self) -> tuple[tuple[str, str], ...]:
-        """The configured headers as they go out; raises ConfigError for an unresolved secret."""
+        """Return the configured headers for requests; raise ConfigError for an unresolved secret."""
         return tuple(
             (name, value.reveal() if isinstance(value, Secret) else value)
             for name, value in self.headers.items()
         )
 
     def key_setting(self, name: str) -> str:
-        """Where the key that goes to this upstream comes from, with its environment variable or file."""
+        """Return the setting of this upstream's key, with its environment variable or file."""
         if self.api_key is not None:
             return f"upstreams.{name}.api_key ({self.api_key.reference})"
         secrets = [value.reference for value in self.headers.values() if isinstance(value, Secret)]
@@ -317,7 +317,7 @@ class UpstreamConfig(Section):
 
     @property
     def origin(self) -> tuple[str, str, int]:
-        """Scheme, host and port: what a key is bound to."""
+        """Scheme, host and port; a key is bound to them."""
         parts = urlsplit(self.base_url)
         scheme = parts.scheme.lower()
         if scheme not in ("http", "https"):
@@ -512,7 +512,7 @@ class ApprovalsConfig(Section):
 
 
 class SealKeys(TypedDict):
-    """The arguments by which a record is opened that is sealed, or was."""
+    """The arguments that open a record that is or was sealed."""
 
     seal_key: str
     old_seal_keys: list[str]
@@ -588,7 +588,7 @@ class StoreConfig(Section):
     )
 
     def seal_keys(self) -> SealKeys:
-        """The keys' own values, as whatever opens the record takes them.  Handle with care."""
+        """Return the values of the keys, as arguments that open the record. Handle with care."""
         return SealKeys(
             seal_key=self.seal_key.reveal() if self.seal_key else "",
             old_seal_keys=[key.reveal() for key in self.old_seal_keys],
@@ -604,7 +604,7 @@ class StoreConfig(Section):
 
     @property
     def shown_url(self) -> str:
-        """The address without whatever of it may be a secret."""
+        """The address without the parts that may be secret."""
         if not self.url.startswith("postgres"):
             return self.url
         parts = urlsplit(self.url)
@@ -670,7 +670,7 @@ class LimitsConfig(Section):
 
     @property
     def storage_url(self) -> str:
-        """The address with whatever of it is secret; raises ConfigError where it was not resolved."""
+        """The address with its secret parts; raises ConfigError if it was not resolved."""
         return self.storage.reveal() if isinstance(self.storage, Secret) else self.storage
 
 
@@ -690,7 +690,7 @@ class AuthConfig(Section):
 
 
 class KeyConfig(KeyGrants):
-    """A client key and what it may do."""
+    """A client key and its rights."""
 
     secret: Secret = Field(
         description="The key as env:NAME or file:/path: at least 32 characters, for example from openssl "
@@ -699,7 +699,7 @@ class KeyConfig(KeyGrants):
 
 
 class PriceConfig(Section):
-    """Prices of one model, or of all that fit a pattern, per million tokens."""
+    """Prices of one model, or of all that match a pattern, per million tokens."""
 
     input: float = Field(default=0, ge=0, allow_inf_nan=False, description="Input tokens.")
     cached_input: Annotated[
@@ -735,7 +735,7 @@ class TelemetryConfig(Section):
 
 
 class Config(Section):
-    """All sections.  Paths in it are absolute and secrets resolved once ``load_config`` returns it."""
+    """All sections. Paths are absolute and secrets are resolved after ``load_config`` returns it."""
 
     server: ServerConfig = ServerConfig()
     upstreams: Annotated[dict[str, UpstreamConfig], AfterValidator(check_names)] = Field(
@@ -775,11 +775,11 @@ class Config(Section):
     telemetry: TelemetryConfig = TelemetryConfig()
     ui: UiConfig = UiConfig()
 
-    # No setting: whoever serves makes it, for all processes of this start.
+    # Not a setting: the serve command makes it, one for all processes of this start.
     _start_token: str = PrivateAttr(default="")
 
     def with_start_token(self, token: str) -> "Config":
-        """The same for a start that asks for this token, where clients need one."""
+        """Return the configuration for a start that requires this token if clients need one."""
         made = self.model_copy()
         made._start_token = token
         return made
@@ -795,13 +795,14 @@ class Config(Section):
         return next(iter(self.upstreams))
 
     def key_settings(self) -> dict[str, str]:
-        """Where the operator's key of each upstream comes from; clients bring theirs with ``forward``."""
+        """Return the setting of each upstream's operator key; none with ``forward``, because clients send
+        theirs."""
         if self.auth.mode == "forward":
             return {}
         return {name: upstream.key_setting(name) for name, upstream in self.upstreams.items()}
 
     def secrets(self) -> tuple[str, ...]:
-        """Every resolved secret's value, for the log's mask.  Handle with care."""
+        """Return the value of every resolved secret, for the log's mask. Handle with care."""
         storage = self.limits.storage
         found: list[Secret | None] = [self.store.seal_key, *self.store.old_seal_keys]
         found += [key.secret for key in self.keys.values()]

@@ -13,13 +13,13 @@ __all__ = ["shown_address", "shown_settings"]
 
 _HIDDEN: Final = "…"
 _OF_STRANGERS: Final = frozenset({"args", "env", "headers", "webhook"})
-"""Settings whose texts may hold a secret that was not written as one."""
+"""Settings whose texts may contain a secret that was not written as a reference."""
 
 
 def shown_settings(config: BaseModel) -> list[dict[str, Any]]:
-    """Each setting: its dotted name, value, default, whether it differs, and what it means.
+    """Return each setting: its dotted name, value, default, whether it differs, and its meaning.
 
-    A secret is shown by its reference (``env:NAME``), and an address without what may be secret in it.
+    A secret is shown by its reference (``env:NAME``), and an address without the parts that may be secret.
     """
     return _rows("", config)
 
@@ -51,7 +51,7 @@ def _rows(prefix: str, model: BaseModel) -> list[dict[str, Any]]:
 
 
 def _shown(value: Any, *, hides: bool) -> Any:
-    """A value as JSON has it."""
+    """Return a value in the form for JSON."""
     match value:
         case Secret():
             return value.reference
@@ -70,7 +70,7 @@ def _shown(value: Any, *, hides: bool) -> Any:
 
 
 def shown_address(text: str) -> str:
-    """An address without user, password and query; any other text as it is."""
+    """Return an address without user, password and query; any other text unchanged."""
     if "://" not in text:
         return text
     try:

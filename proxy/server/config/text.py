@@ -1,4 +1,4 @@
-"""The settings as text for people, made from their models: a commented file and a table."""
+"""The settings as text for people, generated from their models: a commented file and a table."""
 
 import json
 import math
@@ -23,7 +23,7 @@ _HEAD = """\
 
 
 def initial_config() -> str:
-    """A ``toolrelay.toml`` with every key, its default and its meaning.  It loads as the defaults."""
+    """Return a ``toolrelay.toml`` with every key, its default and its meaning. It loads as the defaults."""
     return _HEAD + "".join(_section(dotted, model, info) for dotted, model, info in tables_of(Config))
 
 
@@ -40,7 +40,7 @@ class Setting:
 
 
 def settings() -> Iterator[Setting]:
-    """Every setting, table by table."""
+    """Yield every setting, table by table."""
     for dotted, model, _ in tables_of(Config):
         for key, info in fields_of(model).items():
             default = "" if info.is_required() else toml_value(_default(info))
@@ -48,7 +48,7 @@ def settings() -> Iterator[Setting]:
 
 
 def settings_table() -> str:
-    """Every setting as a Markdown table: name, default, meaning."""
+    """Return every setting as a Markdown table: name, default, meaning."""
     lines = ["| setting | default | meaning |", "|---|---|---|"]
     for one in settings():
         default = f"`{one.default}`" if one.default else "required"
@@ -58,7 +58,7 @@ def settings_table() -> str:
 
 
 def _section(dotted: str, model: type[BaseModel], info: FieldInfo) -> str:
-    """One table.  Tables whose name the user chooses have no default but ``upstreams.default``."""
+    """Return one table. Tables whose name the user chooses have no default, except ``upstreams.default``."""
     extra = _extra(info)
     name = dotted.replace("*", str(extra.get("shown_as", "")))
     about = (model.__doc__ or "").strip().splitlines()[0]
@@ -81,7 +81,7 @@ def _setting(key: str, info: FieldInfo) -> str:
 
 
 def _table(section: str, key: str, info: FieldInfo) -> str:
-    """A table inside a section whose keys the user chooses (``tools.aliases``)."""
+    """Return a table inside a section whose keys the user chooses (``tools.aliases``)."""
     extra = _extra(info)
     if "example" not in extra or "shown_as" in extra:
         return ""
@@ -98,7 +98,7 @@ def _default(info: FieldInfo) -> Any:
 
 
 def toml_value(value: Any) -> str:
-    """A default as a TOML value; the inverse of ``tomllib`` for the types that settings have."""
+    """Return a default as a TOML value; the inverse of ``tomllib`` for the types that settings have."""
     match value:
         case None:
             return '""'

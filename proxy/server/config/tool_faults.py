@@ -1,4 +1,4 @@
-"""What a configuration says of tools that does not fit the tools that are there."""
+"""Finds settings about tools that do not fit the loaded tools."""
 
 from collections.abc import Iterable, Mapping
 
@@ -12,10 +12,10 @@ __all__ = ["misplaced_bounds", "missing_connections"]
 
 
 def missing_connections(catalog: Catalog, policy: Policy) -> list[ConfigError]:
-    """One fault for each tool that is allowed by its very name and lacks its credentials.
+    """Return one fault for each tool that ``policy.allow`` names in full and that lacks its credentials.
 
-    One that only a pattern allows is withheld instead: ``*`` does not mean that there is an
-    account for everything.
+    A tool that only a pattern allows is withheld instead: ``*`` does not mean that there is an account for
+    everything.
     """
     return [
         ConfigError(
@@ -31,11 +31,11 @@ def missing_connections(catalog: Catalog, policy: Policy) -> list[ConfigError]:
 def misplaced_bounds(
     catalog: Catalog, where: str, arguments: Mapping[str, Iterable[str]], *, whole: bool = True
 ) -> list[ConfigError]:
-    """One fault for each bound of arguments that bounds nothing: a typing error there is a hole.
+    """Return one fault for each bound that limits no argument, because a typing error there would be a
+    security hole.
 
-    ``arguments`` are the bounded paths by the pattern of their tools, ``where`` is what they are
-    written under.  Where the catalog is not ``whole``, a pattern that fits no tool may fit one that
-    did not load.
+    ``arguments`` are the bounded paths by tool pattern, ``where`` is the name of their setting. If the
+    catalog is not ``whole``, a pattern that matches no tool may match one that did not load.
     """
     faults = []
     for pattern, bounds in arguments.items():

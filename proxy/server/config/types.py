@@ -1,6 +1,6 @@
-"""The values that settings take: their types, and the checks that make them.
+"""The types of settings, with their checks.
 
-Every fault is raised with a message fit for the operator, which carries no value that may be secret.
+Every fault has a message for the operator, which never contains a value that may be secret.
 """
 
 import re
@@ -78,7 +78,7 @@ _SECRET_HEADERS = frozenset({"api-key", "authorization", "cookie", "x-api-key", 
 
 
 def setting_fault(message: str) -> PydanticCustomError:
-    """A validation error whose message is already fit for the operator (and carries no value)."""
+    """Return a validation error whose message is ready for the operator (and contains no secret value)."""
     return PydanticCustomError("setting", "{message}", {"message": message})
 
 
@@ -124,7 +124,7 @@ def check_aliases(values: dict[str, str]) -> dict[str, str]:
 
 
 def check_models(value: Any) -> Any:
-    """``models`` is a list of names or a table that renames: one clear line for anything else."""
+    """Check ``models``: a list of names or a table that renames; one clear message for anything else."""
     if isinstance(value, dict):
         if not value or not all(isinstance(name, str) and name and target for name, target in value.items()):
             raise setting_fault('must be a table like {"fast" = "gpt-4o-mini"}, without an empty name')
@@ -156,7 +156,7 @@ def check_pattern(value: str | None) -> str | None:
 
 
 def check_bounds(values: dict[str, Any]) -> dict[str, Any]:
-    """Tool patterns and argument paths as the keys of tables."""
+    """Check the keys of the tables: tool patterns and argument paths."""
     check_patterns(tuple(values))
     for pattern, bounds in values.items():
         for path in bounds:
@@ -203,7 +203,7 @@ def read_header_value(value: Any) -> "str | Secret":
 
 
 def _with_example(error: ConfigError) -> str:
-    """What is wrong with a limit, and how one is written."""
+    """Return what is wrong with a limit, and how to write one."""
     return f"{error.problem}; {error.remedy[:1].lower()}{error.remedy[1:]}" if error.remedy else error.problem
 
 
@@ -235,7 +235,7 @@ def read_optional(value: Any) -> Any:
 
 
 Strings = Annotated[tuple[str, ...], Field(strict=False)]
-"""A TOML list of strings; the list itself may come as list or tuple, its elements must be strings."""
+"""A TOML list of strings; the value may be a list or tuple, its elements must be strings."""
 
 OptionalSecret = Annotated[Secret | None, BeforeValidator(read_optional)]
 Secrets = Annotated[tuple[Secret, ...], Field(strict=False)]
@@ -247,7 +247,7 @@ Bytes = Annotated[int, Field(ge=1024, le=1 << 40)]
 
 
 class Section(BaseModel):
-    """What all sections share: nothing unknown, nothing converted, nothing changed later."""
+    """The base of all sections: no unknown keys, no conversions, immutable."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, hide_input_in_errors=True, validate_default=False
@@ -272,11 +272,11 @@ class BoundConfig(Section):
     forbidden: bool = Field(default=False, description="Whether the argument must not be given.")
 
     def bound(self) -> ArgumentBound:
-        """The same, to hold arguments to."""
+        """Return the bound that arguments are checked against."""
         return ArgumentBound(**dict(self))
 
     @model_validator(mode="after")
-    def _says_something(self) -> "BoundConfig":
+    def _sets_a_limit(self) -> "BoundConfig":
         given = {name for name, value in self if value is not None and value is not False}
         if not given:
             raise setting_fault(

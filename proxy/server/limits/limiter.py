@@ -1,7 +1,7 @@
-"""Limits as they meet requests: who is let in, who is told to wait and how, what a run used.
+"""Applies limits to requests: admits or refuses them, and counts their use.
 
-Answers carry OpenAI's ``x-ratelimit-*`` for requests and tokens where a limit of ours applies; the
-upstream's own of the same kind do not show then, for they are those of the shared provider key.
+Responses carry OpenAI's ``x-ratelimit-*`` for requests and tokens if a limit of the proxy applies. They then
+hide the upstream's headers of the same kind, which describe the shared provider key.
 """
 
 import math
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["Admission", "RateLimiter"]
 
 _SDK_WAITS_S: Final = 60
-"""The official clients obey a ``Retry-After`` up to this, and else try again within seconds."""
+"""The official clients obey a ``Retry-After`` up to this value; for a longer one they retry within
+seconds."""
 
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 _PLAN_BYTES: Final = 2000
@@ -39,7 +40,7 @@ _MOST_TOKENS: Final = 10**12
 
 
 class Admission:
-    """One request that was let in: the headers that say so, and what counts its tool calls and its use.
+    """One admitted request: its rate limit headers, and the counter of its tool calls and its use.
 
     A :class:`~proxy.records.Meter`.
     """
@@ -74,10 +75,10 @@ class Admission:
         self.counts_usage = bool(limits.spending)
         """Whether a limit of tokens or of cost applies."""
         self.parent: Admission | None = None
-        """Of the key behind a minted token, which spends what its tokens spend."""
+        """The admission of the key behind a minted token, which also spends what its tokens spend."""
 
     def stands_for(self, parent: "Admission") -> None:
-        """The key behind a token was let in too: what holds for it holds here."""
+        """Add the admission of the key behind a token: its limits apply here, too."""
         self.parent = parent
         self.counts_usage = self.counts_usage or parent.counts_usage
         self.headers = self.headers or parent.headers
@@ -89,11 +90,11 @@ class Admission:
         return own or (self.parent is not None and self.parent.counts_cost)
 
     async def hit(self, kind: Literal["tool_calls"], caller: str) -> float | None:
-        """Count a tool call; ``None`` if within every limit, else seconds until one is free.
+        """Count a tool call; return ``None`` if it is within every limit, else the seconds until one is free.
 
-        Raises :class:`~proxy.errors.ToolFailure` where it cannot be counted and must be.
+        Raises :class:`~proxy.errors.ToolFailure` if it cannot be counted but must be.
         """
-        # A token's own limit first: calls beyond that must take nothing from its key.
+        # A token's own limit first: calls that exceed it must not use up its key's.
         wait_s = await self._own_hit()
         if wait_s is None and self.parent is not None:
             return await self.parent.hit(kind, caller)
@@ -114,7 +115,7 @@ class Admission:
         return None if verdict.refused is None else verdict.wait_s
 
     def spend(self, tokens: int, cost: int) -> None:
-        """Count what was used; ``cost`` in billionths.  Never waits, never raises."""
+        """Count the use; ``cost`` is in billionths. Never waits, never raises."""
         if self.parent is not None:
             self.parent.spend(tokens, cost)
         spent = []
@@ -126,7 +127,7 @@ class Admission:
             self._counters.spend(self._caller, spent)
 
     def release(self) -> None:
-        """The request is over."""
+        """Give the request's place back when the request has ended."""
         if self.parent is not None:
             self.parent.release()
         if self._lease:
@@ -134,10 +135,10 @@ class Admission:
 
 
 class RateLimiter:
-    """Lets requests in within the limits of their callers.
+    """The rate limiter, which admits requests within the limits of their callers.
 
-    ``general`` holds where a caller has no limits of its own.  ``on_error`` says whether requests
-    come in while the counters cannot be reached.
+    ``general`` applies if a caller has no limits of its own. ``on_error`` says whether requests are admitted
+    while the counters cannot be reached.
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class RateLimiter:
         on_error: Literal["open", "closed"],
         limited: Callable[[str], None] = lambda kind: None,
     ) -> None:
-        """``limited`` is told the kind of each limit that refuses a request."""
+        """``limited`` is called with the kind of each limit that refuses a request."""
         self._limited = limited
         self._general = general
         self._counters = counters
@@ -157,7 +158,7 @@ class RateLimiter:
         self._plans: Memo[KeyLimits, LimitSet] = Memo("limit_plans", _PLANS_BYTES, _plan_bytes)
 
     def admit_now(self, caller: "Caller") -> Admission | None:
-        """Let a request in about which there is nothing to wait for, else ``None``: :meth:`admit` knows."""
+        """Admit a request if that needs no wait; ``None`` means that :meth:`admit` decides."""
         own = caller.limits
         limits = self._default if own is None else self._limits(own)
         if caller.also_counted_as is not None or limits.spending or limits.streams is not None:
@@ -171,27 +172,27 @@ class RateLimiter:
         return Admission(self._counters, name, limits, headers, on_error=self._on_error)
 
     def admit(self, caller: "Caller") -> Awaitable[Admission]:
-        """Let a request of this caller in.
+        """Admit a request of this caller.
 
-        Raises :class:`~proxy.errors.RequestError`: 429 naming the limit that is reached, 503 where
-        limits cannot be counted and ``on_error`` is closed.
+        Raises :class:`~proxy.errors.RequestError`: 429 naming the limit that is reached, 503 if limits cannot
+        be counted and ``on_error`` is closed.
         """
         if caller.also_counted_as is None:
             return self._admit(caller.counted_as, caller.limits)
         return self._admit_token(caller, caller.also_counted_as)
 
     async def _admit_token(self, caller: "Caller", key: str) -> Admission:
-        """Count a request by its token and by the key behind that."""
+        """Count a request for its token and for the key behind it."""
         admission = await self._admit(caller.counted_as, caller.limits)
         try:
             admission.stands_for(await self._admit(key, caller.also_limits))
-        except BaseException:  # Who leaves while the key is counted holds no place either.
+        except BaseException:  # A client that leaves meanwhile holds no place either.
             admission.release()
             raise
         return admission
 
     async def _admit(self, name: str, own: KeyLimits | None) -> Admission:
-        """One of those as whom a caller is counted."""
+        """Count a request under one name of its caller."""
         limits = self._default if own is None else self._limits(own)
         lease = uuid.uuid4().hex if limits.streams is not None else ""
         headers = _NO_HEADERS
@@ -255,7 +256,7 @@ def _uncounted() -> RequestError:
 
 
 def _headers(limit_statuses: Sequence[LimitStatus]) -> dict[str, str]:
-    """OpenAI's headers: of several limits of one kind, that of which the least is left."""
+    """Return OpenAI's headers; of several limits of one kind, they show the one with the least left."""
     headers = {}
     for limit, left, reset_s in limit_statuses if len(limit_statuses) == 1 else _tightest(limit_statuses):
         shown = RATE_LIMITS.get(limit.kind)
@@ -268,7 +269,7 @@ def _headers(limit_statuses: Sequence[LimitStatus]) -> dict[str, str]:
 
 
 def _tightest(limit_statuses: Sequence[LimitStatus]) -> Iterable[LimitStatus]:
-    """Of each kind that of which the least is left."""
+    """Return for each kind the limit with the least left."""
     tightest: dict[LimitKind, LimitStatus] = {}
     for limit_status in limit_statuses:
         kind = limit_status.limit.kind
@@ -278,8 +279,8 @@ def _tightest(limit_statuses: Sequence[LimitStatus]) -> Iterable[LimitStatus]:
 
 
 def _duration(seconds: float) -> str:
-    """Seconds in OpenAI's form: ``20ms``, ``1s``, ``6m0s``, ``24h0m0s``."""
-    millis = round(seconds * 1000)  # A window's length is not a hair longer for having been added to a clock.
+    """Return seconds in OpenAI's form: ``20ms``, ``1s``, ``6m0s``, ``24h0m0s``."""
+    millis = round(seconds * 1000)  # Rounding removes the float error of the clock.
     if millis < 1000:
         return f"{millis}ms" if millis > 0 else "0s"
     return _whole_duration(-(-millis // 1000))

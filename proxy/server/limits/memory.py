@@ -1,4 +1,4 @@
-"""Counters in this process: cheap, exact, and gone with it."""
+"""Counters in the memory of this process: cheap and exact; they end with the process."""
 
 import time
 from collections import OrderedDict, deque
@@ -11,23 +11,24 @@ from proxy.server.limits.rules import SLOTS, Limit, LimitStatus, Verdict
 __all__ = ["MemoryCounters"]
 
 MOST_COUNTERS: Final = 100_000
-"""Callers may be addresses, and there are many of those: past this the counter that nobody has asked
-for the longest is forgotten.  Never one in use: whoever makes tokens could empty its key's that way."""
+"""The most counters. Callers may be addresses, and there are many of those: past this number the least
+recently used counter is forgotten. A counter in use is never forgotten: otherwise a client that mints many
+tokens could reset its key's counter."""
 
 MOST_STAMPS: Final = 2_000_000
-"""Hits that are remembered of all callers together, each with its moment; a limit that is larger by itself
-has room for twice as many as it allows.  Past them the counters go that nobody asked for the longest."""
+"""The most hits that are remembered for all callers together, each with its time. A single limit that is
+larger has room for twice its amount. Past this number the least recently used counters are forgotten."""
 
 _COUNTER_BYTES: Final = 1200
 _STAMP_BYTES: Final = 40
 _SLOT_STAMPS: Final = 4
-"""A part of a window takes as much as so many hits."""
+"""The memory of a part of a window, in hits."""
 
 _STREAM_WAIT_S: Final = 1.0
 
 
 class _Hits:
-    """A moving window, as ``limits`` counts one: a hit counts until it is older than the window."""
+    """A moving window, like that of ``limits``: a hit counts until it is older than the window."""
 
     __slots__ = ("times", "window")
 
@@ -36,7 +37,7 @@ class _Hits:
         self.times: deque[float] = deque()
 
     def count(self, now: float) -> int:
-        """Hits within the window."""
+        """Return the number of hits within the window."""
         times, oldest = self.times, now - self.window
         while times and times[0] < oldest:
             times.popleft()
@@ -47,7 +48,7 @@ class _Hits:
 
 
 class _Spent:
-    """What was spent within a window, by the part of the window that it was spent in."""
+    """The use within a window, by the part of the window in which it happened."""
 
     __slots__ = ("slots", "total", "width")
 
@@ -57,7 +58,7 @@ class _Spent:
         self.total = 0
 
     def sum(self, now: float) -> int:
-        """The amount that was spent within the window."""
+        """Return the amount that was spent within the window."""
         slots, oldest = self.slots, int(now // self.width) - SLOTS
         while slots and slots[0][0] < oldest:
             self.total -= slots.popleft()[1]
@@ -72,11 +73,11 @@ class _Spent:
             self.slots.append([slot, amount])
 
     def leaves_in(self, slot: int, now: float) -> float:
-        """Seconds until what was spent in a part of the window no longer counts."""
+        """Return the seconds until the use in a part of the window no longer counts."""
         return max((slot + SLOTS + 1) * self.width - now, 0.001)
 
     def wait(self, now: float, limit: int) -> float:
-        """Seconds until less than ``limit`` counts."""
+        """Return the seconds until less than ``limit`` counts."""
         left = self.total
         for slot, amount in self.slots:
             left -= amount
@@ -89,7 +90,8 @@ class _Spent:
 
 
 class MemoryCounters:
-    """:class:`~proxy.server.limits.rules.Counters` in this process.  ``clock`` gives monotonic seconds."""
+    """The :class:`~proxy.server.limits.rules.Counters` in this process. ``clock`` returns monotonic
+    seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -99,7 +101,8 @@ class MemoryCounters:
         self._sweep_at = 1024
         self._most_stamps = MOST_STAMPS
         self._stamps = 0
-        """Not fewer than there are: those that have left their windows are taken off when it is too many."""
+        """An upper bound of the remembered hits; when it is too high, they are counted again without expired
+        ones."""
         declare("limit_counters", self._cache_size)
 
     async def take(
@@ -175,7 +178,7 @@ class MemoryCounters:
         return limit_statuses
 
     def spend(self, caller: str, spent: Sequence[tuple[Limit, int]]) -> None:
-        """Count what was used, also past the limit."""
+        """Count the use, also past the limit."""
         now = self._clock()
         for limit, amount in spent:
             counter = self._spent.get((caller, limit))
@@ -201,11 +204,11 @@ class MemoryCounters:
 
     @property
     def size(self) -> int:
-        """How many counters there are."""
+        """The number of counters."""
         return len(self._hits) + len(self._spent)
 
     def _shed(self, now: float) -> None:
-        """Count anew what is remembered, and forget what was asked for the longest ago, a tenth at once."""
+        """Count the remembered hits again; then forget the least recently used counters, a tenth at once."""
         for window in self._hits.values():
             window.count(now)
         for spent in self._spent.values():
@@ -226,13 +229,13 @@ class MemoryCounters:
         return CacheSize(_COUNTER_BYTES * self.size + _STAMP_BYTES * self._counted(), most)
 
     def _make_room(self) -> None:
-        """Forget counters that count nothing any more, each time their number has doubled."""
+        """Forget idle counters, each time their number has doubled."""
         if self.size < self._sweep_at:
             return
         now = self._clock()
         self._hits = OrderedDict((key, each) for key, each in self._hits.items() if not each.idle(now))
         self._spent = OrderedDict((key, each) for key, each in self._spent.items() if not each.idle(now))
-        # A tenth at once, so that a flood of new callers does not pay for this at each of them.
+        # A tenth at once, so that a flood of new callers does not cause this for each of them.
         while self.size > 0.9 * MOST_COUNTERS:
             larger: OrderedDict[tuple[str, Limit], Any] = (
                 self._hits if len(self._hits) >= len(self._spent) else self._spent

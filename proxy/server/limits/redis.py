@@ -1,8 +1,7 @@
-"""Counters in Redis, shared by every process that counts there.
+"""Counters in Redis, shared by every process that uses the same server.
 
-Requests that come at one time share one round trip.  A server that does not answer in time is not
-asked again until it answers a probe, so that a dead one costs the first who notice it a moment and
-nobody else anything.
+Concurrent requests share one round trip. If the server does not answer in time, no request waits for it again
+until it answers a probe. So a dead server delays only the first requests, for a moment.
 """
 
 import asyncio
@@ -27,13 +26,14 @@ from proxy.server.limits.rules import Limit, LimitStatus, LimitsUnavailable, Ver
 __all__ = ["RedisCounters"]
 
 ANSWER_S: Final = 0.1
-"""The longest that a request waits for its limits."""
+"""The most seconds that a request waits for its limits."""
 
 _GRACE_S: Final = 0.02
-"""For an answer that is here already while this process was busy with something else."""
+"""Extra time for a response that already arrived while this process was busy."""
 
 LEASE_S: Final = 30.0
-"""A place whose holder died is free again after this; the living renew theirs in a third of it."""
+"""Seconds after which the place of a dead holder is free again; living holders renew theirs in a third of
+it."""
 
 _PROBE_S: Final = (0.05, 1.0)
 _CLOSE_S: Final = 1.0
@@ -45,7 +45,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9._:%-]{1,128}\Z")
 
 
 class _Command(NamedTuple):
-    """One script call, and who waits for what it answers."""
+    """One script call, and the future that waits for its result."""
 
     script: str
     keys: Sequence[str]
@@ -54,11 +54,10 @@ class _Command(NamedTuple):
 
 
 class RedisCounters:
-    """:class:`~proxy.server.limits.rules.Counters` in the Redis at ``url``.
+    """The :class:`~proxy.server.limits.rules.Counters` in the Redis at ``url``.
 
-    ``prefix`` begins every key; ``clock`` (seconds) stands in for the server's time.
-    ``unanswered`` counts the requests of which nothing was counted, ``lost`` what was used and could
-    not be counted.
+    ``prefix`` begins every key; ``clock`` (seconds) replaces the server's time. ``unanswered`` counts the
+    requests that were not counted, ``lost`` the uses that could not be counted.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class RedisCounters:
     ) -> None:
         self._client: Redis = Redis.from_url(
             url,
-            protocol=2,  # The older one, which every server has.
+            protocol=2,  # The older protocol, which every server supports.
             retry=Retry(NoBackoff(), 0),
             socket_connect_timeout=_PROBE_S[1],
             socket_timeout=_PROBE_S[1],
@@ -137,16 +136,16 @@ class RedisCounters:
         return Verdict(by, float(wait) / _MICROS, limit_statuses)
 
     def hit_now(self, caller: str, hits: Sequence[Limit]) -> None:
-        """Nothing is known here without asking."""
+        """Return ``None``: this needs a round trip."""
         return
 
     def _cache_size(self) -> CacheSize:
-        # A caller is an address, or named by the operator or within a bound.
+        # Bounded: a caller is an address, or a name that the operator chose or that has a largest length.
         held = sum(500 + 200 * len(owed) for owed in self._owed.values())
         return CacheSize(held, _MOST_OWED * (500 + 200 * 16))
 
     def spend(self, caller: str, spent: Sequence[tuple[Limit, int]]) -> None:
-        """Count what was used, also past the limit; while Redis is away it is owed."""
+        """Count the use, also past the limit; keep it for later while Redis is unavailable."""
         owed = self._owed.get(caller)
         if owed is None:
             if len(self._owed) >= _MOST_OWED:
@@ -168,7 +167,7 @@ class RedisCounters:
         self._wake()
 
     async def aclose(self) -> None:
-        """Count what is owed, give back what is held, as far as Redis answers within a second."""
+        """Count what is still owed and give back all places, if Redis answers within a second."""
         for task in (self._renewer, self._prober):
             if task is not None:
                 task.cancel()
@@ -189,7 +188,7 @@ class RedisCounters:
         with contextlib.suppress(RedisError, OSError):
             await self._client.aclose()
 
-    # Keys: all of one caller's hash to one place, for a server that is spread over several.
+    # Keys: all keys of one caller have one hash slot, for a Redis cluster.
 
     def _key(self, caller: str, limit: Limit) -> str:
         return f"{self._prefix}:{{{_safe(caller)}}}:{limit.kind}:{limit.amount}:{limit.seconds}"
@@ -207,20 +206,20 @@ class RedisCounters:
             self._worker = asyncio.get_running_loop().create_task(self._work())
 
     async def _work(self) -> None:
-        """Send what waits, batch by batch, while there is any."""
+        """Send the waiting commands, batch by batch, until there are none."""
         while not self.down and (self._waiting or self._owed or self._freed):
-            # Who has left while waiting is counted by nobody.
+            # A request that ended while it waited is not counted.
             waiting = [each for each in self._waiting if each.waiter is None or not each.waiter.done()]
             batch, self._waiting = waiting[:_BATCH], waiting[_BATCH:]
-            # Bounded, each of the three: after an outage there may be much to catch up with.
+            # Each of the three is bounded: after an outage there may be much to send.
             freed, self._freed = self._freed[:_BATCH], self._freed[_BATCH:]
             owed = {caller: self._owed.pop(caller) for caller in [*islice(self._owed, _BATCH)]}
-            # What was used, and places that were left, before those who want to come in.
+            # Uses and freed places go before new requests.
             commands = [*(self._spending(caller, spent) for caller, spent in owed.items()), *batch]
             try:
                 answers = await self._answered(self._send(commands, freed))
-            except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for it for ever
-                self.lost += len(owed)  # Counted or not, nobody knows; never twice.
+            except Exception as error:  # noqa: BLE001 - no failure may leave a request waiting
+                self.lost += len(owed)  # Unknown whether it was counted; never count it twice.
                 self._went_down(error, batch)
                 return
             for command, answer in zip(commands, answers, strict=True):
@@ -246,7 +245,7 @@ class RedisCounters:
         return _Command(SPEND, [self._key(caller, limit) for limit in spent], arguments)
 
     async def _answered(self, sending: Any) -> list[Any]:
-        """The answers, or :class:`TimeoutError` where they take longer than a request may wait."""
+        """Return the answers; raise :class:`TimeoutError` if they take longer than a request may wait."""
         task: asyncio.Task[list[Any]] = asyncio.ensure_future(sending)
         try:
             for patience in (ANSWER_S, _GRACE_S):
@@ -260,7 +259,7 @@ class RedisCounters:
                 await asyncio.gather(task, return_exceptions=True)
 
     async def _send(self, commands: Sequence[_Command], freed: Sequence[tuple[str, str]]) -> list[Any]:
-        """The answer of each command, exceptions among them."""
+        """Return the answer to each command, exceptions among them."""
         answers = await self._execute(commands, freed)
         unknown = [place for place, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
         if unknown:
@@ -281,12 +280,12 @@ class RedisCounters:
             answers = await pipe.execute(raise_on_error=False)
         return answers[len(freed) :]
 
-    # A server that is away.
+    # When the server is unavailable.
 
     def _went_down(self, error: Exception, batch: Sequence[_Command]) -> None:
         self.down = True
         self._down_since, self._unanswered_before = time.monotonic(), self.unanswered
-        # The kind alone: messages of connections name addresses, and may name more.
+        # Log the kind only: messages of connection errors contain addresses, and maybe more.
         self._log.warning("limits_unavailable", error=type(error).__name__)
         for command in (*batch, *self._waiting):
             if command.waiter is not None and not command.waiter.done():
@@ -298,14 +297,14 @@ class RedisCounters:
         self._prober = asyncio.get_running_loop().create_task(self._probe())
 
     async def _probe(self) -> None:
-        """Ask until there is an answer; then count again."""
+        """Probe the server until it answers; then count again."""
         wait, longest = _PROBE_S
         while True:
             await asyncio.sleep(wait)
             wait = min(2 * wait, longest)
             with contextlib.suppress(RedisError, OSError, TimeoutError):
                 async with asyncio.timeout(longest):
-                    # A server that only reads, or is full, answers a ping and counts nothing.
+                    # A write, because a server that is read-only or full answers a ping but cannot count.
                     await self._client.set(f"{self._prefix}:probe", "1", px=1000)
                     break
         self.down = False
@@ -322,7 +321,7 @@ class RedisCounters:
             self._renewer = asyncio.get_running_loop().create_task(self._renew())
 
     async def _renew(self) -> None:
-        """Keep every place of this process, with one timer for all of them."""
+        """Renew every place of this process, with one timer for all of them."""
         while self._held:
             await asyncio.sleep(LEASE_S / 3)
             if not self.down:
@@ -336,7 +335,7 @@ class RedisCounters:
 
 
 def _safe(caller: str) -> str:
-    """A caller's name as part of a key: names of keys and addresses as they are, others digested."""
+    """Return a caller's name as part of a key: plain names and addresses unchanged, others as a digest."""
     if _PLAIN.match(caller):
         return caller
     return "~" + hashlib.blake2b(caller.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -1,7 +1,7 @@
-"""The counters' work inside Redis: one script call is one atomic step on one caller's keys.
+"""The scripts of the counters in Redis: one script call is one atomic step on one caller's keys.
 
-Time is the server's own, in microseconds, so that workers need not agree on theirs; a first argument
-other than 0 is taken for it.  Needs Redis 5 (a script that asks for the time may write).
+Time is the server's own, in microseconds, so that the workers' clocks need not agree; a first argument other
+than 0 replaces it. Needs Redis 5 (a script that reads the time may write).
 """
 
 from typing import Final
@@ -121,8 +121,8 @@ answer[2] = text(math.max(longest, 0))
 return answer
 """
 )
-"""``now, hits, spending, streams (-1: no bound), lease, its microseconds``, then amount and window of
-each limit.  Answers ``refused (from 1, 0: taken), wait``, then left and reset of each limit."""
+"""Arguments: ``now, hits, spending, streams (-1: no bound), lease, its microseconds``, then amount and window
+of each limit. Returns ``refused (from 1, 0: taken), wait``, then left and reset of each limit."""
 
 SPEND: Final = (
     _COMMON
@@ -140,7 +140,7 @@ end
 return 1
 """
 )
-"""``now``, then window and amount for each key."""
+"""Arguments: ``now``, then window and amount for each key."""
 
 RENEW: Final = (
     _COMMON
@@ -152,4 +152,5 @@ redis.call('PEXPIRE', KEYS[1], text(2 * tonumber(ARGV[2]) / 1000))
 return 1
 """
 )
-"""``now, microseconds``, then the leases of one caller that live on, if none was given back meanwhile."""
+"""Arguments: ``now, microseconds``, then the leases of one caller to renew; one that was given back stays
+free."""

@@ -1,7 +1,7 @@
-"""How much a caller may do: limits as they are written, and what counts them.
+"""How much a caller may do: the limits as written, and the protocol of their counters.
 
-Requests and tool calls are counted in moving windows, tokens and cost in windows that may be
-overdrawn.  Where the counting happens stands in ``limits_memory.py`` and ``limits_redis.py``.
+Requests and tool calls are counted in moving windows, tokens and cost in windows that may be overdrawn.
+``memory.py`` and ``redis.py`` have the counters.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 from proxy.errors import ConfigError, RequestError, ToolRelayError
 from proxy.relay.routing.prices import NANOS
 
-if TYPE_CHECKING:  # Two megabytes that a process without limits does without.
+if TYPE_CHECKING:  # Imported late: a process without limits saves two megabytes.
     from limits import RateLimitItem
 
 __all__ = [
@@ -34,13 +34,14 @@ __all__ = [
 LimitKind = Literal["requests", "tool_calls", "tokens", "cost", "concurrent_streams"]
 
 SLOTS: Final = 100
-"""Parts of a window of tokens or cost.  What was spent leaves with the whole part it was spent in,
-never early and at most a hundredth of the window late: so memory is bounded however much is spent."""
+"""Parts of a window of tokens or cost. A use stops counting together with its whole part: never early, and at
+most a hundredth of the window late. So memory is bounded for any amount of use."""
 
 _PERIODS: Final = ((31104000, "year"), (2592000, "month"), (86400, "day"), (3600, "hour"), (60, "minute"))
 _MAX_AMOUNT: Final = 10**15
 _MAX_WINDOW_S: Final = 10 * 366 * 86400
-"""Windows are counted in microseconds, which a float, all that a script in Redis has, holds exactly."""
+"""The longest window, in seconds. Redis scripts have only floats, which hold this many microseconds
+exactly."""
 
 _MAX_TEXT: Final = 200
 _MOST_LIMITS: Final = 16
@@ -51,8 +52,7 @@ _AMOUNT = re.compile(r"\d+(?:\.\d+)?(?=\s*(?:/|per\b))")
 class KeyLimits:
     """The limits of one caller; ``None`` leaves the general setting in force, ``()`` sets no limit.
 
-    Amounts of ``cost`` are billionths of the currency of the prices, as :func:`parse_cost_limits`
-    reads them.
+    Amounts of ``cost`` are billionths of the currency of the prices, as :func:`parse_cost_limits` reads them.
     """
 
     requests: "tuple[RateLimitItem, ...] | None" = None
@@ -67,19 +67,19 @@ class KeyLimits:
         object.__setattr__(self, "_hash", hash(limits))
 
     def __hash__(self) -> int:
-        """Worked out once: limits are looked up by it with each request."""
+        """Return the hash, which is computed once: each request looks up its limits by it."""
         return self._hash
 
 
 class Limit(NamedTuple):
-    """One limit: ``amount`` within ``seconds``; of cost in billionths."""
+    """One limit: ``amount`` within ``seconds``; an amount of cost is in billionths."""
 
     kind: LimitKind
     amount: int
     seconds: int
 
     def __str__(self) -> str:
-        """``600 per minute``, ``0.5 per 2 hours``."""
+        """Return ``600 per minute``, ``0.5 per 2 hours``."""
         amount = f"{Decimal(self.amount) / NANOS:f}" if self.kind == "cost" else str(self.amount)
         if not self.seconds:
             return amount
@@ -91,7 +91,7 @@ class Limit(NamedTuple):
 
 
 class LimitSet(NamedTuple):
-    """All limits of one caller.  ``spending`` are those of tokens and of cost."""
+    """All limits of one caller. ``spending`` are those of tokens and of cost."""
 
     requests: tuple[Limit, ...] = ()
     tool_calls: tuple[Limit, ...] = ()
@@ -100,7 +100,8 @@ class LimitSet(NamedTuple):
 
     @classmethod
     def of(cls, limits: KeyLimits, general: KeyLimits) -> "LimitSet":
-        """``limits``, and ``general`` where they say nothing; open streams are the caller's own alone."""
+        """Return ``limits``, with ``general`` in place of missing ones; only the caller's own limit of
+        streams counts."""
 
         def chosen(
             kind: LimitKind,
@@ -119,7 +120,8 @@ class LimitSet(NamedTuple):
 
 
 class LimitStatus(NamedTuple):
-    """How a caller stands with one limit: what is left, and seconds until the oldest use is forgotten."""
+    """The state of one limit for a caller: what is left, and the seconds until the oldest use stops
+    counting."""
 
     limit: Limit
     left: int
@@ -127,7 +129,7 @@ class LimitStatus(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What became of a request: taken, or ``refused`` by the limit that takes longest to let it in."""
+    """The outcome of a request: taken, or ``refused`` by the limit with the longest wait."""
 
     refused: Limit | None
     wait_s: float
@@ -135,42 +137,42 @@ class Verdict(NamedTuple):
 
 
 class LimitsUnavailable(ToolRelayError):
-    """The counters cannot be reached, so nothing is known of how much a caller did."""
+    """Raised if the counters cannot be reached, so that the use of a caller is unknown."""
 
 
 class Counters(Protocol):
-    """Where use is counted."""
+    """The counters of all callers' use."""
 
     async def take(
         self, caller: str, hits: Sequence[Limit], spending: Sequence[Limit], streams: int | None, lease: str
     ) -> Verdict:
         """Count one against all of ``hits`` if each has room and each of ``spending`` is not used up.
 
-        With ``streams`` the caller also takes one of so many places, to be given back under the name
-        ``lease``.  What is refused is counted by none.  Raises :class:`LimitsUnavailable`.
+        With ``streams`` the caller also takes one of that many places, and gives it back later by the name
+        ``lease``. A refused request counts nowhere. Raises :class:`LimitsUnavailable`.
         """
         ...
 
     def hit_now(self, caller: str, hits: Sequence[Limit]) -> Sequence[LimitStatus] | None:
-        """:meth:`take` without spending and streams, for what it lets in without a wait.
+        """Do :meth:`take` without spending and streams, if the request can be let in without a wait.
 
-        ``None`` where it would not, or where that is not known at once: then nothing is counted.
+        Returns ``None``, and counts nothing, if it would be refused or if that is not known at once.
         """
         ...
 
     def spend(self, caller: str, spent: Sequence[tuple[Limit, int]]) -> None:
-        """Count what was used, also past the limit.  Never waits, never raises."""
+        """Count the use, also past the limit. Never waits, never raises."""
         ...
 
     def release(self, caller: str, lease: str) -> None:
-        """Give the place back that was taken as ``lease``."""
+        """Give back the place that was taken as ``lease``."""
         ...
 
     async def aclose(self) -> None: ...
 
 
 def parse_limits(setting: str, texts: Sequence[str]) -> "tuple[RateLimitItem, ...]":
-    """Limits as written (``"600/minute"``, ``"5 per second"``), all of which hold at once.
+    """Parse limits as written (``"600/minute"``, ``"5 per second"``); all of them apply together.
 
     Raises :class:`~proxy.errors.ConfigError` naming ``setting``.
     """
@@ -181,7 +183,7 @@ def parse_limits(setting: str, texts: Sequence[str]) -> "tuple[RateLimitItem, ..
 
 
 def parse_cost_limits(setting: str, texts: Sequence[str]) -> "tuple[RateLimitItem, ...]":
-    """Limits of cost as written (``"5/day"``, ``"0.50/hour"``), their amounts in billionths.
+    """Parse limits of cost as written (``"5/day"``, ``"0.50/hour"``); the amounts become billionths.
 
     Raises :class:`~proxy.errors.ConfigError` naming ``setting``.
     """
@@ -193,10 +195,10 @@ def parse_cost_limits(setting: str, texts: Sequence[str]) -> "tuple[RateLimitIte
 
 
 def _parsed(setting: str, text: str, whole: str, example: str) -> "list[RateLimitItem]":
-    from limits import parse_many  # Only where there are limits, as above.
+    from limits import parse_many  # Imported late, as above.
 
-    # A client writes limits too, into its tokens: a run of spaces would take the parser's pattern
-    # hours, and a window without end is more than what counts can count.
+    # Clients write limits too, into their tokens: a run of spaces would take the parser's pattern hours, and
+    # an endless window cannot be counted.
     try:
         parsed = parse_many(" ".join(whole.split())) if len(text) <= _MAX_TEXT else []
     except ValueError:
@@ -211,14 +213,14 @@ def _parsed(setting: str, text: str, whole: str, example: str) -> "list[RateLimi
 
 
 def _few(setting: str, items: "Sequence[RateLimitItem]") -> "tuple[RateLimitItem, ...]":
-    """The limits, if they are so many that each request can be held to all of them."""
+    """Return the limits if they are few enough to check each request against all of them."""
     if len(items) > _MOST_LIMITS:
         raise ConfigError(setting, f"has more than {_MOST_LIMITS} limits", "Remove limits that others imply")
     return tuple(items)
 
 
 class ConcurrentStreams:
-    """How many requests may be open at one time in this process: ``open`` counts those that are."""
+    """The limit of open requests in this process; ``open`` is their present number."""
 
     def __init__(self, limit: int) -> None:
         if limit < 1:
@@ -228,7 +230,7 @@ class ConcurrentStreams:
 
     @staticmethod
     def refusal() -> RequestError:
-        """The error for a client that exceeds a limit of places."""
+        """Return the error for a client that exceeds a limit of places."""
         return RequestError(
             429,
             "Too many requests are open at the same time. Try again when one has ended.",

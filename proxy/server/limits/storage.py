@@ -1,4 +1,4 @@
-"""Where limits are counted, chosen by its address."""
+"""Opens the counters of limits at their configured address."""
 
 from proxy.errors import ConfigError, how_to_install
 from proxy.server.limits.memory import MemoryCounters
@@ -8,9 +8,9 @@ __all__ = ["open_counters"]
 
 
 def open_counters(url: str) -> Counters:
-    """The counters at a checked address: ``memory://``, ``redis://…`` or ``rediss://…``.
+    """Return the counters at a checked address: ``memory://``, ``redis://…`` or ``rediss://…``.
 
-    Raises :class:`~proxy.errors.ConfigError` where the driver of Redis, an extra, is not installed.
+    Raises :class:`~proxy.errors.ConfigError` if the Redis driver, an extra, is not installed.
     """
     if url == "memory://":
         return MemoryCounters()

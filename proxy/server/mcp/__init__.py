@@ -1,1 +1,1 @@
-"""toolrelay as an MCP server: clients that run a model themselves call the tools here."""
+"""toolrelay as an MCP server, for clients that run a model themselves and call the tools here."""

@@ -1,8 +1,8 @@
 """``/mcp``: the server tools for clients that run a model themselves, over streamable HTTP.
 
-A client of the Model Context Protocol sees the tools that its key may use, and calls them; each call takes
-the path that a model's calls take.  Every request is answered by itself: in one piece, or, where that takes
-long or there is progress to tell, as a stream that ends with the answer.
+A client of the Model Context Protocol lists the tools that its key may use, and calls them. Each call takes
+the same path as a model's calls. Every request is answered alone: in one piece, or, if it takes long or
+reports progress, as a stream that ends with the answer.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ _CODES: Final[Mapping[int, str]] = {
     UNSUPPORTED_VERSION: "unsupported_version",
     results.REQUEST_CANCELLED: "cancelled",
 }
-"""What the log says of an error."""
+"""The error codes in the log, by JSON-RPC code."""
 
 _STREAM_HEAD: Final[Headers] = (
     ("Cache-Control", "no-cache, no-transform"),
@@ -75,9 +75,9 @@ _STREAM_HEAD: Final[Headers] = (
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A request of a client's: its message, the session that it belongs to, and what it takes as an answer.
+    """A client's request: its message, its session, and the media types that it accepts as an answer.
 
-    ``session`` is empty where it names none.
+    ``session`` is empty if the request names none.
     """
 
     context: Context
@@ -88,7 +88,7 @@ class _Asked:
 
 
 class McpHandler:
-    """Answers for the path at which tools are served."""
+    """The handler of the path where tools are served."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class McpHandler:
         clients: ClientStreams,
         keepalive_s: float,
     ) -> None:
-        """``keepalive_s`` are the seconds of silence after which a client that waits is told of it."""
+        """``keepalive_s``: after this many seconds of silence a waiting client gets a keep-alive."""
         self._calls = calls
         self._sessions = sessions
         self._request_reader = request_reader
@@ -130,7 +130,7 @@ class McpHandler:
             return _refused(fault)
 
     def _check_session(self, context: Context, session: str, message: Message) -> None:
-        """Refuse a session that is none of the caller's: its client begins a new one then."""
+        """Refuse a session that is not the caller's; the client then begins a new one."""
         if message.method != "initialize" and not self._sessions.knows(session, context.caller.name):
             raise ProtocolFault(
                 INVALID_REQUEST,
@@ -140,7 +140,7 @@ class McpHandler:
             )
 
     def _note(self, session: str, message: Message | None) -> web.StreamResponse:
-        """Take note of what asks for no answer: of a cancellation, and of nothing else."""
+        """Handle a message that needs no answer: cancel a request, and ignore everything else."""
         if message is not None and message.method == "notifications/cancelled" and not message.modern:
             number = message.params.get("requestId")
             if isinstance(number, str | int):
@@ -148,7 +148,7 @@ class McpHandler:
         return web.Response(status=202)
 
     async def _answer(self, asked: _Asked) -> web.StreamResponse:
-        """Answer a request.  Raises :class:`~proxy.wires.mcp.messages.ProtocolFault`."""
+        """Answer a request. Raises :class:`~proxy.wires.mcp.messages.ProtocolFault`."""
         message = asked.message
         match message.method:
             case "initialize" if not message.modern:
@@ -169,7 +169,7 @@ class McpHandler:
         raise ProtocolFault(METHOD_NOT_FOUND, words, status=status, number=message.id)
 
     def _listed(self, selection: Selection) -> Sequence[Mapping[str, Any]]:
-        """The tools of a selection as they are listed, worked out once."""
+        """Return the tools of a selection in the form of a list's answer; it is built once."""
         lists = self._lists.of(selection.catalog)
         known = lists.get(selection)
         if known is None:
@@ -181,7 +181,7 @@ class McpHandler:
     def _whole(
         asked: _Asked, result: Mapping[str, Any], headers: Mapping[str, str] | None = None
     ) -> web.StreamResponse:
-        """An answer that is there at once, in the form that the client takes."""
+        """Return an immediate answer, in the form that the client accepts."""
         body, kind = results.answer(asked.message.id, result), _JSON
         if not asked.takes_json:
             body, kind = results.as_event(body), _stream_type(asked.context)
@@ -190,7 +190,7 @@ class McpHandler:
     # Calls.
 
     async def _call(self, asked: _Asked) -> web.StreamResponse:
-        """Make a call, and stay in touch with a client for which it takes long."""
+        """Make a call; send progress and keep-alives to the client meanwhile."""
         context, message = asked.context, asked.message
         call = self._direct_call(asked)
         client = self._clients.open(context, call.identity.caller)
@@ -228,7 +228,8 @@ class McpHandler:
         return client.response
 
     def _direct_call(self, asked: _Asked) -> DirectCall:
-        """The call that a message asks for; raises :class:`~proxy.wires.mcp.messages.ProtocolFault`."""
+        """Return the call that a message asks for; raise :class:`~proxy.wires.mcp.messages.ProtocolFault` if
+        invalid."""
         context, message = asked.context, asked.message
         tool, arguments = message.params.get("name"), message.params.get("arguments")
         status = 400 if message.modern else 200
@@ -261,8 +262,8 @@ class McpHandler:
     async def _cancellable(
         self, asked: _Asked, work: Coroutine[Any, Any, ToolResult | None]
     ) -> ToolResult | None:
-        """What work comes to; raises :class:`~proxy.wires.mcp.messages.ProtocolFault` where the client says
-        meanwhile that it does not want that any more."""
+        """Return the result of the work; raise :class:`~proxy.wires.mcp.messages.ProtocolFault` if the client
+        cancels the request meanwhile."""
         number = asked.message.id
         task = asyncio.get_running_loop().create_task(work)
         with self._sessions.open(asked.session, number, task.cancel):
@@ -276,8 +277,9 @@ class McpHandler:
         raise ProtocolFault(results.REQUEST_CANCELLED, words, status=200, number=number)
 
     def _result(self, asked: _Asked, call: DirectCall, result: ToolResult | None) -> bytes:
-        """The answer to a call; raises :class:`~proxy.wires.mcp.messages.ProtocolFault` for a tool that the
-        client may not use, in the same words whether or not there is one."""
+        """Return the answer to a call. For a tool that the client may not use, raise
+        :class:`~proxy.wires.mcp.messages.ProtocolFault`, with the same words whether or not the tool
+        exists."""
         message = asked.message
         if result is None:
             status = 400 if message.modern else 200
@@ -288,13 +290,13 @@ class McpHandler:
         return results.answer(message.id, said)
 
     async def _push(self, asked: _Asked, client: AnyClientStream, data: bytes) -> None:
-        """Send a piece of a stream, which begins with the first."""
+        """Send a piece of a stream; the first piece starts the stream."""
         if not client.started:
             client.start(200, ((hdrs.CONTENT_TYPE, _stream_type(asked.context)), *_STREAM_HEAD))
         await client.write(data)
 
     async def _finish(self, asked: _Asked, client: AnyClientStream, said: bytes, status: int = 200) -> None:
-        """Send the answer, in one piece where no stream has begun and the client takes one."""
+        """Send the answer, in one piece if no stream has begun and the client accepts that."""
         if client.started or (status == 200 and not asked.takes_json):
             await self._push(asked, client, results.as_event(said))
         else:
@@ -306,7 +308,7 @@ class McpHandler:
 
 
 class _Told:
-    """What a client is told of the progress of its call, if it asked to be told."""
+    """The progress notifications of a call, if the client asked for them."""
 
     def __init__(self, message: Message) -> None:
         self._token = message.progress_token
@@ -318,26 +320,26 @@ class _Told:
         return self._token is not None
 
     def progressed(self, call: ToolCall, progress: ToolProgress) -> None:
-        """The call has come so far."""
+        """Queue a notification of the call's progress."""
         if self._token is not None:
             said = results.progress(self._token, progress.done, progress.total, progress.message)
             self._pending.append(results.as_event(said))
             self.notifier.notify()
 
     def take(self) -> bytes:
-        """What there is to tell, and to be told once."""
+        """Return the queued notifications and remove them."""
         data = b"".join(self._pending)
         self._pending.clear()
         return data
 
 
 def _check_request(context: Context) -> None:
-    """Refuse what is not asked in the way of this transport, before its body is read."""
+    """Refuse a request that does not follow this transport, before its body is read."""
     request, dialect = context.request, context.target.endpoint.dialect
     if context.target.below != dialect.prefix:
         raise RequestError(404, f"Nothing is served at {context.target.shown}.", code="not_found")
     if request.method != "POST":
-        # No stream is offered for what answers no request, and there is no session to be ended.
+        # There is no stream for messages without a request, and no session to end.
         raise RequestError(
             405,
             f"{request.method} is not served at {dialect.prefix}: each message is a POST of its own.",
@@ -354,9 +356,9 @@ def _check_request(context: Context) -> None:
 
 
 def _accepted(request: EdgeRequest, stream: str) -> tuple[bool, bool]:
-    """Whether a client takes JSON, and whether it takes a stream of events; both where it does not say.
+    """Return whether a client accepts JSON, and whether it accepts an event stream; without ``Accept`` both.
 
-    Raises :class:`~proxy.errors.RequestError` (406) where it takes neither.
+    Raises :class:`~proxy.errors.RequestError` (406) if it accepts neither.
     """
     said = [one.partition(";")[0].strip().lower() for one in request.head.listed(hdrs.ACCEPT)]
     if not said:
@@ -383,19 +385,20 @@ def _routing(request: EdgeRequest) -> RoutingHeaders:
 
 
 def _refused(fault: ProtocolFault) -> web.Response:
-    """The answer to a message that cannot be served."""
+    """Return the answer to a message that cannot be served."""
     response = web.Response(status=fault.status, body=results.failure(fault), content_type=_JSON)
     response[ERROR_CODE] = _CODES.get(fault.code, "invalid_request")
     return response
 
 
 def _listed(spec: ToolSpec) -> Mapping[str, Any]:
-    """A tool as it is listed.  Its hints are the operator's word, and what is not known is the worst."""
+    """Return a tool in the form of a list's answer. Its hints come from the operator's effects; an unknown
+    effect counts as the worst."""
     reads = spec.effect is ToolEffect.READ_ONLY
     hints = {
         "readOnlyHint": reads,
         "destructiveHint": not reads,
         "openWorldHint": spec.egress or spec.effect is ToolEffect.EXTERNAL_SIDE_EFFECT,
     }
-    # What may be left out is no wire's strict form here: clients send what they have.
+    # Optional arguments stay optional, unlike in a wire's strict form: clients send what they have.
     return results.listed_tool(spec.name, spec.description, spec.schema_with_defaults, hints)

@@ -1,8 +1,8 @@
-"""Sessions of MCP clients that shake hands: an id that tells them apart, and their calls that are open.
+"""Sessions of MCP clients that make a handshake: an id that tells them apart, and their open calls.
 
-The id says itself that this server gave it to this caller, so no session is kept: any worker knows it, after
-a restart too, and a client may have as many as it likes.  It is needed for one thing.  A client cancels a
-request by its number, and numbers are one client's own: two programs with one key both begin at 1.
+The id itself proves that this server gave it to this caller, so no session is stored. Any worker knows it,
+also after a restart, and a client may have as many as it likes. It has one purpose. A client cancels a
+request by its number, and two programs with one key may use the same numbers: both begin at 1.
 """
 
 import base64
@@ -26,17 +26,17 @@ class McpSessions:
     """The sessions of a process."""
 
     def __init__(self, key: bytes) -> None:
-        """``key`` is one that all processes of the record share, and nobody else has."""
+        """``key`` is a secret that all processes of the record share."""
         self._key = hashlib.blake2b(b"toolrelay mcp sessions", key=key, digest_size=32).digest()
         self._open: dict[tuple[str, RequestId], Callable[[], object]] = {}
 
     def issue(self, caller: str) -> str:
-        """The id of a new session of a caller's."""
+        """Return the id of a new session for a caller."""
         random = os.urandom(_RANDOM)
         return base64.urlsafe_b64encode(random + self._mac(random, caller)).decode().rstrip("=")
 
     def knows(self, session: str, caller: str) -> bool:
-        """Whether this is the id of a session of that caller's."""
+        """Return whether this is the id of a session of that caller."""
         try:
             said = base64.urlsafe_b64decode(session + "=" * (-len(session) % 4))
         except (binascii.Error, ValueError):
@@ -47,9 +47,9 @@ class McpSessions:
 
     @contextmanager
     def open(self, session: str, number: RequestId | None, cancel: Callable[[], object]) -> Iterator[None]:
-        """While this lasts the request of that number can be cancelled; one without a session cannot.
+        """Make the request with that number cancellable inside of this block; without a session it is not.
 
-        Where a client gives two open requests one number, it is the older one that can be.
+        If a client gives two open requests one number, only the older one can be cancelled.
         """
         place = (session, number if number is not None else "")
         if not session or place in self._open:
@@ -62,7 +62,7 @@ class McpSessions:
             del self._open[place]
 
     def cancel(self, session: str, number: RequestId) -> None:
-        """Cancel a request, if it is open in this process; else there is nothing to do."""
+        """Cancel a request if it is open in this process; otherwise do nothing."""
         cancel = self._open.get((session, number))
         if session and cancel is not None:
             cancel()

@@ -1,1 +1,1 @@
-"""Every request and answer passes through this: access log, browser rules, admission."""
+"""The layers around every request: access log, browser rules, admission."""

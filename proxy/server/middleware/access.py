@@ -37,24 +37,27 @@ __all__ = ["AccessMiddleware"]
 
 _X_REQUEST_ID = istr("x-request-id")
 _REQUEST_ID = re.compile(r"(?!(?:.*[._-])?trt?_[A-Za-z0-9_-]{20})[A-Za-z0-9._-]{1,128}\Z")
-"""An id of a client's own; with a key or token in it, it would bring that into log and record."""
+"""A client's own request id; one that contains a key or token is ignored, so that neither is logged or
+recorded."""
 _WITHHELD = "(withheld)"
-"""In place of a path that holds a key, or that is longer than anything that is looked through for one."""
+"""Replaces a path that contains a key, or that is too long to be searched for one."""
 _KEY_IN_ADDRESS = (
     "An API key must not be part of a URL, because logs keep URLs. Send it as 'Authorization: "
     "Bearer', and revoke this one."
 )
 
 
-def _called(head: Head) -> tuple[str, str]:
-    """The client's own id for a request, empty where none can stand in a log, and the path for people."""
+def _own_id_and_path(head: Head) -> tuple[str, str]:
+    """Return the client's own id for a request, empty if it is missing or unfit for a log, and the path for
+    people."""
     given = head.headers.get(_X_REQUEST_ID)
     path = head.message.url.path[:200] if len(head.message.path) <= MAX_TARGET else _WITHHELD
     return given if given and _REQUEST_ID.match(given) else "", path
 
 
 class AccessMiddleware:
-    """Gives every request an id and each failure its dialect's shape; writes one access line for each."""
+    """The outermost layer: gives every request an id and each failure the form of its dialect; writes one
+    access line per request."""
 
     def __init__(
         self,
@@ -68,9 +71,9 @@ class AccessMiddleware:
         models: Container[str],
         holds_key: Callable[[Head], Awaitable[bool]],
     ) -> None:
-        """The access line names a model that is one of ``models``.
+        """The access line names a model only if it is one of ``models``.
 
-        ``holds_key`` says whether a key of the proxy stands in a request's target.
+        ``holds_key`` returns whether a request's target contains a key of the proxy.
         """
         self._holds_key = holds_key
         self._serve = serve
@@ -82,13 +85,13 @@ class AccessMiddleware:
         self._turns = FairScheduler(asyncio.get_running_loop())
         self._access = AccessLog(models)
         self._ids = new_ids("req_")
-        # As structlog's own ``bind_contextvars`` names it, which takes ten times as long.
+        # The name that structlog's ``bind_contextvars`` uses; that function takes ten times as long.
         self._logged_id = ContextVar[str](f"{structlog.contextvars.STRUCTLOG_KEY_PREFIX}request_id")
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.access")
 
     async def handle(self, request: EdgeRequest) -> web.StreamResponse:
-        """Answer a request; nothing but its cancellation comes out."""
-        given, path = request.head[_called]
+        """Answer a request; only its cancellation is raised."""
+        given, path = request.head[_own_id_and_path]
         # A short target has no room for a key, and an overlong one is refused unread.
         misplaced = len(request.raw_path) > SHORTEST_KEY and await self._holds_key(request.head)
         if misplaced:
@@ -96,7 +99,7 @@ class AccessMiddleware:
         request_id = given or next(self._ids)
         facts = RequestFacts(request_id, request.method, path, time.monotonic(), given != "")
         token = self._hooks.begin(facts, request.headers)
-        # Whoever logs while this request is served, its lines can be found by it.
+        # All lines that are logged while this request is served have its id.
         bound = self._logged_id.set(request_id)
         response: web.StreamResponse | None
         try:
@@ -111,7 +114,7 @@ class AccessMiddleware:
             except (RequestError, UpstreamError, StoreError, web.HTTPException, ConnectionError) as error:
                 response = self._refusal(request, facts, error)
             except Exception:  # noqa: BLE001
-                # The last boundary: whatever it is, the client gets an answer and the log the cause.
+                # The last boundary: whatever fails, the client gets an answer and the log the cause.
                 response = self._failure(request, facts)
             facts.status = response.status
             if response.status >= 400 and isinstance(response, web.Response):
@@ -121,7 +124,7 @@ class AccessMiddleware:
             facts.sent = facts.client.sent if facts.client is not None else response.body_length
         finally:
             if facts.status == 499 and facts.client is not None and (whole := facts.client.completed):
-                # The client left with all that it was to get.
+                # The client left after it got the whole response.
                 facts.status, facts.sent = whole, facts.client.sent
             self._hooks.end(facts, token)
             self._logged_id.reset(bound)
@@ -136,7 +139,7 @@ class AccessMiddleware:
         facts: RequestFacts,
         error: RequestError | UpstreamError | StoreError | web.HTTPException | ConnectionError,
     ) -> web.StreamResponse:
-        """What the client is told of an error that says itself what it is."""
+        """Return the response for an expected error."""
         dialect = self._targets.dialect(request.head)
         if isinstance(error, RequestError):
             return of_request_error(error, dialect)
@@ -144,7 +147,7 @@ class AccessMiddleware:
             self._log.warning("upstream_failed", request_id=facts.request_id, error_code=error.code)
             return of_upstream_error(error, dialect)
         if isinstance(error, StoreError) and not request.started:
-            # Only the record knows what was asked for; whoever can do without it does not come here.
+            # Only the record has what the request needs; requests that can do without it do not get here.
             self._log.error("record_unavailable", request_id=facts.request_id, reason=str(error))
             return store_unavailable(dialect)
         if isinstance(error, web.HTTPException):
@@ -152,13 +155,13 @@ class AccessMiddleware:
         if isinstance(error, StoreError) or (
             (transport := request.transport) is not None and not transport.is_closing()
         ):
-            # It is about another connection than the client's.
+            # The error is about another connection than the client's.
             return self._failure(request, facts)
         # The client has gone; aiohttp drops what is returned.
         return error_response(499, "The client closed the connection.", code="client_gone", dialect=dialect)
 
     def _failure(self, request: EdgeRequest, facts: RequestFacts) -> web.StreamResponse:
-        """What the client is told of a fault of ours; a response that has begun is cut."""
+        """Return the response for an internal fault; close the connection if a response has begun."""
         self._log.exception("internal_error", request_id=facts.request_id)
         if request.started and (transport := request.transport) is not None:
             transport.close()
@@ -171,7 +174,7 @@ class AccessMiddleware:
         )
 
     def _complete(self, request: EdgeRequest, facts: RequestFacts, response: web.StreamResponse) -> None:
-        """Put onto an answer of ours what every head has."""
+        """Add the headers that every response has."""
         headers = response.headers
         headers.update(request.limit_headers)
         for name, value in self._cors.headers(request).items() if self._cors else ():
@@ -181,5 +184,6 @@ class AccessMiddleware:
             headers[RUN] = facts.run_id
         headers[hdrs.SERVER] = "toolrelay"
         if self._draining.closing or (hdrs.EXPECT in request.headers and not request.content.is_eof()):
-            # Who was not asked for a body may send it or leave it out: what comes next could be either.
+            # A client that got no "100 Continue" may send its body or leave it out, so the next bytes are
+            # ambiguous.
             response.force_close()

@@ -1,4 +1,4 @@
-"""Admission: as many requests as the limits allow, and none once the server is draining."""
+"""Admission: admits requests within the limits, and none while the server drains."""
 
 from collections.abc import Callable
 
@@ -11,9 +11,9 @@ __all__ = ["AdmissionControl"]
 
 
 class AdmissionControl:
-    """Counts the requests of the API that are open, and knows the limits of those who send them.
+    """The counter of the open API requests, with the limits of their callers.
 
-    Whoever has entered leaves again, however the request ends.
+    Each :meth:`enter` needs a :meth:`leave`, however the request ends.
     """
 
     def __init__(
@@ -23,14 +23,14 @@ class AdmissionControl:
         draining: Draining,
         limited: Callable[[str], None] = lambda limit: None,
     ) -> None:
-        """``limited`` is told where all places are taken."""
+        """``limited`` is called with ``"streams"`` if all places are taken."""
         self.limiter = limiter
         self.draining = draining
         self._streams = streams
         self._limited = limited
 
     def enter(self, request: EdgeRequest) -> None:
-        """Count a request as open; raises :class:`~proxy.errors.RequestError` (429) where too many are."""
+        """Count a request as open; raise :class:`~proxy.errors.RequestError` (429) if too many are open."""
         streams = self._streams
         if streams.open >= streams.limit:
             self._limited("streams")
@@ -39,6 +39,6 @@ class AdmissionControl:
         self.draining.begin(request)
 
     def leave(self, request: EdgeRequest) -> None:
-        """The request is over."""
+        """Count the request as ended."""
         self.draining.end(request)
         self._streams.open -= 1

@@ -1,6 +1,6 @@
-"""Which web pages may call: origins named exactly, and what their browsers are told (Fetch standard).
+"""Which web pages may call: the listed origins, and the headers for their browsers (Fetch standard).
 
-Pages carry a key in a header, never a cookie, so browsers are never told to send credentials.
+Pages send a key in a header, never a cookie, so browsers are never told to send credentials.
 """
 
 import re
@@ -16,19 +16,19 @@ __all__ = ["METHODS", "Cors"]
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _MAX_AGE_S = 7200
-"""Seconds that a browser keeps the answer to a preflight: Chromium takes no more."""
+"""Seconds that a browser caches the answer to a preflight: Chromium's maximum."""
 
 _NAMES = re.compile(r"[A-Za-z0-9_-]{1,64}(?:[ \t]*,[ \t]*[A-Za-z0-9_-]{1,64}){0,63}\Z")
 _OF_UPSTREAMS = ("content-disposition", "openai-processing-ms", "openai-version")
 _EXPOSED = ", ".join((*_OF_UPSTREAMS, *(name for header in TO_CLIENTS for name in header.names)))
-"""What a page may read beside what the Fetch standard always lets it read."""
+"""The headers that a page may read in addition to those that the Fetch standard always allows."""
 
 
 class Cors:
     """The origins that pages may call from, each as a browser writes it: ``https://app.example.com``."""
 
     def __init__(self, origins: Sequence[str] = ()) -> None:
-        # Also where there is no origin: a cache must not give that response to a page.
+        # Sent without an origin too: a cache must not give that response to a page.
         self._nobody = {"Vary": "Origin"}
         self._origins = {
             origin: {
@@ -41,22 +41,22 @@ class Cors:
 
     @property
     def origins(self) -> Sequence[str]:
-        """Those that are listed."""
+        """The listed origins."""
         return tuple(self._origins)
 
     def __bool__(self) -> bool:
         return bool(self._origins)
 
     def headers(self, request: EdgeRequest) -> Mapping[str, str]:
-        """What tells the browser that the page may read a response: a stream's, an error's, any."""
+        """Return the headers that let a page read a response of any kind, also a stream or an error."""
         return self._origins.get(request.headers.get("Origin", ""), self._nobody)
 
     def allows(self, origin: str) -> bool:
-        """Whether pages of this origin may call."""
+        """Return whether pages of this origin may call."""
         return origin in self._origins
 
     def preflight(self, request: EdgeRequest) -> web.Response:
-        """The answer to a preflight request of an allowed page.
+        """Answer a preflight request of an allowed page.
 
         Raises :class:`~proxy.errors.RequestError` (400) for header names that no page could use.
         """
@@ -75,6 +75,7 @@ class Cors:
                 )
             headers["Access-Control-Allow-Headers"] = asked
         if request.headers.get("Access-Control-Request-Private-Network") == "true":
-            # The page is on the public network, the proxy is not: who listed the origin wants that.
+            # The page is on the public network, the proxy is not; the operator who listed the origin allows
+            # that.
             headers["Access-Control-Allow-Private-Network"] = "true"
         return web.Response(status=204, headers=headers)

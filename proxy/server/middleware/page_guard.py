@@ -1,7 +1,8 @@
-"""What a browser may be made to send: a web page must not reach tools behind its reader's back.
+"""Refuses requests that a foreign web page makes a browser send: no page may reach tools behind its reader's
+back.
 
-A page can send requests to any address that its reader's machine reaches.  A browser names the
-page's origin in most of them, and asks beforehand unless the request is as plain as a form's.
+A page can send requests to any address that its reader's machine reaches. A browser names the page's origin
+in most of them. It asks with a preflight first, unless the request is as plain as a form's.
 """
 
 from collections.abc import Sequence
@@ -26,15 +27,17 @@ __all__ = ["HostRule", "PageGuard", "is_loopback_name", "is_own_origin"]
 _METHODS: Final = frozenset({*METHODS, "OPTIONS"})
 _SEC_FETCH_SITE: Final = istr("Sec-Fetch-Site")
 _NAVIGATION: Final = ((istr("Sec-Fetch-Mode"), "navigate"), (istr("Sec-Fetch-Dest"), "document"))
-"""What a browser says of a link that its reader follows, and of nothing that a page loads or frames."""
+"""The headers of a browser that follows a link of its reader; it never sends them for what a page loads or
+frames."""
 
 _UNASKED: Final = frozenset({"GET", "HEAD"})
-"""What a page may send to another site with nobody being asked, and without a body that tells it."""
+"""Methods that a page may send to another site without a preflight, and without a body that would identify
+it."""
 
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
 _LONGEST_KNOWN: Final = 64
 _MOST_KNOWN: Final = 64
-"""How clients write the server's name, of which there are few, is looked at once."""
+"""The most names that are cached: clients write the server's name in few ways."""
 
 _FORWARDED: Final = (
     hdrs.X_FORWARDED_FOR,
@@ -55,17 +58,17 @@ _FORWARDED: Final = (
     istr("Fastly-Client-IP"),
     istr("CDN-Loop"),
 )
-"""What reverse proxies and tunnels add of their own accord, each of them one of these at least."""
+"""Headers that reverse proxies and tunnels add by default; each of them adds at least one of these."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class HostRule:
-    """Which names a client may call the server by.
+    """The names by which a client may call the server.
 
-    A page that rebinds its name in DNS reaches the server and passes for its own origin, but it
-    cannot call itself by another name: its ``Host`` is the attacker's.  An address, or
-    ``localhost``, is nobody's to rebind.  With ``loopback_only`` no other address will do either.
-    ``names`` are further ones in lower case; ``*.example.com`` stands for all below.
+    A page that rebinds its name in DNS reaches the server with its own origin, but its ``Host`` is then the
+    attacker's name. Nobody can rebind an address or ``localhost``. With ``loopback_only`` all addresses but
+    loopback are refused. ``names`` are further names in lower case; ``*.example.com`` stands for all names
+    below.
     """
 
     loopback_only: bool
@@ -84,7 +87,7 @@ class HostRule:
         return CacheSize(entry * len(self._known), entry * _MOST_KNOWN)
 
     def allows(self, host: str) -> bool:
-        """Whether a ``Host`` header names this server."""
+        """Return whether a ``Host`` header names this server."""
         known = self._known.get(host)
         if known is None:
             known = self._names_us(host)
@@ -106,10 +109,10 @@ class HostRule:
 
 
 class PageGuard:
-    """Answers what browsers ask before they send, and refuses what only a foreign page would send.
+    """The guard that answers preflight requests and refuses requests that only a foreign page would send.
 
-    ``hosts`` is ``None`` where a client may call the server what it likes.  With ``keyed`` callers show
-    keys, which no page has.
+    ``hosts`` is ``None`` if a client may call the server by any name. ``keyed`` says that callers send keys,
+    which no page has.
     """
 
     def __init__(
@@ -127,20 +130,20 @@ class PageGuard:
         self._keyed = keyed
         self._proxies = proxies if proxies else None
         self._refused = RefusedOrigins(cors.origins)
-        # Without either nobody asks for the peer, and there is nothing to tell a page.
+        # Without both, the check depends on the head alone: no peer address and no page headers are needed.
         self._by_head = not cors and self._proxies is None
 
     def check(self, request: EdgeRequest) -> web.Response | None:
-        """The answer to a preflight; ``None`` for a request that may go on.
+        """Return the answer to a preflight; ``None`` for a request that may continue.
 
-        Raises :class:`~proxy.errors.RequestError`: 403, 405 or 415 for what is not taken from a page.
+        Raises :class:`~proxy.errors.RequestError`: 403, 405 or 415 for a request that a page may not send.
         """
         if self in request.head:
             return None
         headers = request.headers
         method = request.method
         if method not in _METHODS:
-            # After CONNECT and its like the rest of the connection may be no HTTP at all.
+            # After CONNECT and similar methods the rest of the connection may not be HTTP at all.
             raise RequestError(
                 405, f"The method {method[:20]} is not supported.", headers={"Connection": "close"}
             )
@@ -155,7 +158,7 @@ class PageGuard:
                 )
         elif _SEC_FETCH_SITE in headers:
             if not _is_own_site(request) and not self._is_link_to_page(request):
-                # Images, scripts and links of other sites: browsers name no origin there.
+                # Images, scripts and links of other sites: browsers send no origin for them.
                 raise _not_allowed(
                     "Web pages of another site may not call the proxy without an Origin header"
                 )
@@ -180,18 +183,18 @@ class PageGuard:
         return None
 
     def _is_link_to_page(self, request: EdgeRequest) -> bool:
-        """Whether a reader follows a link of another site to a page of ours.
+        """Return whether a reader follows a link of another site to a page of the proxy.
 
-        The page is the same for everybody and holds nothing; what it then reads, it reads as our own origin.
+        The page is the same for everybody and contains no data; it then loads its data from its own origin.
         """
         if request.method not in _UNASKED or not request.head[self._targets].is_page:
             return False
         return all(request.head.listed(name) == [value] for name, value in _NAVIGATION)
 
     def _check_media_type(self, request: EdgeRequest, from_page: bool) -> None:
-        """Refuse the bodies that a form can send: for them a browser does not ask beforehand.
+        """Refuse the bodies that a form can send: browsers send them without a preflight.
 
-        ``from_page`` says that the page's origin is known, and may call.
+        ``from_page`` says that the page's origin is known and may call.
         """
         said = request.headers.getall(hdrs.CONTENT_TYPE, ())
         if not said and not request.body_exists:
@@ -228,7 +231,7 @@ def _check_host(hosts: HostRule, said: Sequence[str]) -> None:
 
 
 def _may_call(cors: Cors, request: EdgeRequest) -> bool:
-    """Whether a page of the origin that the request names may call: one that is listed, or our own."""
+    """Return whether a page of the request's origin may call: a listed origin, or the proxy's own."""
     said = request.headers.getall("Origin")
     if len(said) != 1:
         return False
@@ -238,12 +241,12 @@ def _may_call(cors: Cors, request: EdgeRequest) -> bool:
 
 
 def _is_own_site(request: EdgeRequest) -> bool:
-    """Whether nothing that a browser says of the page calls it one of another site."""
+    """Return whether no header of the browser says that the page is of another site."""
     return _OWN_SITES.issuperset(request.head.listed(_SEC_FETCH_SITE))
 
 
 def is_own_origin(origin: str, host: str) -> bool:
-    """Whether a page's origin is the server that it calls, under whatever name it calls that."""
+    """Return whether a page's origin is the server that it calls, under any name of that server."""
     scheme, _, authority = origin.partition("://")
     port = {"http": ":80", "https": ":443"}.get(scheme)
     return port is not None and authority != "" and host in (authority, authority + port)
@@ -266,10 +269,10 @@ def _check_direct(request: EdgeRequest) -> None:
 
 
 def _check_version(request: EdgeRequest) -> None:
-    """Refuse what comes through a proxy that says nothing of itself.
+    """Refuse requests that come through a proxy that does not identify itself.
 
-    nginx with a bare ``proxy_pass`` speaks HTTP/1.0, adds no header and puts its own name for us into
-    ``Host``.  No client of today speaks it unasked.
+    nginx with a bare ``proxy_pass`` speaks HTTP/1.0, adds no header and writes its own name for the server
+    into ``Host``. No client of today uses HTTP/1.0 by default.
     """
     if request.version < (1, 1):
         raise RequestError(
@@ -284,11 +287,11 @@ def _check_version(request: EdgeRequest) -> None:
 
 
 def _check_unmarked(request: EdgeRequest, target: Target) -> None:
-    """Refuse a GET that a page of another site may have sent, where no browser would say that it did.
+    """Refuse a GET that a page of another site may have sent without a mark of the browser.
 
-    Browsers say which site sent a request to a server that is reached by https or on the loopback, and to
-    others they say nothing.  So there a GET of the API needs what no page can send unasked, or comes from
-    our own origin: a page can keep back what it is referred from, and not make it up.
+    Browsers mark the site of a request only for servers that are reached by https or on the loopback. So on
+    any other address a GET of the API needs a header that no page can send without a preflight, or a
+    ``Referer`` of the proxy's own origin. A page can leave out its ``Referer``, but it cannot forge one.
     """
     if target.below is None or _is_program(request):
         return
@@ -315,14 +318,15 @@ def is_loopback_name(host: str) -> bool:
 
 
 def _takes_files(target: Target) -> bool:
-    """Whether files are sent to a path as a form."""
+    """Return whether a path accepts files in a form."""
     return target.below is not None and target.below.split("/")[1] in target.endpoint.dialect.takes_files
 
 
 def _is_program(request: EdgeRequest) -> bool:
-    """Whether the request has a header for which a browser would have asked beforehand.
+    """Return whether the request has a header that a browser sends only after a preflight.
 
-    None of them is one that proxies add; and a browser sends ``Authorization: Basic`` unasked.
+    Proxies add none of these headers. A browser sends ``Authorization: Basic`` without a preflight, so that
+    does not count.
     """
     headers = request.headers
     return headers.get("Authorization", "").lower().startswith("bearer ") or any(

@@ -1,4 +1,4 @@
-"""The log of web pages that were refused, for an operator who wants to let one of them in."""
+"""Logs the web pages that were refused, for an operator who wants to allow one of them."""
 
 import json
 import time
@@ -14,15 +14,15 @@ from proxy.server.serving.heads.pending_heads import OncePerMinute
 __all__ = ["RefusedOrigins"]
 
 _MOST: Final = 16
-"""Origins that have lines of their own: anybody can make up any number of them."""
+"""The most origins with log lines of their own: anybody can invent any number of them."""
 
 _LONGEST: Final = 200
 
 
 class RefusedOrigins:
-    """Says of each refused origin once a minute that it was, and what would allow it.
+    """The log of refused origins: at most one line a minute for each, with the setting that would allow it.
 
-    Those beyond the first sixteen share a line a minute, until a minute goes by without one of the others.
+    Origins beyond the first sixteen share one line a minute, until one of the sixteen is silent for a minute.
     """
 
     def __init__(self, listed: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,7 +33,7 @@ class RefusedOrigins:
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.server")
 
     def refused(self, origin: str) -> None:
-        """One request of a page of this origin was refused."""
+        """Count a refused request of a page of this origin."""
         origin = origin[:_LONGEST]
         count = self._counter(origin).counted()
         if count:
@@ -54,7 +54,7 @@ class RefusedOrigins:
         try:
             check_origins((*self._listed, origin))
         except PydanticCustomError:
-            # What no browser writes for a page with an origin of its own cannot be listed.
+            # An origin that no browser sends for a page with an origin of its own cannot be listed.
             return "server.cors_origins cannot list this origin; serve the page over http or https"
         listed = json.dumps([*self._listed, origin])
         return f"to allow pages of this origin, set server.cors_origins = {listed}"

@@ -1,4 +1,4 @@
-"""The admin API as OpenAPI 3.1: its answers are described from the record's own types.
+"""The admin API as OpenAPI 3.1; its answers are described from the types of the record.
 
 ``/admin/openapi.json`` and docs/reference/admin-api.openapi.json are this document.
 """
@@ -34,7 +34,7 @@ _COST: Final[Schema] = {
 
 
 def admin_openapi() -> dict[str, Any]:
-    """The whole document."""
+    """Build the whole document."""
     paths: dict[str, dict[str, Any]] = {}
     for one in ADMIN_PATHS:
         paths.setdefault(one.path, {})[one.method.lower()] = _operation(one)
@@ -112,7 +112,8 @@ def _ref(name: str) -> dict[str, str]:
 
 
 def _object(properties: Mapping[str, Any], *optional: str) -> dict[str, Any]:
-    """An object with these members, all of them present but the ``optional`` ones."""
+    """Return the schema of an object with these members, all of them required except the ``optional``
+    ones."""
     return {
         "type": "object",
         "required": [name for name in properties if name not in optional],
@@ -137,7 +138,8 @@ def _list_of(name: str) -> dict[str, Any]:
 
 
 def _record(record: type[Any], **changed: Schema) -> dict[str, Any]:
-    """A row of the record as an answer has it: every field is there, and ``changed`` are shown otherwise."""
+    """Return the schema of a row of the record: every field is present, and ``changed`` replaces some
+    schemas."""
     _, components = msgspec.json.schema_components((record,), ref_template="#/components/schemas/{name}")
     properties = components[record.__name__]["properties"]
     shown = {name: {key: of[key] for key in of if key != "default"} for name, of in properties.items()}

@@ -1,7 +1,7 @@
-"""The paths of the admin API as data: what each gives, and what may be asked for.
+"""The paths of the admin API as data: what each returns, and its parameters.
 
-The admin API reads its parameters from here, and its description as OpenAPI and
-docs/reference/admin-api.md are made from it.
+The admin API reads its parameters from here. Its OpenAPI description and docs/reference/admin-api.md are
+generated from it.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ __all__ = ["ADMIN_PATHS", "DEFAULT_LIMIT", "MOST_LIMIT", "AdminPath", "Parameter
 
 MOST_LIMIT: Final = 200
 DEFAULT_LIMIT: Final = 50
-"""How many entries one page of a list has: at most, and if the request does not say."""
+"""The number of entries on one page of a list: the maximum, and the default."""
 
 Schema = Mapping[str, Any]
 """A JSON Schema."""
@@ -39,9 +39,9 @@ class Parameter:
 class AdminPath:
     """One method of a path below ``/admin``.
 
-    ``answer`` is the name of the schema of a 200, and ``gives`` says in Markdown what it is; its links are
-    relative to ``docs/``.  ``statuses`` are those that it can be answered with beside 200, 401, 403 and 429.
-    ``approvers`` says that a key with ``approves`` may use it, too.
+    ``answer`` is the name of the schema of a 200. ``gives`` describes the answer in Markdown; its links are
+    relative to ``docs/``. ``statuses`` are its possible statuses besides 200, 401, 403 and 429. ``approvers``
+    says that a key with ``approves`` may use it, too.
     """
 
     method: str
@@ -61,7 +61,7 @@ _LIMIT: Final = Parameter(
     "Number of entries.",
 )
 _BEFORE: Final = Parameter("before", _TEXT, "The `last_id` of the page before.")
-_RUN_ID: Final = Parameter("id", _TEXT, "The id of a run, complete.", "path")
+_RUN_ID: Final = Parameter("id", _TEXT, "The complete id of a run.", "path")
 _APPROVAL_ID: Final = Parameter(
     "id", {"type": "string", "pattern": f"^{APPROVAL_ID}$"}, "The id of an approval.", "path"
 )
@@ -86,7 +86,7 @@ ADMIN_PATHS: Final = (
             Parameter("model", _TEXT, "Only runs of this model."),
             Parameter("tool", _TEXT, "Only runs that called this tool."),
             Parameter("key", _TEXT, "Only runs of this client key, by its name."),
-            Parameter("id", _TEXT, "Only runs whose id begins like this."),
+            Parameter("id", _TEXT, "Only runs whose id begins with this text."),
             Parameter("agents", _TRUTH, "Also runs of agents."),
         ),
         statuses=(400, 405, 503),
@@ -95,10 +95,10 @@ ADMIN_PATHS: Final = (
         "GET",
         "/admin/runs/{id}",
         "showRun",
-        "One run, as `toolrelay runs show --json` has it. With `content=true` also its messages; the log "
-        "then gets the line `content_read` with the key's name.",
+        "One run, in the form of `toolrelay runs show --json`. With `content=true` also its messages; the "
+        "log then gets the line `content_read` with the key's name.",
         "RunDetail",
-        (_RUN_ID, Parameter("content", _TRUTH, "Also messages, and calls as they came.")),
+        (_RUN_ID, Parameter("content", _TRUTH, "Also messages, and calls as the upstream sent them.")),
         statuses=(400, 404, 405, 503),
     ),
     AdminPath(
@@ -114,7 +114,7 @@ ADMIN_PATHS: Final = (
         "GET",
         "/admin/mcp",
         "listServers",
-        "Each MCP server: its state, protocol, last error and reconnects. Of each of its tools: how its "
+        "Each MCP server: its state, protocol, last error and reconnects. For each of its tools: how its "
         "definition compares with the allowed one (`pinned`, `new`, `changed`, `moved`, `gone`), and in "
         "`withheld` why models are not offered it.",
         "ServerList",
@@ -189,7 +189,7 @@ ADMIN_PATHS: Final = (
 
 
 def query_of(path: str) -> tuple[str, ...]:
-    """The parameters that the query of a path may have."""
+    """Return the parameters that the query of a path may have."""
     return tuple(
         parameter.name
         for one in ADMIN_PATHS

@@ -1,6 +1,6 @@
-"""``/docs/errors``: what each error code of this version means, for anybody who got one.
+"""``/docs/errors``: the meaning of each error code of this version.
 
-The pages are the same for everybody and need no key, since whoever has no valid key needs them most.
+The pages are the same for everybody and need no key, because clients without a valid key need them most.
 """
 
 import base64
@@ -38,7 +38,7 @@ _PAGE: Final = """\
 """
 _ALL: Final = f' <a href="{ERROR_DOCS}">All errors</a>'
 _HEADERS: Final = {
-    # Nothing may run or load but the style above, and no page may frame it.
+    # Nothing may run or load except the style above, and no page may frame it.
     "Content-Security-Policy": "default-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action "
     f"'none'; style-src 'sha256-{base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()}'",
     "X-Content-Type-Options": "nosniff",
@@ -49,14 +49,14 @@ _HEADERS: Final = {
 
 
 class ErrorPages:
-    """Answers below ``/docs/errors``: a page for browsers, the same as text for all others."""
+    """The pages below ``/docs/errors``: HTML for browsers, the same as plain text for all others."""
 
     def serves(self, path: str) -> bool:
-        """Whether a path is one of these pages, or would be."""
+        """Return whether a path is below these pages."""
         return f"{path}/".startswith(f"{ERROR_DOCS}/")
 
     def answer(self, request: EdgeRequest, path: str) -> web.Response:
-        """The page of a path that :meth:`serves` is true of.
+        """Return the page of a path that :meth:`serves` accepts.
 
         Raises :class:`~proxy.errors.RequestError` (404) for a code that this version does not have.
         """
@@ -72,11 +72,11 @@ class ErrorPages:
         if "text/html" in request.headers.get(hdrs.ACCEPT, "").lower():
             text, kind = self._all_as_html if error is None else _as_html(error), "text/html"
         else:
-            text, kind = self._allerror_text if error is None else error_text(error), "text/plain"
+            text, kind = self._all_as_text if error is None else error_text(error), "text/plain"
         return web.Response(text=text, content_type=kind, charset="utf-8", headers=_HEADERS)
 
     @cached_property
-    def _allerror_text(self) -> str:
+    def _all_as_text(self) -> str:
         return "\n".join(map(error_text, ERRORS.values()))
 
     @cached_property

@@ -7,7 +7,7 @@ __all__ = ["error_text", "error_title"]
 
 
 def error_title(error: ErrorCode) -> str:
-    """How an error is answered: ``model_not_found (HTTP 404, invalid_request_error)``."""
+    """Return the code with its status and type: ``model_not_found (HTTP 404, invalid_request_error)``."""
     status = f"HTTP {' or '.join(map(str, error.statuses))}" if error.statuses else ""
     code = error.name if error.code else "no code"
     facts = ", ".join(fact for fact in (status, error.type) if fact)
@@ -15,7 +15,7 @@ def error_title(error: ErrorCode) -> str:
 
 
 def error_text(error: ErrorCode) -> str:
-    """The title, what happened and what to do, in lines without Markdown."""
+    """Return the title, what happened and what to do, in lines without Markdown."""
     lines = [error_title(error), "", f"  What happened: {plain(error.when)}"]
     if error.remedy:
         lines.append(f"  What to do: {plain(error.remedy)}")

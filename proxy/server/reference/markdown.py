@@ -1,4 +1,4 @@
-"""The little Markdown of the reference's texts, for readers who have only the text."""
+"""Converts the reference's simple Markdown to plain text or HTML."""
 
 import html
 import re
@@ -10,12 +10,12 @@ _MARKED: Final = re.compile(r"`([^`]+)`|\[([^\]]+)\]\([^)]+\)")
 
 
 def plain(text: str) -> str:
-    """Markdown without its marks; of a link its words, since the documentation is elsewhere."""
+    """Return Markdown without its marks; a link becomes its words, since the documentation is elsewhere."""
     return _MARKED.sub(lambda found: found[1] or found[2], text)
 
 
 def marked_up(text: str) -> str:
-    """Markdown as HTML; of a link its words."""
+    """Return Markdown as HTML; a link becomes its words."""
     return _MARKED.sub(
         lambda found: f"<code>{found[1]}</code>" if found[1] else found[2], html.escape(text, quote=False)
     )

@@ -14,8 +14,7 @@ _CHANNEL: Final = "toolrelay_keys"
 
 
 class KeyListener:
-    """Listens for changed keys, from the first :meth:`version` on. After a broken connection the next call
-    connects again.
+    """Listens for changed keys, from the first :meth:`version` on; that also reconnects after a failure.
 
     Each notification of the server increases ``told``. Without a connection no notification arrives, so
     callers ask for the version from time to time.

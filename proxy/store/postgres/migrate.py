@@ -41,8 +41,7 @@ async def migrate_postgres(
     try:
         connection = await _connected(url, lock_timeout=str(round(lock_timeout_s * 1000)))
         try:
-            # Outside a transaction: one that began earlier might not see what another process created
-            # meanwhile.
+            # Outside a transaction: an earlier one might not see what another process created meanwhile.
             await connection.execute("SELECT pg_advisory_lock($1::int, $2::int)", LOCK_CLASS, _LOCK)
             if must_exist and await _version(connection, len(steps)) == 0:
                 raise NoRecord(
@@ -97,8 +96,7 @@ async def _migrate(connection: "asyncpg.Connection[Any]", steps: Sequence[Migrat
 
 
 async def _version(connection: "asyncpg.Connection[Any]", known: int) -> int:
-    """Return the number of the last applied migration; raises StoreError if the schema is foreign or
-    newer."""
+    """Return the number of the last applied migration; raises StoreError for a foreign or newer schema."""
     if await connection.fetchval("SELECT to_regclass('toolrelay_schema')") is None:
         if await connection.fetchval(
             "SELECT to_regclass('runs') IS NOT NULL OR to_regclass('owners') IS NOT NULL"

@@ -197,8 +197,7 @@ class PostgresStore(SqlStore):
         if self._pool is None:
             raise StoreUnavailable("the record is closed")
         try:
-            # A query that hangs gives up by itself, so the few connections are free when the server answers
-            # again.
+            # A query that hangs gives up, so the few connections are free when the server answers again.
             async with self._pool.acquire(timeout=LOOK_UP_S) as connection:
                 return await PostgresReader(connection, LOOK_UP_S).execute_fetchall(sql, values)
         except DRIVER_ERRORS as error:
@@ -216,7 +215,7 @@ class PostgresStore(SqlStore):
                 pool.terminate()
 
     def _lost_session(self) -> None:
-        """Reconnect after the session and its lock were lost, before other processes take this one for
+        """Reconnect after the session and its lock were lost, before other processes believe this one
         dead."""
         if self._writer.prepared:
             self._writer.notice("unreachable")
@@ -241,8 +240,7 @@ class PostgresStore(SqlStore):
         return [(_PUT_OWNER, (*owner, self._started_at, self._clock()))]
 
     async def _tidy(self) -> float:
-        """Mark what dead owners left open and delete one expired batch; return the seconds until the next
-        call.
+        """Reap dead owners and delete one expired batch; return the seconds until the next call.
 
         Dead owners are looked for more often than the rest, because that is one small query.
         """
@@ -264,15 +262,13 @@ class PostgresStore(SqlStore):
         return self._next_look(self._tidy_every_s)
 
     def _next_look(self, at_most_s: float) -> float:
-        """Return the seconds until the next search for dead owners: when the grace period of a suspect
-        ends."""
+        """Return the seconds until the next search for dead owners: the rest of a suspect's grace period."""
         now = asyncio.get_running_loop().time()
         waits = [max(since + self._grace_s - now, 0.0) for since in self._suspects.values()]
         return min([*waits, self._grace_s, at_most_s])
 
     async def scrub(self) -> str:
-        """Return why deleted data remains: no statement of a client removes it from the server's files at
-        once."""
+        """Return why deleted data remains: no client statement removes it from the server's files at once."""
         return (
             "PostgreSQL keeps deleted rows in its files until they are vacuumed, and their bytes until a "
             "page is written over; VACUUM FULL rewrites a table without them. Its write-ahead log, replicas "
@@ -300,8 +296,7 @@ class PostgresStore(SqlStore):
 
         async def reap(connection: "asyncpg.Connection[Any]") -> None:
             nonlocal interrupted
-            # Without a row, the owner has returned or was reaped. If several processes ask, one gets the
-            # lock.
+            # No row: the owner returned or was reaped. If several processes ask, one gets the lock.
             if await connection.fetchval(_STILL_FREE, LOCK_CLASS, owner_id, lock_key):
                 await connection.execute(numbered(END_OWNER), self._clock(), owner_id)
                 interrupted = await self._interrupt(connection)

@@ -165,8 +165,7 @@ class SqlApprovals(SqlGrants):
         return [(_USE, [(self._clock(), used, used, approval_id)])]
 
     async def _used_by(self, approval_id: str) -> tuple[str, InvocationStatus, Any] | None:
-        """Return id, status and error code of the execution of an approved call; ``None`` if it has not
-        run."""
+        """Return id, status and error code of an approved call's execution; ``None`` if it has not run."""
         found = list(
             await self._look_up(
                 "SELECT a.invocation_id, i.status, i.error_code FROM approvals a "

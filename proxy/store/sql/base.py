@@ -46,8 +46,7 @@ class SqlReader(Protocol):
 
 
 class SqlBase(ABC):
-    """The base class of the SQL stores: it queues writes, seals content before writing and opens it after
-    reading.
+    """The base class of the SQL stores. It queues writes, and seals and opens content.
 
     All methods must be called from the thread of one event loop.
     """
@@ -84,8 +83,7 @@ class SqlBase(ABC):
 
     @property
     def sealed(self) -> bool:
-        """Whether content never reaches the disk in plain text: the store seals it first, or does not write
-        it."""
+        """Whether content never reaches the disk in plain text: the store seals it, or does not write it."""
         return self._ring.seals or self._content == "none"
 
     @abstractmethod
@@ -130,8 +128,7 @@ class SqlBase(ABC):
         return self._look_ups.within(self._query(sql, values))
 
     async def _see_writes(self) -> None:
-        """Wait until look-ups see all queued writes; has the time limit of a look-up, and raises the same
-        errors."""
+        """Wait until look-ups see all queued writes; time limit and errors are those of a look-up."""
         if self._writer.waiting:
             if self._look_ups.away or self._writer.failure is not None:
                 reason = self._writer.failure or "it does not answer"

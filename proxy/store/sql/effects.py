@@ -170,8 +170,7 @@ class SqlEffects(SqlApprovals):
         return None if used is None else EarlierEffect(*used)
 
     async def find_effect(self, claim: EffectClaim) -> EarlierEffect | None:
-        """Return the outcome of a claimed effect; if its row was purged since then, the effect counts as
-        over.
+        """Return the outcome of a claimed effect; if its row was purged since then, it counts as over.
 
         Raises :class:`~proxy.errors.StoreError` if the database cannot be read.
         """
@@ -218,8 +217,7 @@ class SqlEffects(SqlApprovals):
         return calls
 
     def _shown(self, invocation_id: str, arguments: str | None, sealed_by: str | None) -> Any:
-        """Open the arguments of a call without the rest of its row; ``None`` if there are none or the key is
-        missing."""
+        """Open the arguments of a call alone; ``None`` if there are none or their key is missing."""
         if arguments is None or not (sealed_by is None or self._ring.opens(sealed_by)):
             return None
         known = {"id": invocation_id, "arguments_redacted": arguments}

@@ -1,5 +1,4 @@
-"""Grants in SQL: inserted together with the decision that makes them; used and revoked by conditional
-updates."""
+"""Grants in SQL: inserted with the decision that makes them; used and revoked by conditional updates."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final
@@ -39,8 +38,7 @@ class SqlGrants(SqlBase):
     """The :class:`~proxy.grant_records.GrantLog` part of a SQL store."""
 
     _counting_turn: ClassVar[Sequence[Batch]] = ()
-    """The batch that makes transactions count one after the other; empty if the database has only one
-    writer."""
+    """The batch that lets one transaction at a time count; empty if the database has only one writer."""
 
     async def find_grants(self, ids: Sequence[str]) -> Sequence[Grant]:
         """See :class:`~proxy.grant_records.GrantLog`."""

@@ -116,8 +116,7 @@ class SqlKeys(SqlBase):
         await self._announce()
 
     async def note_keys(self) -> None:
-        """Touch the mark, and also note the keys in the record, where a machine without the mark finds
-        them."""
+        """Touch the mark, and note the keys in the record too, for machines without the mark."""
         if not await asyncio.to_thread(self._mark.exists):
             await self._announce()
         try:
@@ -194,8 +193,7 @@ class SqlKeys(SqlBase):
         return False
 
     async def _announce(self) -> None:
-        """Count a change in the mark. If the mark cannot be written, processes notice the change a second
-        later."""
+        """Count a change in the mark; if that fails, processes notice the change a second later."""
         try:
             await asyncio.to_thread(self._mark.touch)
         except OSError as error:

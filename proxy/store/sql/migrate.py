@@ -104,8 +104,7 @@ def create_private(path: Path) -> bool:
 
 
 def sqlite_version(path: Path) -> int:
-    """Return the schema version of a file without changing it; 0 if there is no file or no record in it.
-    Blocks.
+    """Return the schema version of a file without changing it; 0 if it has no record. Blocks.
 
     Raises :class:`~proxy.errors.StoreError` if it cannot be read.
     """

@@ -99,8 +99,7 @@ def usage_query(wanted: UsageFilter) -> tuple[str, Row]:
 
 
 def latency_query(wanted: UsageFilter) -> tuple[str, Row]:
-    """Build the statement for the latencies of the groups of :func:`usage_query`: percentiles by nearest
-    rank."""
+    """Build the statement for latency percentiles of the groups of :func:`usage_query`, by nearest rank."""
     clauses, values = _between(wanted)
     where = " AND ".join([*clauses, "i.status = 'success'"])
     names = ", ".join(f"g{place}" for place in range(len(wanted.by)))
@@ -126,8 +125,7 @@ def _between(wanted: UsageFilter) -> tuple[list[str], list[Any]]:
 
 
 def read_usage(wanted: UsageFilter, row: Row, took: Mapping[Row, Row]) -> UsageRow:
-    """Read a row of :func:`usage_query`; ``took`` contains the rows of :func:`latency_query` by their
-    group."""
+    """Read a row of :func:`usage_query`; ``took`` maps groups to rows of :func:`latency_query`."""
     groups, (*counts, seconds, cost) = row[: len(wanted.by)], row[len(wanted.by) :]
     group = tuple(int(value) if key == "day" else value for key, value in zip(wanted.by, groups, strict=True))
     half, most = took.get(tuple(groups), (None, None))

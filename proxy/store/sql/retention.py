@@ -45,8 +45,7 @@ _REACH: Final = (
     f"SELECT max(created_at) FROM (SELECT created_at FROM ({_OLDEST}) AS each_kind "
     f"ORDER BY created_at LIMIT {AT_ONCE}) AS all_kinds"
 )
-"""Finds the ``created_at`` up to which the oldest rows of all content reach, before a time given for each
-table."""
+"""Finds the newest time among the oldest rows of all content, before a time given for each table."""
 
 
 OF_RUNS: Final = (MESSAGES, NATIVE_CALLS)
@@ -118,8 +117,7 @@ class CallerCap:
             self._bytes += _size(place)
 
     async def trim(self, keeper: Keeper) -> bool:
-        """Delete the oldest records of one caller that has too many; return whether there may be more to
-        do."""
+        """Delete the oldest records of one caller that has too many; return whether more may remain."""
         while self._noted:
             place = next(iter(self._noted))
             table, size = _TABLES[place[0]], self._noted[place]
@@ -168,8 +166,7 @@ def _whose(table: ContentTable) -> str:
 
 
 def _past_bytes(table: ContentTable, length: str) -> str:
-    """Return the query for the time of the newest row that exceeds a caller's limit, counted from the
-    newest."""
+    """Return the query for the time of the newest row beyond a caller's limit, counted from the newest."""
     size = row_size(table, length)
     return (
         f"SELECT created_at FROM (SELECT created_at, sum({size}) OVER (ORDER BY created_at DESC) AS total "
@@ -204,8 +201,7 @@ def _drop(table: ContentTable) -> str:
 
 
 def content_size() -> str:
-    """Return the query for the size of all content in bytes; it measures texts and payloads without reading
-    them."""
+    """Return the query for the size of all content in bytes, which measures values without reading them."""
     sums = []
     for table in CONTENT:
         size = row_size(table, "octet_length({})")

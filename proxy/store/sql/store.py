@@ -224,8 +224,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         return {key: newest_two(known.values()) for key, known in variants.items()}
 
     def put_response(self, record: ResponseRecord) -> None:
-        """Store a response and replace the caller's earlier one with its id; under ``none`` in memory
-        only."""
+        """Store a response, replacing the caller's earlier one with its id; under ``none`` in memory only."""
         if self._writes_response((record.id, record.caller)):
             size = len(record.response) + len(record.input_items) + len(record.continuation)
             self._cap.note(RESPONSES, record.caller, size)

@@ -20,8 +20,7 @@ _Record = TypeVar("_Record", bound=Dated)
 
 @dataclass(slots=True, eq=False)
 class _Waiting(Generic[_Record]):
-    """The latest state of a key that the database does not have yet; ``record`` is ``None`` if it was
-    deleted."""
+    """The latest state of a key that the database does not have yet; without ``record`` it was deleted."""
 
     record: _Record | None
     write: Write | None = None
@@ -72,8 +71,7 @@ class WriteBehind(Generic[_Key, _Record]):
         self._shelf.put(record)
 
     def queue(self, record: _Record, put: Callable[[Callable[[bool], None]], Write]) -> None:
-        """Keep a record until its write, which ``put`` queues, is settled; keep it on the shelf if the write
-        fails.
+        """Keep a record until the write that ``put`` queues is settled; if the write fails, keep it longer.
 
         ``put`` receives a callback, which the write must call with whether it was committed.
         """

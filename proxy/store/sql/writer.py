@@ -363,7 +363,7 @@ class GroupWriter:
             self.lose([write], f"the database refuses the row ({error})")
 
     def _requeue(self, group: Sequence[Write], failure: str) -> None:
-        """Queue a group again. A caller that waits for a commit fails now, unless the database is only
+        """Queue a group again; fail callers that wait for a commit now, unless the database is only
         locked."""
         keep: list[Write] = []
         for write in group:

@@ -33,8 +33,7 @@ T = TypeVar("T")
 _BUSY_S: Final = 1.0
 _ROWS_AT_ONCE: Final = 64
 _SIZES: Final = (32, 8, 3)
-"""Numbers of rows in one execution. They are few, so that the connection's statement cache holds every
-statement."""
+"""Numbers of rows in one execution; few, so that the statement cache of the connection holds them all."""
 _FAILURES: Final = {
     sqlite3.SQLITE_BUSY: "locked",
     sqlite3.SQLITE_LOCKED: "locked",
@@ -89,8 +88,7 @@ class SqliteConnection(aiosqlite.Connection):
 
 
 def commit(db: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:
-    """Return the result of ``work`` in a transaction of its own; raises the errors of ``work`` and SQLite.
-    Blocks."""
+    """Return the result of ``work`` in a transaction; raises its errors and those of SQLite. Blocks."""
     try:
         db.execute("BEGIN IMMEDIATE")
         result = work(db)

@@ -103,8 +103,7 @@ def who_gives(held: Mapping[str, int], need: int) -> dict[str, int]:
 
 
 def _above_level(held: Mapping[str, int], need: int) -> dict[str, int]:
-    """Return what each has above the level at which the excess adds up to ``need``; everything if it never
-    does."""
+    """Return what each has above the level at which the excess adds up to ``need``, else everything."""
     level, total = 0, 0
     ordered = sorted(held.values(), reverse=True)
     for count, (size, following) in enumerate(zip(ordered, [*ordered[1:], 0], strict=False), 1):

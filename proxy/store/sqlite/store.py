@@ -132,8 +132,7 @@ class SqliteStore(SqlStore):
 
     @contextlib.asynccontextmanager
     async def _snapshot(self) -> AsyncIterator[SqliteConnection]:
-        """Lend the reading connection, with one consistent view of the file for all reads inside the
-        block."""
+        """Lend the reading connection, with one consistent view of the file inside the block."""
         async with self._reading:
             db = self._reader
             if db is None:
@@ -154,8 +153,7 @@ class SqliteStore(SqlStore):
                 raise store_error(error, self.path) from error
 
     async def scrub(self) -> str:
-        """Empty the write-ahead log, which contains earlier states of pages; in the file, deleted rows are
-        zeros.
+        """Empty the write-ahead log, which has earlier states of pages; in the file, deleted rows are zeros.
 
         Waits for readers, as long as for a lock.
         """
@@ -175,16 +173,14 @@ class SqliteStore(SqlStore):
         )
 
     async def _introduce(self) -> Sequence[tuple[str, rows.Row]]:
-        """Take the owner's lock, then return the statement that writes its row, later again as a
-        heartbeat."""
+        """Take the owner's lock, and return the statement that writes its row, later as a heartbeat."""
         await asyncio.to_thread(self._owner.acquire)
         owner = self._owner
         row = (owner.id, owner.pid, owner.host, owner.name, self._started_at, self._clock())
         return [(PUT_OWNER, row)]
 
     async def _tidy(self) -> float:
-        """Mark what dead owners left open and delete one expired batch; return the seconds until the next
-        call."""
+        """Reap dead owners and delete one expired batch; return the seconds until the next call."""
         db = self._db
         if db is None:
             return self._tidy_every_s

@@ -1,1 +1,1 @@
-"""Upstreams over the proxy's own HTTP/1.1 client."""
+"""Upstreams that the proxy reaches with its own HTTP/1.1 client."""

@@ -1,4 +1,4 @@
-"""Connections to one origin, kept between requests, and looked after by one timer."""
+"""The connections to one origin, kept between requests and supervised by one timer."""
 
 import asyncio
 import socket
@@ -17,17 +17,17 @@ from proxy.upstreams.http1.exchange import ConnectionLost, Exchange
 __all__ = ["Http1Connection", "Http1Pool"]
 
 _HAPPY_EYEBALLS_S = 0.25
-"""RFC 8305, section 5."""
+"""Seconds between attempts at two addresses (RFC 8305, section 5)."""
 
 _MOST_IDLE = 128
-"""Connections to one origin that are kept for later requests."""
+"""At most so many idle connections to one origin are kept for later requests."""
 
 _SLOWEST_TICK_S = 1.0
 _FASTEST_TICK_S = 0.01
 
 
 class Http1Connection(asyncio.Protocol):
-    """One connection, serving one request after another: a :class:`ExchangeConnection`."""
+    """One connection that serves one request after another; an :class:`ExchangeConnection`."""
 
     def __init__(self, pool: "Http1Pool") -> None:
         self._pool = pool
@@ -47,7 +47,7 @@ class Http1Connection(asyncio.Protocol):
         return self._pool.loop
 
     def begin(self, exchange: Exchange, head: bytes) -> bool:
-        """Let the next request be this one's, and send its beginning; false where the connection is gone."""
+        """Start an exchange and send the head of its request; return false if the connection is gone."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return False
@@ -55,7 +55,7 @@ class Http1Connection(asyncio.Protocol):
         transport.write(head)
         return True
 
-    # What an exchange asks for.
+    # The methods that an exchange calls.
 
     def write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
@@ -76,7 +76,7 @@ class Http1Connection(asyncio.Protocol):
     def release(self, *, reusable: bool) -> None:
         self.exchange = None
         transport = self._transport
-        # A request that was answered before it was all sent would stand before the next one.
+        # If a request was answered before it was sent whole, its rest would precede the next request.
         sent = transport is not None and not transport.is_closing() and not transport.get_write_buffer_size()
         if reusable and sent:
             self._pool.put(self)
@@ -88,7 +88,7 @@ class Http1Connection(asyncio.Protocol):
             self._transport.abort()
         self._lose(by_peer=False)
 
-    # What the event loop calls.
+    # The callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -97,7 +97,7 @@ class Http1Connection(asyncio.Protocol):
         if (exchange := self.exchange) is not None:
             exchange.feed(data)
         else:
-            # Nobody asked: whatever this is, it must not be taken for the next answer.
+            # No request is open, so these bytes must not be taken for the next answer.
             self.abort()
 
     def eof_received(self) -> None:
@@ -124,12 +124,12 @@ class Http1Connection(asyncio.Protocol):
 
 
 class Http1Pool:
-    """Every connection to one origin; the one used last is used next.
+    """All connections to one origin; the one used last is reused first.
 
-    One timer for all of them watches for silence and closes what has been idle for too long.
+    One timer for all of them detects silence and closes connections that were idle for too long.
 
-    Connections and the timer outlive the requests that make them, so they run in a context of their own.  The
-    context of a request would keep the request, and its client's key, in memory for as long as they last.
+    Connections and the timer outlive the requests that create them, so they run in a context of their own.
+    The context of a request would keep the request, and its client's key, in memory for as long as they last.
     """
 
     def __init__(
@@ -142,9 +142,9 @@ class Http1Pool:
         keepalive_s: float,
         tick_s: float,
     ) -> None:
-        """``resolver`` finds the host's addresses; ``tls`` makes the context of the first connection.
+        """``resolver`` finds the host's addresses.  ``tls`` makes the TLS context for the first connection.
 
-        The timer goes off every ``tick_s``.
+        The timer fires every ``tick_s`` seconds, within bounds.
         """
         self.loop = asyncio.get_running_loop()
         self._host = host
@@ -160,7 +160,7 @@ class Http1Pool:
         self._closed = False
 
     def take(self) -> Http1Connection | None:
-        """A connection that is open and idle, if there is one."""
+        """Return an open and idle connection; ``None`` if there is none."""
         expired = self.loop.time() - self._keepalive_s
         while self._idle:
             connection = self._idle.pop()
@@ -170,7 +170,7 @@ class Http1Pool:
         return None
 
     async def connect(self) -> Http1Connection:
-        """A new connection.  Raises ``OSError``, ``ssl.SSLError`` among them."""
+        """Open a new connection.  Raises ``OSError``, which includes ``ssl.SSLError``."""
         if self._tls is not None and self._tls_context is None:
             self._tls_context = self._tls()
         infos = await self._resolver.resolve(self._host, self._port)
@@ -179,8 +179,8 @@ class Http1Pool:
                 infos, happy_eyeballs_delay=_HAPPY_EYEBALLS_S, interleave=1, loop=self.loop
             )
         except (OSError, RuntimeError) as exc:
-            self._resolver.forget(self._host)  # it may be somewhere else by now
-            if isinstance(exc, RuntimeError):  # uvloop's, in place of an OSError
+            self._resolver.forget(self._host)  # the host may have another address by now
+            if isinstance(exc, RuntimeError):  # uvloop raises it in place of an OSError
                 raise OSError(str(exc)) from exc
             raise
         connection = Http1Connection(self)
@@ -191,12 +191,12 @@ class Http1Pool:
                 lambda: connection,
                 sock=sock,
                 ssl=self._tls_context,
-                # A name's last dot is for the resolver alone; no certificate has it (RFC 6066, section 3).
+                # Only the resolver needs a name's last dot; no certificate has it (RFC 6066, section 3).
                 server_hostname=self._host.rstrip(".") if self._tls_context is not None else None,
             )
             await self.loop.create_task(opening, context=Context())
-        except BaseException:  # A failure or a cancellation leaves no socket open.
-            # A transport that closes in order would go on to use the socket.
+        except BaseException:  # A failure or a cancellation must leave no socket open.
+            # A transport that closes in order would still use the socket.
             connection.abort()
             sock.close()
             raise
@@ -216,11 +216,11 @@ class Http1Pool:
         connection.idle_since = self.loop.time()
         self._idle.append(connection)
         if len(self._idle) > _MOST_IDLE:
-            # After a burst: the one that was used longest ago.
+            # After a burst, the least recently used connection goes.
             self._idle[0].abort()
 
     def forget(self, connection: Http1Connection) -> None:
-        """A connection that is gone."""
+        """Forget a connection that is gone."""
         self._all.discard(connection)
         with suppress(ValueError):
             self._idle.remove(connection)

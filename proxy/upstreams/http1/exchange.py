@@ -1,7 +1,7 @@
-"""One request and its response on a connection: parsed as it arrives, handed on as it arrives.
+"""One request and its response on a connection, parsed and handed on as it arrives.
 
-What one read brings is handed on within that read, in one piece, however many chunks of the transfer
-coding are in it: there is no task, no lock and no timer for a piece.
+All that one read brings is handed on within that read, in one piece, even if it holds several chunks of the
+transfer coding.  A piece costs no task, no lock and no timer.
 """
 
 import asyncio
@@ -21,41 +21,42 @@ from proxy.upstreams.http1.response_heads import ResponseHeads
 __all__ = ["COMPLETE", "NEVER", "NEXT", "ConnectionLost", "Event", "Exchange", "ExchangeConnection", "State"]
 
 MAX_FRAMING_BYTES = 128 * 1024
-"""Bytes on end that are no body: a head, extensions of chunks, trailers.  The parser has no bound."""
+"""At most so many bytes in a row may be no body: a head, chunk extensions, trailers.  The parser has no
+limit."""
 
 MAX_WAITING_BYTES = 128 * 1024
-"""Body that waits to be taken; with this much the socket is not read on."""
+"""While so much of the body waits to be taken, the socket is not read."""
 
 NEVER = float("inf")
 
 
 class State(StrEnum):
-    """How far a response is."""
+    """The progress of a response."""
 
     SENT = "sent"
-    """Nothing of it has come."""
+    """No byte has arrived."""
     BEGUN = "begun"
-    """Its head is not whole."""
+    """The head is not complete."""
     BODY = "body"
-    """Its head is here."""
+    """The head has arrived."""
     COMPLETE = "complete"
     FAILED = "failed"
-    """There is an error to be raised, behind what came before it."""
+    """There is an error to raise, after the data that came before it."""
 
 
 class Event(StrEnum):
     """The events of a response."""
 
     BYTES = "bytes"
-    """Its first ones."""
+    """The first bytes arrived."""
     HEAD = "head"
-    """It is whole, and of a response that counts."""
+    """The head is complete, and it is not that of an interim response."""
     END = "end"
-    """The body is whole."""
+    """The body is complete."""
     FAILURE = "failure"
-    """Connection, upstream or request broke off."""
+    """The connection, the upstream or the request broke off."""
     REFUSAL = "refusal"
-    """Whoever takes the body failed."""
+    """The consumer of the body failed."""
 
 
 SENT, BEGUN, BODY, COMPLETE, FAILED = State
@@ -70,20 +71,20 @@ NEXT: Final = Transitions(
         (BODY, END): COMPLETE,
         (BODY, FAILURE): FAILED,
         (BODY, REFUSAL): FAILED,
-        # What a request's body does behind its answer changes nothing of that.
+        # A request body that fails after the answer is complete does not change the answer.
         (COMPLETE, FAILURE): COMPLETE,
-        # The piece that was refused came together with the end.
+        # The refused piece came together with the end.
         (COMPLETE, REFUSAL): FAILED,
-        # The first failure is the one that is raised.
+        # The first failure is raised.
         (FAILED, FAILURE): FAILED,
     }
 )
 
 
 class ConnectionLost(UpstreamError):
-    """The connection ended before the head of the response was whole.
+    """The connection ended before the head of the response was complete.
 
-    ``received`` says whether a byte of it had come.
+    ``received`` says whether any byte had arrived.
     """
 
     def __init__(self, *, received: bool) -> None:
@@ -92,14 +93,14 @@ class ConnectionLost(UpstreamError):
 
 
 class ExchangeConnection(Protocol):
-    """The connection that an exchange takes place on."""
+    """The connection on which an exchange takes place."""
 
     def write(self, data: bytes) -> None:
-        """Send; does nothing where the connection is gone."""
+        """Send data; does nothing if the connection is gone."""
         ...
 
     async def writable(self) -> None:
-        """Wait while the upstream does not take what is sent."""
+        """Wait as long as the upstream does not take what is sent."""
         ...
 
     def pause(self) -> None:
@@ -107,11 +108,11 @@ class ExchangeConnection(Protocol):
         ...
 
     def resume(self) -> None:
-        """Read on."""
+        """Continue to read."""
         ...
 
     def release(self, *, reusable: bool) -> None:
-        """The exchange is over."""
+        """End the exchange; keep the connection for the next one if it is ``reusable``."""
         ...
 
     def abort(self) -> None:
@@ -167,7 +168,7 @@ class Exchange:
         *,
         bodiless: bool,
     ) -> None:
-        """``bodiless``: the response has no body whatever its head says (HEAD)."""
+        """``bodiless`` says that the response has no body, even if its head announces one (HEAD)."""
         self._upstream = upstream
         self._line: ExchangeConnection | None = line
         self._heads = heads
@@ -193,10 +194,13 @@ class Exchange:
         self._blocked: Awaitable[None] | None = None
         self._failure: Exception | None = None
 
-    # What a response asks for.
+    # The methods that a response calls.
 
     async def next_piece(self) -> bytes:
-        """What has arrived since, ``b""`` at the end; what came before a failure comes before it."""
+        """Return what has arrived since the last call, ``b""`` at the end.
+
+        Data that came before a failure is returned before the failure is raised.
+        """
         while not self._waiting:
             if self._failure is not None:
                 raise self._failure
@@ -208,19 +212,21 @@ class Exchange:
         return data
 
     def _taken(self) -> bytes:
-        """All that waits."""
+        """Take all waiting data."""
         data = self._waiting[0] if len(self._waiting) == 1 else b"".join(self._waiting)
         self._waiting.clear()
         self._waiting_bytes = 0
         return data
 
     def push(self, sink: Sink) -> Awaitable[None] | None:
-        """Give the body to ``sink``, each piece within the read that brings it; see
-        :meth:`proxy.upstreams.base.UpstreamResponse.push`."""
+        """Give the body to ``sink``, each piece within the read that brings it.
+
+        See :meth:`proxy.upstreams.base.UpstreamResponse.push`.
+        """
         return None if self._give(sink) else self._push_on(sink)
 
     def _give(self, sink: Sink) -> bool:
-        """Give what has arrived; whether that was all there will be and the sink can take more."""
+        """Give ``sink`` what has arrived; return whether the body is complete and ``sink`` needs no wait."""
         if self._waiting and self._blocked is None:
             self._blocked = sink(self._taken())
         if self._blocked is not None:
@@ -246,9 +252,10 @@ class Exchange:
                     self._sink = None
 
     def send(self, pieces: AsyncIterator[bytes], *, chunked: bool) -> None:
-        """Send the request's body in pieces, beside whatever comes back; each puts off the first-byte time.
+        """Send the request's body in pieces, while the response may already arrive.
 
-        Where ``pieces`` raises, so does the head; a response that has begun breaks off.
+        Each piece restarts the first-byte time limit.  If ``pieces`` raises, so does ``head``; a response
+        that has begun breaks off.
         """
         self._upload = self._loop.create_task(self._send(pieces, chunked))
 
@@ -261,7 +268,7 @@ class Exchange:
                     self._line.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
                     self.heard = True
                     await self._line.writable()
-        # The boundary to the client's body: its failure is raised by whoever waits for the response.
+        # The boundary to the client's body: its failure is raised where the response is awaited.
         except Exception as exc:  # noqa: BLE001
             self._fail(self._broken() if self._state is BODY else exc)
             if self._line is not None:
@@ -272,20 +279,20 @@ class Exchange:
         self._upload = None
 
     def close(self) -> None:
-        """Nobody wants the rest: close the connection, unless it is done with this exchange."""
+        """Give up the rest: close the connection, unless it has finished this exchange."""
         if self._state is COMPLETE and self._blocked is None and self._upload is None:
             return
         self.head.cancel()
         if self._upload is not None:
             self._upload.cancel()
         if isinstance(self._blocked, Coroutine):
-            # The push that was to wait for it was cancelled.
+            # The push that should have awaited it was cancelled.
             self._blocked.close()
         if self._line is not None:
             self._line.abort()
 
     def look_for_silence(self, now: float) -> None:
-        """Give up on an upstream that has been silent for too long."""
+        """Fail if the upstream has been silent for too long."""
         if self.heard:
             self.heard = False
             self.last = now
@@ -301,10 +308,10 @@ class Exchange:
         if self._line is not None:
             self._line.abort()
 
-    # What the connection brings.
+    # The methods that the connection calls.
 
     def feed(self, data: bytes) -> None:
-        """Bytes of the response; what of its body is in them is handed on in one piece."""
+        """Take bytes of the response; the part of the body in them is handed on in one piece."""
         if (reader := self._reader) is None:
             if (begun := self._begin_reading(data)) is None:
                 return
@@ -326,7 +333,8 @@ class Exchange:
             else:
                 try:
                     blocked = sink(piece)
-                # The boundary to whoever takes the body: its failure is raised where the body is asked for.
+                # The boundary to the consumer of the body: its failure is raised where the body was
+                # requested.
                 except Exception as exc:  # noqa: BLE001
                     self._refuse(exc)
                 else:
@@ -339,7 +347,7 @@ class Exchange:
             self._finish()
 
     def lost(self, *, by_peer: bool) -> None:
-        """The connection is gone; ``by_peer`` where the upstream closed it in order."""
+        """Note that the connection is gone; ``by_peer`` says that the upstream closed it in order."""
         self._line = None
         self._close_reader()
         if self._state is COMPLETE:
@@ -352,10 +360,13 @@ class Exchange:
         else:
             self._fail(self._broken())
 
-    # How it is read.
+    # How the response is read.
 
     def _begin_reading(self, data: bytes) -> tuple[HttpReader, bytes] | None:
-        """What reads the response, and what of its first bytes it has to be fed; ``None``: it is whole."""
+        """Choose the reader of the response; return it with the bytes to feed it.
+
+        Return ``None`` if these bytes were the whole response.
+        """
         self._state = NEXT[self._state, BYTES]
         if self._bodiless or (head := self._heads.plain(data)) is None:
             self._reader = ResponseReader(bodiless=self._bodiless)
@@ -373,12 +384,12 @@ class Exchange:
         return self._reader, body
 
     def _take_news(self, reader: HttpReader) -> bool:
-        """The head or the end, or both; whether it was the end."""
+        """Take the head or the end, or both, from the reader; return whether it was the end."""
         reader.news = False
         if self._state is BEGUN and isinstance(reader, ResponseReader):
             self._begin(reader.status, self._heads.clean(reader.raw_names, reader.raw_values))
             self._until_eof = reader.until_eof
-            # A stream may stay open for an hour, and only the clean ones are asked for.
+            # A stream may stay open for an hour, and later only the clean headers are needed.
             reader.raw_names.clear()
             reader.raw_values.clear()
             if reader.bodiless:
@@ -388,7 +399,7 @@ class Exchange:
         return reader.complete
 
     def _begin(self, status: int, headers: Headers) -> None:
-        """The head is here."""
+        """Take the head of the response."""
         self.status = status
         self.headers = headers
         self._state = NEXT[self._state, HEAD]
@@ -398,7 +409,7 @@ class Exchange:
             self.head.set_result(None)
 
     def _finish(self) -> None:
-        """The response is complete, or nothing more is taken of it."""
+        """End the exchange: the response is complete, or no more of it can be read."""
         if self._state is COMPLETE:
             self._end()
             return
@@ -411,10 +422,10 @@ class Exchange:
             self._reader = None
             reader.close()
 
-    # The rest is this class's own.
+    # Internal state.
 
     def _keep(self, piece: bytes) -> None:
-        """Nobody takes the body at the moment."""
+        """Keep a piece, because no one takes the body at the moment."""
         self._waiting.append(piece)
         self._waiting_bytes += len(piece)
         if self._waiting_bytes >= MAX_WAITING_BYTES:
@@ -422,14 +433,14 @@ class Exchange:
         self._wake()
 
     def _block(self, blocked: Awaitable[None]) -> None:
-        """Whoever takes the body can take no more for now."""
+        """Stop reading, because the consumer of the body can take no more for now."""
         self._blocked = blocked
         self._sink = None
         self._pause()
         self._wake()
 
     def _refuse(self, error: Exception) -> None:
-        """Whoever takes the body failed."""
+        """Fail, because the consumer of the body failed."""
         self._state = NEXT[self._state, REFUSAL]
         self._failure = error
         if self._line is not None:
@@ -439,7 +450,7 @@ class Exchange:
     def _pause(self) -> None:
         if self._line is not None and not self._paused:
             self._paused = True
-            # A client that does not read is no silence of the upstream's.
+            # If the client does not read, this is not the upstream's silence.
             self.limit_s = NEVER
             self._line.pause()
 
@@ -451,7 +462,7 @@ class Exchange:
             self._line.resume()
 
     async def _wait(self) -> None:
-        """Until something has arrived or ended."""
+        """Wait until something has arrived or ended."""
         self._waiter = self._loop.create_future()
         try:
             await self._waiter
@@ -463,7 +474,7 @@ class Exchange:
             self._waiter.set_result(None)
 
     def _end(self) -> None:
-        """The response is complete."""
+        """Release the connection, because the response is complete."""
         line, self._line = self._line, None
         if self._waiter is not None:
             self._wake()

@@ -1,4 +1,4 @@
-"""Head, body and end of a response, read with httptools' parser, within bounds that it has not."""
+"""Reads head, body and end of a response with httptools' parser, within limits that the parser lacks."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -11,10 +11,10 @@ __all__ = ["MAX_HEADERS", "MAX_HEADER_BYTES", "BodyReader", "HttpReader", "Lengt
 
 MAX_HEADERS = 256
 MAX_HEADER_BYTES = 64 * 1024
-"""Names and values together."""
+"""The most bytes of names and values together."""
 
 MAX_INTERIM = 16
-"""Interim responses (RFC 9110, section 15.2) before the one that counts."""
+"""The most interim responses (RFC 9110, section 15.2) before the final one."""
 
 _FRAMING = (b"content-length", b"transfer-encoding")
 
@@ -24,10 +24,10 @@ _LENGTH_HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
 
 
 class HttpReader(Protocol):
-    """Reads one response, or what is behind its head; whoever feeds it takes the pieces out.
+    """Reads one response, or what follows its head.  The caller of ``feed`` takes the pieces out.
 
-    ``news`` becomes true with the end of the head and that of the message, which is then ``complete``;
-    ``reusable`` says whether its connection can serve another request.
+    ``news`` becomes true at the end of the head and at the end of the message, which is then ``complete``.
+    ``reusable`` says whether the connection can serve another request.
     """
 
     pieces: list[bytes]
@@ -37,21 +37,21 @@ class HttpReader(Protocol):
 
     @property
     def feed(self) -> Callable[[bytes], object]:
-        """Takes what a read brought.  Raises what httptools' parser does for what is no HTTP."""
+        """Takes the bytes of one read.  Raises the errors of httptools' parser if they are not HTTP."""
         ...
 
     def close(self) -> None:
-        """Let go of what would wait for the garbage collector."""
+        """Break reference cycles, which would wait for the garbage collector."""
         ...
 
 
 class BodyReader:
-    """Reads a body with the parser, behind a head that frames it as the response's own did."""
+    """Reads a body with the parser, which first gets a head with the same framing as the response's own."""
 
     __slots__ = ("complete", "feed", "news", "on_body", "parser", "pieces", "reusable")
 
     def __init__(self, length: int | None) -> None:
-        """``length`` of the body in bytes; ``None``: it comes in chunks."""
+        """``length`` is that of the body in bytes; with ``None`` the body is chunked."""
         self._start()
         self.feed(_CHUNKED_HEAD if length is None else _LENGTH_HEAD % length)
 
@@ -59,10 +59,10 @@ class BodyReader:
         self.complete = self.news = False
         self.reusable = True
         self.pieces: list[bytes] = []
-        # A piece costs no call of ours; none comes from behind the end, where no second response is read.
+        # A piece costs no Python call.  No piece follows the end, because no second response is read.
         self.on_body = self.pieces.append
         self.parser = HttpResponseParser(self)
-        # What servers were seen to write, and other clients read.
+        # Some servers write this, and other clients accept it.
         self.parser.set_dangerous_leniencies(
             lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
         )
@@ -71,7 +71,7 @@ class BodyReader:
     def close(self) -> None:
         del self.parser, self.feed
 
-    # What the parser calls.
+    # The callbacks of the parser.
 
     def on_message_begin(self) -> None:
         if self.complete:
@@ -81,17 +81,17 @@ class BodyReader:
     def on_message_complete(self) -> None:
         if not self.complete:
             self.complete = self.news = True
-            # The parser forgets this with the message.
+            # The parser forgets this after the message.
             self.reusable = self.parser.should_keep_alive()
 
 
 class LengthReader:
-    """Counts a body whose length is known."""
+    """Counts the bytes of a body whose length is known."""
 
     __slots__ = ("_left", "complete", "news", "pieces", "reusable")
 
     def __init__(self, length: int) -> None:
-        """``length`` in bytes."""
+        """``length`` is that of the body in bytes."""
         self._left = length
         self.complete = self.news = False
         self.reusable = True
@@ -108,7 +108,7 @@ class LengthReader:
             self.complete = self.news = True
 
     def _feed_beyond(self, data: bytes) -> None:
-        """What stands behind the end is the parser's to judge."""
+        """Let the parser judge what follows the end of the body."""
         reader = BodyReader(self._left)
         try:
             reader.feed(data)
@@ -123,10 +123,10 @@ class LengthReader:
 
 
 class ResponseReader(BodyReader):
-    """Reads a response from its first byte on.
+    """Reads a response from its first byte.
 
-    When ``head_done`` there are ``status``, ``raw_names`` and ``raw_values``; ``until_eof`` says that
-    only the connection's end ends the body.
+    After ``head_done``, ``status``, ``raw_names`` and ``raw_values`` are set.  ``until_eof`` says that only
+    the end of the connection ends the body.
     """
 
     __slots__ = (
@@ -141,10 +141,10 @@ class ResponseReader(BodyReader):
     )
 
     def __init__(self, *, bodiless: bool) -> None:
-        """``bodiless``: the response has no body whatever its head says (HEAD)."""
+        """``bodiless`` says that the response has no body, even if its head announces one (HEAD)."""
         self._start()
         self.bodiless = bodiless
-        """Whether whatever comes behind the head is no body."""
+        """Whether bytes after the head are no body."""
         self.status = 0
         self.raw_names: list[bytes] = []
         self.raw_values: list[bytes] = []
@@ -156,7 +156,7 @@ class ResponseReader(BodyReader):
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.head_done:
             return  # a trailer
-        # Of a head that never ends the bytes are bounded as framing.
+        # The exchange limits the bytes of a head that never ends.
         if len(self.raw_names) >= MAX_HEADERS:
             raise ValueError("more headers than are taken")
         self.raw_names.append(name)
@@ -176,8 +176,8 @@ class ResponseReader(BodyReader):
         status = self.parser.get_status_code()
         if status < 200:
             self._interim += 1
-            # None has a body (RFC 9110, section 15.2).  The parser would read one that is announced, and what
-            # reads it otherwise takes its bytes for a response: to this request, or to another's.
+            # None has a body (RFC 9110, section 15.2).  The parser would read an announced one, but another
+            # reader would take its bytes for a response: to this request, or to another.
             if status < 100 or status == 101 or framing or self._interim > MAX_INTERIM:
                 raise ValueError("no response")
             names.clear()
@@ -186,7 +186,7 @@ class ResponseReader(BodyReader):
         self.status = status
         self.head_done = self.news = True
         if self.bodiless or status in (204, 304):
-            # The parser knows nothing of HEAD and may wait for a body; its connection is not kept.
+            # The parser does not know about HEAD and may wait for a body, so the connection is not kept.
             self.reusable = not self.bodiless and self.parser.should_keep_alive()
             self.complete = self.bodiless = True
         else:
@@ -199,12 +199,12 @@ class ResponseReader(BodyReader):
 
 @by_names
 def _framing(names: tuple[bytes, ...]) -> tuple[int, ...]:
-    """Where the headers stand that say how a body is framed."""
+    """Return the indices of the headers that say how a body is framed."""
     return tuple([at for at, name in enumerate(names) if name.lower() in _FRAMING])
 
 
 def _ends_a_body(name: bytes, value: bytes) -> bool:
-    """Whether a framing header says where the body ends; raises ValueError for an unknown coding."""
+    """Return whether a framing header says where the body ends; raise ValueError for an unknown coding."""
     if name.lower() == b"content-length":
         return True
     coding = value.strip().lower()

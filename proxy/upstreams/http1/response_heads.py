@@ -1,8 +1,8 @@
-"""The heads of one upstream's responses.
+"""Reads the heads of one upstream's responses.
 
-The same upstream sends the same header names again and again.  A head that is like an earlier one in
-its names is read with one regular expression, its template, which is at once the strictest reading of a
-head and the choice of what goes on to the client.  Whatever does not fit it is the parser's to judge.
+An upstream sends the same header names again and again.  If a head has the names of an earlier one, the proxy
+reads it with one regular expression, the template of these names.  The template reads a head in the strictest
+way, and at once selects the headers for the client.  The parser judges every head that fits no template.
 """
 
 import re
@@ -15,22 +15,25 @@ from proxy.http.rules import HeaderRules, Uses, is_name
 __all__ = ["PlainHead", "ResponseHeads"]
 
 _MAX_TEMPLATES = 4
-"""Tried one after the other; an upstream has few kinds of responses."""
+"""Templates are tried one after the other; an upstream has few kinds of responses."""
 
 _MAX_PLAIN_BYTES = 8192
-"""Of a head that is read with a template."""
+"""The longest head that is read with a template."""
 
 _MAX_NAMES = 64
 _MAX_NAME_BYTES = 1024
-"""All names together: a template costs time and memory by their length, also in the cache of ``re``."""
+"""The most bytes of all names together.
 
-_HEADS_PER_TEMPLATE = 64
-"""How many heads the parser has to read before another template takes the place of one.
-
-A template costs some milliseconds at most, and whoever sends ever new names makes useless ones.
+The length of a template costs time and memory, also in the cache of ``re``.
 """
 
-# No interim response and none without a body, whose framing says something else.
+_HEADS_PER_TEMPLATE = 64
+"""After so many heads that the parser had to read, a new template may replace the oldest.
+
+A template costs some milliseconds at most, and a server that sends ever new names makes useless ones.
+"""
+
+# No interim response and none without a body: they are framed in another way.
 _STATUS_LINE = r"HTTP/1\.1 (?!204|304)([2-5][0-9]{2}) [ -~]*+\r\n"
 _VALUE = "(?! )[ -~]*+"
 _VALUES = {
@@ -39,14 +42,14 @@ _VALUES = {
     "transfer-encoding": "[Cc]hunked",
 }
 _NEVER_PLAIN = frozenset({"proxy-connection", "upgrade"})
-"""The parser takes them to say what becomes of the connection."""
+"""The parser takes these headers into account when it decides about the connection."""
 
 
 class PlainHead(NamedTuple):
-    """A head that can be read in one way only; its connection can be kept.
+    """A head that can be read in one way only, and whose connection can be kept.
 
-    ``headers`` are clean; ``length`` of the body is in bytes, ``None`` where it comes in chunks;
-    ``size`` is that of the head, in bytes, with its blank line.
+    ``headers`` are clean.  ``length`` is that of the body in bytes, ``None`` if it is chunked.  ``size`` is
+    that of the head in bytes, with its blank line.
     """
 
     status: int
@@ -56,12 +59,12 @@ class PlainHead(NamedTuple):
 
 
 class ResponseHeads:
-    """Reads heads and keeps the templates of those that came before; their values are not kept."""
+    """Reads heads, and keeps templates of earlier ones, without their values."""
 
     __slots__ = ("_heads", "_last", "_rules", "_secrets", "_template", "_templates")
 
     def __init__(self, rules: HeaderRules, secrets: tuple[bytes, ...]) -> None:
-        """``rules`` say which headers go on; ``secrets`` are taken out of them."""
+        """``rules`` say which headers pass to the client; ``secrets`` are removed from them."""
         self._rules = rules
         self._secrets = secrets
 
@@ -72,11 +75,11 @@ class ResponseHeads:
         self._templates: dict[tuple[bytes, ...], _HeadTemplate] = {}
         self._last: tuple[bytes, ...] = ()
         self._heads = 0
-        """Read by the parser since the last template was made."""
+        """The number of heads that the parser read since the last template was made."""
 
     def plain(self, data: bytes) -> PlainHead | None:
-        """The head that a response begins with, where that is whole, plain and like an earlier one."""
-        # Each byte is one character, so that places in the text are places in the data.
+        """Return the head of a response; ``None`` unless it is complete, plain and like an earlier one."""
+        # Each byte is one character, so positions in the text are positions in the data.
         text = data[:_MAX_PLAIN_BYTES].decode("latin-1")
         for match, names, length_at in self._templates.values():
             if (found := match(text)) is not None:
@@ -90,10 +93,10 @@ class ResponseHeads:
         return None
 
     def clean(self, raw_names: Sequence[bytes], raw_values: Sequence[bytes]) -> HeaderSection:
-        """The end-to-end headers of a head that the parser has read; see :class:`HeaderRules`."""
+        """Return the end-to-end headers of a head that the parser has read; see :class:`HeaderRules`."""
         names = tuple(raw_names)
         self._heads += 1
-        # Names that came only once may never come again.
+        # Names that came only once may never come again, so they get no template.
         if names != self._last:
             self._last = names
         elif names not in self._templates:
@@ -101,7 +104,7 @@ class ResponseHeads:
         return self._rules.response_headers(raw_names, raw_values, self._secrets)
 
     def _make_template(self, names: tuple[bytes, ...]) -> None:
-        """Where there is room, or the one made first has had its time."""
+        """Make a template if there is room, or replace the oldest one if it has had its time."""
         is_full = len(self._templates) >= _MAX_TEMPLATES
         if (is_full and self._heads < _HEADS_PER_TEMPLATE) or (template := self._template(names)) is None:
             return
@@ -112,7 +115,10 @@ class ResponseHeads:
 
 
 class _HeadTemplate(NamedTuple):
-    """Takes the status and the values of ``names`` out of a whole head; ``length_at`` is a place in them."""
+    """Extracts the status and the values of ``names`` from a complete head.
+
+    ``length_at`` is the index of the content length among them.
+    """
 
     match: Callable[[str], re.Match[str] | None]
     names: tuple[str, ...]
@@ -120,7 +126,7 @@ class _HeadTemplate(NamedTuple):
 
 
 def _template(raw_names: tuple[bytes, ...], uses: Uses) -> _HeadTemplate | None:
-    """What fits any plain head with these names; ``None`` where there can be none."""
+    """Build the template for plain heads with these names; ``None`` if there can be none."""
     if len(raw_names) > _MAX_NAMES or sum(map(len, raw_names)) > _MAX_NAME_BYTES:
         return None
     if not all(map(is_name, raw_names)):

@@ -1,7 +1,7 @@
-"""A model provider behind HTTP/1.1, with as little between socket and relay as there can be.
+"""A model provider behind HTTP/1.1, with as little code as possible between socket and relay.
 
-aiohttp's client session costs four times as much for a request, and twice as much for a piece of a stream;
-it would be what costs most on the path of bytes.
+aiohttp's client session costs four times as much for a request, and twice as much for a piece of a stream.
+It would be the largest cost on the path of bytes.
 """
 
 import asyncio
@@ -36,14 +36,14 @@ from proxy.wires.dialects.table import SERVED
 __all__ = ["Http1Response", "Http1Upstream"]
 
 _CONNECT_RETRY_BUDGET_S = 5.0
-"""No connection failure is retried later than this after the request came."""
+"""Connection failures are retried for at most so many seconds after the request came."""
 
 _FIRST_BACKOFF_S = 0.1
 _TICKS = 16
-"""How many times in the shortest silence allowed the pool looks for one that lasts too long."""
+"""The number of checks for silence within the shortest allowed silence."""
 
 _SPLIT_BYTES = 64 * 1024
-"""A body larger than this is written by itself, not copied behind its head."""
+"""A larger body is written separately, not copied behind its head."""
 
 _CHUNKED = ("Transfer-Encoding", "chunked")
 
@@ -71,7 +71,7 @@ class Http1Response(FilteredResponse):
 
 
 class Http1Upstream:
-    """An :class:`~proxy.upstreams.base.Upstream` that is reached over HTTP/1.1 or HTTPS."""
+    """An :class:`~proxy.upstreams.base.Upstream` behind HTTP/1.1 or HTTPS."""
 
     def __init__(
         self,
@@ -95,9 +95,9 @@ class Http1Upstream:
     ) -> None:
         """``base_url`` ends before ``/chat/completions``.  Times are seconds.  ``wires`` are its dialects.
 
-        ``retries`` counts further attempts to connect.  With ``forward_authorization`` a client's own
-        ``Authorization`` goes out in place of the key.  Raises :class:`~proxy.errors.ConfigError` for
-        a URL or header that cannot be used.  ``resolver`` may be shared with other upstreams.
+        ``retries`` is the number of further attempts to connect.  With ``forward_authorization`` the client's
+        own ``Authorization`` is sent in place of the key.  ``resolver`` may be shared with other upstreams.
+        Raises :class:`~proxy.errors.ConfigError` for a URL or header that cannot be used.
         """
         self.name = name
         """The name in the configuration."""
@@ -129,7 +129,7 @@ class Http1Upstream:
         self._resolver = resolver or Resolver("this upstream")
         self._secrets = secret_shapes(api_key, self._configured)
         self._heads = ResponseHeads(self._rules, self._secrets)
-        # Known to sections that may outlive this upstream, and must not keep its keys.
+        # Header sections hold this mark and may outlive this upstream, so it must not lead to the keys.
         self._mark = object()
         self._pool: Http1Pool | None = None
         self._closed = False
@@ -159,20 +159,20 @@ class Http1Upstream:
                 _send(connection, exchange, request, head)
                 await exchange.head
             except ConnectionLost as exc:
-                # The upstream may close an idle connection in the very moment it is reused.  The
-                # second attempt gets a new connection, so there is no third.
+                # The upstream may close an idle connection at the moment of its reuse.  The second attempt
+                # gets a new connection, so there is no third.
                 exchange.close()
                 if exc.received or not reused or not can_repeat:
                     raise self._lost(exc) from exc
                 connection = None
-            except BaseException:  # What a cancelled request leaves on a connection nobody can go on from.
+            except BaseException:  # A cancelled request leaves a connection that cannot be reused.
                 exchange.close()
                 raise
             else:
                 return Http1Response(self.name, exchange, self._secrets, decode=request.expect_stream)
 
     async def aclose(self) -> None:
-        """Close every connection.  Nothing can be opened after."""
+        """Close every connection.  No new one can be opened afterwards."""
         self._closed = True
         if self._pool is not None:
             self._pool.close()
@@ -200,7 +200,7 @@ class Http1Upstream:
         return context
 
     async def _connect(self, pool: Http1Pool, *, can_repeat: bool) -> Http1Connection:
-        """A new connection, tried for more than once where that can help."""
+        """Open a new connection; retry if that can help."""
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + _CONNECT_RETRY_BUDGET_S
         failures = 0
@@ -219,16 +219,16 @@ class Http1Upstream:
             await asyncio.sleep(pause)
 
     def _head(self, request: UpstreamRequest) -> bytes:
-        """The request's head, its blank line included."""
+        """Build the request's head, with its blank line."""
         query = f"?{request.query}" if request.query else ""
         base = self._paths[request.rooted]
         line = f"{request.method} {base}{request.path}{query} HTTP/1.1\r\n"
         lines = f"{self._fixed}{self._forwarded(request.headers)}{self._own(request)}\r\n"
-        # Bytes of the client's that are no UTF-8 came as lone surrogates, and go out as they came.
+        # Bytes of the client that are not UTF-8 came as lone surrogates; they are sent unchanged.
         return line.encode("ascii") + lines.encode("utf-8", "surrogateescape")
 
     def _forwarded(self, headers: Headers) -> str:
-        """The lines of the client's headers."""
+        """Build the lines of the client's headers."""
         section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
         if (made := section.made) is not None and made[0] is self._mark:
             return made[1]
@@ -240,7 +240,7 @@ class Http1Upstream:
         return lines
 
     def _own(self, request: UpstreamRequest) -> str:
-        """The lines of the headers that are made for this request."""
+        """Build the lines of the headers that belong to this request only."""
         body = request.body
         if isinstance(body, bytes):
             framing = self._length and self._length % len(body)
@@ -262,18 +262,18 @@ class Http1Upstream:
         return framing + coding + self._shown(request, shown, theirs)
 
     def _shown(self, request: UpstreamRequest, shown: UpstreamCredentials, theirs: str) -> str:
-        """The lines of a key and of the headers that the client has left out."""
+        """Build the lines of the key, and of the dialect's headers that the client has left out."""
         key = ("Authorization", theirs) if theirs else shown.key
         lines = [self._line(*key)] if theirs or self._keyed else []
         lines += [self._line(*pair) for pair in shown.headers if not first(request.headers, pair[0])]
         return "".join(lines)
 
     def _line(self, name: str, value: str) -> str:
-        """One line of a head; empty where a configured header stands in its place."""
+        """Build one line of a head; empty if a configured header replaces it."""
         return "" if name.lower() in self._configured_names else f"{name}: {value}\r\n"
 
     def _not_configured(self, names: tuple[str, ...]) -> Columns:
-        """The headers of a client's that no configured one takes the place of."""
+        """Select the client's headers that no configured header replaces."""
         return Columns.where(names, lambda name: name.lower() not in self._configured_names)
 
     def _unreachable(self, exc: Exception) -> UpstreamError:
@@ -293,7 +293,7 @@ class Http1Upstream:
 
 
 def _send(connection: Http1Connection, exchange: Exchange, request: UpstreamRequest, head: bytes) -> None:
-    """Send a request; raises :class:`ConnectionLost` where the connection is gone."""
+    """Send a request; raise :class:`ConnectionLost` if the connection is gone."""
     body = request.body
     if isinstance(body, bytes) and len(body) <= _SPLIT_BYTES:
         head += body
@@ -307,13 +307,13 @@ def _send(connection: Http1Connection, exchange: Exchange, request: UpstreamRequ
 
 
 def _length(request: UpstreamRequest) -> str | None:
-    """How long a body in pieces will be, where the client said so."""
+    """Return the length of a body that comes in pieces, ``None`` if the client did not say it."""
     length = first(request.headers, "content-length")
     return length if length.isascii() and length.isdigit() else None
 
 
 def _reason(exc: Exception) -> str:
-    """Why there is no connection, without URL, address or anything the peer said."""
+    """Return why there is no connection, without the URL, the address or the peer's words."""
     if isinstance(exc, ssl.SSLCertVerificationError):
         return "its TLS certificate is not trusted"
     if isinstance(exc, ssl.SSLError):

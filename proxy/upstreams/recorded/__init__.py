@@ -1,1 +1,1 @@
-"""Upstreams that replay recordings, and the recorder that makes them."""
+"""Upstreams that replay recorded exchanges, and the recorder that writes them."""

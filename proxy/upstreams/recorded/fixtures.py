@@ -1,4 +1,4 @@
-"""Recorded exchanges: reading the folders of fixtures, and when two conversations are the same.
+"""Reads folders of recorded exchanges (fixtures), and compares conversations.
 
 ``proxy/upstreams/recorded/format.py`` says which files and keys a folder has.
 """
@@ -35,14 +35,14 @@ _TEXT_PARTS = ("text", "input_text", "output_text")
 _Model = TypeVar("_Model", bound=BaseModel)
 
 Conversation = list[Any]
-"""The messages or input items of a request, less everything that may differ between two runs."""
+"""The messages or input items of a request, without anything that may differ between two runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedTurn:
-    """One request to an upstream and what came back.
+    """One request to an upstream and its response.
 
-    ``chunks`` are the network pieces as (milliseconds since the request, bytes); ``broken`` says
+    ``chunks`` are the network pieces as (milliseconds since the request, number of bytes).  ``broken`` says
     that the connection ended before the message did.
     """
 
@@ -62,25 +62,25 @@ class RecordedTurn:
     other: bytes | None
 
     def fits_results(self, results: Sequence[str]) -> bool:
-        """Whether each of the turn's texts stands in one of the results of tools in a request."""
+        """Return whether each of the turn's ``results`` occurs in a tool result of a request."""
         return all(any(text in result for result in results) for text in self.results)
 
     @property
     def label(self) -> str:
-        """How messages name it."""
+        """The name of the turn in messages."""
         return f"{self.exchange} turn-{self.number}"
 
     def body(self, *, stream: bool) -> bytes | None:
-        """The body for a request that streams, or does not; an error is the same for both."""
+        """Return the body for a request with or without ``stream``; an error has the same body for both."""
         if self.status >= 400:
             return self.other if self.other is not None else self.sse
         return self.sse if stream else self.other
 
 
 def load_exchanges(folders: Iterable[Path]) -> list[RecordedTurn]:
-    """Every turn below these folders, by name; a folder without ``meta.toml`` is none of ours.
+    """Load every turn below these folders, sorted by name; ignore folders without ``meta.toml``.
 
-    Raises :class:`~proxy.errors.ConfigError` naming the file that cannot be used.
+    Raises :class:`~proxy.errors.ConfigError`, which names the file that cannot be used.
     """
     turns: list[RecordedTurn] = []
     for root in folders:
@@ -97,10 +97,10 @@ def load_exchanges(folders: Iterable[Path]) -> list[RecordedTurn]:
 
 
 def conversation_of(request: Mapping[str, Any]) -> tuple[str, Conversation]:
-    """The field that holds a request's conversation, and the conversation in comparable form.
+    """Return the name of the field with the request's conversation, and the conversation in comparable form.
 
-    Results of tools, ids of calls and items, and absent-or-empty fields do not count; arguments
-    are compared as JSON, a list of text parts as its text.
+    Results of tools, ids of calls and items, and empty fields are left out.  Arguments are compared as JSON,
+    and a list of text parts as its text.
     """
     if "messages" in request or "input" not in request:
         messages = request.get("messages")
@@ -112,7 +112,7 @@ def conversation_of(request: Mapping[str, Any]) -> tuple[str, Conversation]:
 
 
 def results_of(request: Mapping[str, Any]) -> list[str]:
-    """The results of tools in a request, each as text; of one that is no text, its JSON."""
+    """Return the tool results in a request as texts; a result that is not text becomes JSON."""
     messages, items = request.get("messages"), request.get("input")
     found = [
         message.get("content")
@@ -164,7 +164,7 @@ def _item(item: Any) -> Any:
 
 
 def _content(content: Any) -> Any:
-    """A list of nothing but text parts as its text."""
+    """Join a list that has only text parts into its text; return other content unchanged."""
     if not isinstance(content, list) or not content:
         return content
     if all(
@@ -209,7 +209,7 @@ def _turn(exchange: str, number: int, folder: Path, meta: ExchangeMeta) -> Recor
 
 
 def _request(file: Path) -> dict[str, Any]:
-    """The JSON object in a file; an empty one if there is no file."""
+    """Return the JSON object in a file; an empty one if there is no file."""
     try:
         request = orjson.loads(_bytes(file) or b"{}")
     except orjson.JSONDecodeError as exc:
@@ -227,7 +227,7 @@ def _turn_number(folder: Path) -> int:
 
 
 def _read(model: type[_Model], file: Path) -> _Model:
-    """The keys of a TOML file, with the defaults for what it lacks or if there is no file."""
+    """Read the keys of a TOML file; keys that it lacks, or a missing file, give the defaults."""
     try:
         return model.model_validate(tomllib.loads((_bytes(file) or b"").decode()))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:

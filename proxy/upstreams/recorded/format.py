@@ -1,7 +1,7 @@
 """The format of recorded exchanges: the files of a folder, and the keys of its TOML files.
 
-docs/reference/fixtures.md is made from it.  Readers and writers of fixtures take names and keys from here.
-Texts are Markdown.
+docgen makes docs/reference/fixtures.md from it.  Readers and writers of fixtures take names and keys from
+here.  Texts are Markdown.
 """
 
 from collections.abc import Iterable
@@ -31,9 +31,9 @@ __all__ = [
 
 META: Final = "meta.toml"
 CLIENT: Final = "client"
-"""The folder of the client's side."""
+"""The folder with the client's requests and responses."""
 TURN: Final = "turn-"
-"""How the folder of a request to the upstream begins; its number follows."""
+"""The first part of the name of a turn's folder; the turn's number follows."""
 REQUEST: Final = "request.json"
 RESPONSE: Final = "response.toml"
 EVENTS: Final = "response.sse"
@@ -58,16 +58,16 @@ FILES: Final = (
         "The body for any other request, byte for byte. A turn has one of the two bodies, or both.",
     ),
 )
-"""Each file of an exchange, with what it holds.  A replay reads ``meta.toml`` and the turns."""
+"""Each file of an exchange, with its content.  A replay reads ``meta.toml`` and the turns."""
 
 
 class _Table(BaseModel):
-    # Whoever keeps recordings may note more in them.
+    # People who keep recordings may add notes to them.
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class ExchangeMatch(_Table):
-    """What a request must have in common with a recorded one beside path, model and conversation."""
+    """What a request must share with a recorded one, besides path, model and conversation."""
 
     fields: tuple[str, ...] = Field(
         default=(), description='Members of the request that must be equal: `["service_tier"]`.'
@@ -122,7 +122,7 @@ class TurnResponse(_Table):
 
 
 def meta_text(title: str, recorded: str, wire: str) -> str:
-    """The text of ``meta.toml``."""
+    """Build the text of ``meta.toml``."""
     said = ExchangeMeta(title=title, recorded=recorded, wire=wire)
     return "".join(f"{key} = {_toml(getattr(said, key))}\n" for key in ("title", "recorded", "wire"))
 
@@ -130,7 +130,7 @@ def meta_text(title: str, recorded: str, wire: str) -> str:
 def response_text(
     status: int, headers: Headers, pieces: Iterable[tuple[float, int]] = (), *, broken: bool = False
 ) -> str:
-    """The text of ``response.toml``; ``pieces`` are pairs of milliseconds and bytes."""
+    """Build the text of ``response.toml``; ``pieces`` are pairs of milliseconds and numbers of bytes."""
     pairs = ", ".join(f"[{_toml(name)}, {_toml(value)}]" for name, value in headers)
     lines = [f"status = {status}", f"headers = [{pairs}]"]
     if broken:
@@ -141,6 +141,6 @@ def response_text(
 
 
 def _toml(value: str) -> str:
-    """A TOML basic string: JSON's escapes are TOML's as well, less DEL and lone surrogates."""
+    """Build a TOML basic string.  JSON's escapes are valid in TOML, except for DEL and lone surrogates."""
     text = value.encode("utf-8", "replace").decode().replace("\x7f", "?")
     return orjson.dumps(text).decode()

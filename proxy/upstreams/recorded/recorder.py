@@ -1,7 +1,7 @@
-"""An upstream that saves what passes through it as recorded exchanges.
+"""An upstream that wraps another one and saves its exchanges as fixtures.
 
-It wraps any other.  Request headers are never written, of the response's only those that tell
-nothing about an account, and the secrets it is told of are taken out of both bodies.
+It never writes request headers, and only those response headers that tell nothing about an account.  It
+removes the given secrets from both bodies.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ __all__ = ["ClientSides", "RecordingUpstream"]
 _MAX_BODY_BYTES = 32 * 1024 * 1024
 _MAX_CONVERSATIONS = 1000
 _MOST_WAITING = 64
-"""Turns and answers that wait for the disk."""
+"""At most so many turns and answers wait for the disk."""
 _KEPT_HEADERS = frozenset({"content-type", "openai-processing-ms", "openai-version", "retry-after", "server"})
 _DIALECTS = {dialect.path: dialect for dialect in BY_WIRE.values()}
 _log = structlog.get_logger(__name__)
@@ -50,7 +50,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class _Recorded:
-    """A conversation that may go on: what was sent so far, and where it was saved."""
+    """A conversation that may continue: what was sent so far, and where it was saved."""
 
     path: str
     model: Any
@@ -61,10 +61,10 @@ class _Recorded:
 
 
 class ClientSide:
-    """One client's request, and what it is answered.
+    """One client's request, and its answer.
 
-    What is asked of an upstream while the request is worked on belongs to it, and its files go into the
-    folder of the first turn that was not refused.
+    The requests to upstreams made for it belong to it.  Its files go into the folder of the first turn that
+    was not refused.
     """
 
     def __init__(self, asked: bytes) -> None:
@@ -83,25 +83,26 @@ class ClientSide:
         self._written = False
 
     def started(self, status: int, headers: Headers) -> None:
-        """The head of the answer."""
+        """Note the head of the answer."""
         self.status = status
         self.streamed = media_type(headers) in STREAM_TYPES
 
     def heard(self, data: bytes) -> None:
-        """A piece of the answer's body."""
+        """Note a piece of the answer's body."""
         self._size += len(data)
         if self._size <= _MAX_BODY_BYTES:
             self.pieces.append(data)
 
     def ended(self) -> None:
-        """The answer is whole."""
+        """Note that the answer is complete."""
         self._ended = True
         self._save()
 
     def place(self, recorder: "RecordingUpstream", known: _Recorded, status: int) -> int:
-        """A turn was answered: whether its folder is to be the request's, and then which one it is there.
+        """Choose this turn's folder for the client's files, and return the number of the request in it.
 
-        0 where it already has a folder.
+        Return 0 if they already have the folder of a turn that was not refused.  ``status`` is that of this
+        turn.
         """
         if self._folder is not None and not self._refused:
             return 0
@@ -112,43 +113,43 @@ class ClientSide:
         return self.number
 
     def placed(self) -> None:
-        """The turn is written, and with it the folder."""
+        """Note that the turn, and with it the folder, is written."""
         self._written = True
         self._save()
 
     def _save(self) -> None:
-        """Write the answer, once both it and its folder are there."""
+        """Write the answer once it is complete and its folder exists."""
         if self._saved or not (self._ended and self._written) or self._size > _MAX_BODY_BYTES:
             return
         if self._refused and self.status < 400:
-            return  # The turn that was answered is still to come.
+            return  # The turn with the answer is still to come.
         if self._recorder is not None and self._folder is not None:
             self._saved = True
             self._recorder.save_answer(self._folder, self)
 
 
 class ClientSides:
-    """Which client's request is worked on, for all that is asked of upstreams meanwhile."""
+    """Knows, for each request to an upstream, which client's request is being served."""
 
     def __init__(self) -> None:
         self._current: ContextVar[ClientSide | None] = ContextVar("recorded_client", default=None)
 
     def listen(self, asked: bytes) -> ClientSide:
-        """The side of a client whose request is worked on from here on."""
+        """Return the side of a client whose request is served from here on."""
         client = ClientSide(asked)
         self._current.set(client)
         return client
 
     def current(self) -> ClientSide | None:
-        """The client's side of the request that is being served."""
+        """Return the client's side of the request that is being served."""
         return self._current.get()
 
 
 class RecordingUpstream:
     """Passes every request to ``inner`` and saves Chat, Responses and Messages calls below ``out``.
 
-    One conversation is one folder: a request whose messages begin with those of an earlier one
-    and go on becomes its next turn.
+    Each conversation has one folder.  If the messages of a request begin with all those of an earlier one, it
+    becomes the next turn in that folder.
     """
 
     def __init__(
@@ -159,7 +160,7 @@ class RecordingUpstream:
         secrets: Iterable[str] = (),
         clients: ClientSides | None = None,
     ) -> None:
-        """``secrets`` are replaced wherever they stand in a body; ``clients`` know who asks."""
+        """``secrets`` are replaced everywhere in bodies; ``clients`` knows which client is served."""
         self._inner = inner
         self._clients = clients or ClientSides()
         self._out = out
@@ -171,11 +172,11 @@ class RecordingUpstream:
 
     @property
     def name(self) -> str:
-        """The name of the upstream that is recorded."""
+        """The name of the wrapped upstream."""
         return self._inner.name
 
     async def open(self, request: UpstreamRequest) -> UpstreamResponse:
-        """Send the request on; what cannot be a fixture passes unrecorded."""
+        """Pass the request on, and record the exchange if it can be a fixture."""
         started = time.monotonic()
         asked = _recordable(request)
         response = await self._inner.open(request)
@@ -184,15 +185,16 @@ class RecordingUpstream:
         return _TeeResponse(self, response, request.path, asked, started, self._clients.current())
 
     async def aclose(self) -> None:
-        """Close the upstream that is recorded, when all that it answered is written."""
-        while self._saving:  # A turn that is written lets the answer of its client be written.
+        """Close the wrapped upstream after all exchanges are written."""
+        while self._saving:  # When a turn is written, the answer of its client can be written.
             await asyncio.gather(*self._saving, return_exceptions=True)
         await self._inner.aclose()
 
     def save(self, path: str, asked: dict[str, Any], answer: "_Answer") -> None:
-        """Write one turn, beside everything else: its client has the answer and may be gone already.
+        """Write one turn in the background; its client has the answer and may be gone already.
 
-        A disk that fails is logged and costs the client nothing; one that is too slow costs turns.
+        A failure of the disk is logged and does not affect the client.  If the disk is too slow, turns are
+        lost.
         """
         if len(self._saving) >= _MOST_WAITING:
             _log.warning("exchange_not_saved", reason="the disk is too slow")
@@ -200,7 +202,7 @@ class RecordingUpstream:
         self._later(self._save(path, asked, answer))
 
     def save_answer(self, folder: Path, client: ClientSide) -> None:
-        """Write what a client was answered."""
+        """Write the client's answer in the background."""
         file = folder / CLIENT / _numbered("response", client.number, "sse" if client.streamed else "json")
         data = self._scrubbed(b"".join(client.pieces))
         self._later(self._attempt(folder, lambda: _save(file, data)))
@@ -229,7 +231,7 @@ class RecordingUpstream:
 
     async def _attempt(self, folder: Path, write: Callable[[], None]) -> bool:
         try:
-            async with self._writing:  # In their order: a later turn needs the folder of the first.
+            async with self._writing:  # In order: a later turn needs the folder of the first.
                 await asyncio.to_thread(write)
         except OSError as exc:
             _log.warning("exchange_not_saved", folder=str(folder), reason=exc.strerror)
@@ -237,7 +239,7 @@ class RecordingUpstream:
         return True
 
     def _place(self, path: str, asked: Mapping[str, Any]) -> _Recorded:
-        """Where a request's turn goes: the longest conversation it continues, or a new one."""
+        """Return the longest conversation that a request continues, or a new one."""
         _, sent = conversation_of(asked)
         continued = [
             known
@@ -252,7 +254,7 @@ class RecordingUpstream:
             last.turns += 1
             return last
         stamp = time.strftime("%Y%m%d-%H%M%S")
-        # Nothing of what people ask stands in a name: those are shown where no content is.
+        # A folder's name contains nothing of what people ask, because names are shown where content is not.
         model = _slug([self._scrubbed(str(asked.get("model", "")).encode()).decode()])
         digest = hashlib.sha256(self._scrubbed(orjson.dumps(asked))).hexdigest()[:6]
         name = f"{stamp}-{next(self._numbers):03d}-{model or 'model'}-{digest}"
@@ -296,14 +298,14 @@ class _Answer:
     client: ClientSide | None = None
 
     def as_toml(self, *, exact: bool) -> str:
-        """The text of response.toml; pieces are left out where the body had to be changed."""
+        """Build the text of response.toml; leave out the pieces if the body had to be changed."""
         kept = [(name, value) for name, value in self.headers if name.lower() in _KEPT_HEADERS]
         pieces = self.chunks if exact and self.streamed else ()
         return response_text(self.status, kept, pieces, broken=self.broken)
 
 
 class _TeeResponse(PulledResponse):
-    """A response that is kept while it is read, and saved at its end."""
+    """A response that is copied while it is read, and saved at its end."""
 
     def __init__(
         self,
@@ -354,9 +356,10 @@ class _TeeResponse(PulledResponse):
         return await read_whole(self, self._recorder.name, limit)
 
     async def aclose(self) -> None:
-        """Let go of the response, and save it where only the end of the message was not waited for.
+        """Release the response; save it if its body was complete and only the end of the message was not
+        read.
 
-        A client may go as soon as it has read the last event of a stream.
+        A client may leave as soon as it has read the last event of a stream.
         """
         await self._inner.aclose()
         if not self._settled and self._size:
@@ -381,7 +384,7 @@ class _TeeResponse(PulledResponse):
 
 
 def _recordable(request: UpstreamRequest) -> dict[str, Any] | None:
-    """The request's JSON object, where it is one of a wire that fixtures know."""
+    """Return the request's JSON object; ``None`` if its path has no dialect that fixtures know."""
     if request.method != "POST" or request.path not in _DIALECTS or not isinstance(request.body, bytes):
         return None
     if len(request.body) > _MAX_BODY_BYTES:
@@ -398,12 +401,12 @@ def _object(body: bytes) -> dict[str, Any] | None:
 
 
 def _numbered(word: str, number: int, suffix: str) -> str:
-    """A file of the client's: ``request.json``, then ``request-2.json``."""
+    """Build the name of a client's file: ``request.json``, then ``request-2.json``."""
     return f"{word}.{suffix}" if number == 1 else f"{word}-{number}.{suffix}"
 
 
 def _slug(texts: Iterable[str]) -> str:
-    """A part of a folder's name out of the first text that has letters: ``gpt-4o-mini``."""
+    """Build a part of a folder's name from the first text with letters or digits: ``gpt-4o-mini``."""
     for text in texts:
         if words := re.findall(r"[a-z0-9]+", text[:200].lower()):
             return "-".join(words)[:40].rstrip("-")

@@ -1,6 +1,6 @@
-"""An upstream that answers from recorded exchanges, with no key and no network.
+"""An upstream that answers from recorded exchanges, without a key or a network.
 
-Nothing else knows that it exists: it takes what any upstream takes and gives what any gives.
+Nothing else knows that it exists: it takes and returns what any upstream does.
 """
 
 import asyncio
@@ -30,11 +30,14 @@ _MAX_SHOWN_CHARS = 120
 _EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _ID_CHARS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 _SHORTEST_ID = 8
-"""Characters.  A shorter id could stand in a body by chance, so it is not replaced there."""
+"""Characters.  A shorter id could occur in a body by chance, so it is not replaced there."""
 
 
 def packaged_fixtures() -> Path:
-    """The demo's exchanges: in the installed package, else beside it in a checkout."""
+    """Return the folder of the demo's exchanges: in the installed package, else next to it in a checkout.
+
+    Raises :class:`~proxy.errors.ConfigError` if there is none.
+    """
     package = Path(__file__).resolve().parents[2]
     for folder in (package / "_data" / "fixtures", package.parent / "fixtures" / "demo"):
         if folder.is_dir():
@@ -43,11 +46,12 @@ def packaged_fixtures() -> Path:
 
 
 class ReplayUpstream:
-    """An :class:`~proxy.upstreams.base.Upstream` over folders of recorded exchanges.
+    """An :class:`~proxy.upstreams.base.Upstream` that answers from folders of recorded exchanges.
 
-    A request is answered by the recorded turn with the same path, model and conversation (tool
-    results and ids do not count), what its ``[match]`` table names, and a body of the kind asked
-    for.  Among several, the one that names most answers, then the one whose other fields are most alike.
+    A recorded turn answers a request with the same path, model and conversation (tool results and ids do not
+    count), and the same values of what its ``[match]`` table names.  It must have a body of the requested
+    kind.  If several fit, the turn whose table names most answers, then the one whose other fields are most
+    alike.
     """
 
     def __init__(
@@ -60,9 +64,9 @@ class ReplayUpstream:
     ) -> None:
         """``folders`` are searched for exchanges at any depth.
 
-        With ``fresh_ids`` every response gets new ids in place of the recorded ones, as from a
-        real provider.  ``pace`` scales the recorded waits between pieces: 0 leaves them out, 1
-        keeps them.  Raises :class:`~proxy.errors.ConfigError` for a fixture that cannot be read.
+        With ``fresh_ids`` every response gets new ids in place of the recorded ones, as from a real provider.
+        ``pace`` scales the recorded waits between pieces: 0 leaves them out, 1 keeps them.  Raises
+        :class:`~proxy.errors.ConfigError` for a folder that is missing or a fixture that cannot be read.
         """
         for folder in folders:
             if not folder.is_dir():
@@ -84,13 +88,13 @@ class ReplayUpstream:
 
     @property
     def models(self) -> list[str]:
-        """The models that the fixtures speak as, sorted."""
+        """The models of the recorded requests, sorted."""
         return sorted(
             {turn.request["model"] for turn in self._turns if isinstance(turn.request.get("model"), str)}
         )
 
     async def open(self, request: UpstreamRequest) -> UpstreamResponse:
-        """Answer from a fixture, or with a 404 that names the nearest one and the difference."""
+        """Answer from a fixture, or with a 404 that names the nearest one and the first difference."""
         endpoint = SERVED.find(request.method, request.path)
         if endpoint.kind == "models" and self.models:
             return self._answer_models(endpoint.stored_id(request.path))
@@ -146,7 +150,7 @@ class ReplayUpstream:
         )
 
     def _answer_models(self, wanted: str) -> "_ReplayResponse":
-        """The models, or the one that is ``wanted``."""
+        """Answer with all models, or with the ``wanted`` one."""
         known = [
             {"id": model, "object": "model", "created": 0, "owned_by": self._name} for model in self.models
         ]
@@ -160,9 +164,9 @@ class ReplayUpstream:
 
 
 class _ReplayResponse(PulledResponse):
-    """A recorded body, given out piece by piece as (seconds to wait before, bytes).
+    """A recorded body, sent piece by piece as (seconds to wait before, bytes).
 
-    ``broken_by`` is the upstream's name where the recorded connection ended before the message did.
+    ``broken_by`` is the upstream's name if the recorded connection ended before the message did, else empty.
     """
 
     def __init__(
@@ -193,7 +197,7 @@ class _ReplayResponse(PulledResponse):
                 raise UpstreamBroken("the response was closed")
             yield piece
         if self._broken_by:
-            # In the words of an upstream over HTTP: what the client is told is the same.
+            # These are the words of an upstream over HTTP, so the client gets the same message.
             raise UpstreamBroken(f"upstream {self._broken_by!r} broke off its response")
 
     async def read(self, limit: int) -> bytes:
@@ -207,10 +211,10 @@ class _ReplayResponse(PulledResponse):
 
 
 def serve_replay(upstream: Upstream, prefix: str = "/v1") -> web.Application:
-    """The same answers over a real socket: an application with one route for everything.
+    """Build an application with one route that gives the same answers over a real socket.
 
-    ``prefix`` is what stands before the upstream's paths.  A response that breaks off ends the
-    connection without the end of its message.
+    ``prefix`` precedes the upstream's paths.  If a response breaks off, the connection ends before the end of
+    its message.
     """
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -271,12 +275,12 @@ def _parsed(body: bytes) -> dict[str, Any] | None:
 
 
 def _likeness(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> int:
-    """How many fields two requests agree on, less those they do not."""
+    """Return the number of fields that two requests agree on, minus the number that they do not."""
     return sum(1 if recorded.get(f) == asked.get(f) else -1 for f in {*recorded, *asked})
 
 
 def _nearness(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> tuple[bool, int, float]:
-    """Same model first, then the longest common beginning, then the most similar next message."""
+    """Rank a recorded request: same model, then longest common beginning, then most similar next message."""
     _, theirs = conversation_of(recorded)
     _, ours = conversation_of(asked)
     common = 0
@@ -290,7 +294,7 @@ def _nearness(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> tuple[bo
 
 
 def _difference(turn: RecordedTurn, asked: Mapping[str, Any]) -> tuple[str, Any, Any]:
-    """Where a request first differs from a recorded turn: path, recorded value, given value."""
+    """Find the first difference of a request to a recorded turn: path, recorded value, given value."""
     field, theirs = conversation_of(turn.request)
     _, ours = conversation_of(asked)
     pairs = [("model", turn.request.get("model"), asked.get("model")), (field, theirs, ours)]
@@ -320,7 +324,7 @@ def _first_difference(path: str, recorded: Any, given: Any) -> tuple[str, Any, A
 
 
 def _shown(value: Any) -> str:
-    """A value for a message: as JSON, bounded."""
+    """Return a value for a message: as JSON, shortened."""
     text = orjson.dumps(value, default=repr).decode()
     return text if len(text) <= _MAX_SHOWN_CHARS else text[:_MAX_SHOWN_CHARS] + "…"
 
@@ -334,7 +338,7 @@ def _with_fresh_ids(body: bytes, prefix: str) -> bytes:
 
 
 def _response_ids(body: bytes) -> list[str]:
-    """The ids by which a body names its response: on Chat each chunk's, elsewhere the nested object's."""
+    """Find the ids of the response in a body: Chat has one in each chunk, others in a nested object."""
     data_lines = [line[5:] for line in body.splitlines() if line.startswith(b"data:")]
     ids: dict[str, None] = {}
     for text in data_lines or [body]:
@@ -349,7 +353,7 @@ def _response_ids(body: bytes) -> list[str]:
 
 
 def _timed_pieces(turn: RecordedTurn, body: bytes, pace: float) -> list[tuple[float, bytes]]:
-    """The body in its recorded network pieces, else event by event, each with its wait in seconds."""
+    """Cut the body into its recorded network pieces, else into events, each with its wait in seconds."""
     if turn.chunks:
         ends = [0]
         for _, size in turn.chunks:
@@ -365,7 +369,7 @@ def _timed_pieces(turn: RecordedTurn, body: bytes, pace: float) -> list[tuple[fl
 
 
 def _headers(turn: RecordedTurn, stream_type: str, *, as_events: bool) -> Headers:
-    """The recorded headers, and what a provider always sends; streams are of ``stream_type``."""
+    """Return the recorded headers, plus those that a provider always sends; streams have ``stream_type``."""
     headers = without(turn.headers, *HOP_BY_HOP, "content-length")
     recorded = media_type(headers)
     if not recorded or (recorded == stream_type) != as_events:
@@ -376,7 +380,7 @@ def _headers(turn: RecordedTurn, stream_type: str, *, as_events: bool) -> Header
 
 
 def _listed(rules: HeaderRules, headers: Headers) -> Headers:
-    """What of these a live upstream's response would pass on."""
+    """Return those headers that the response of a real upstream would pass on."""
     names, values = zip(*headers, strict=True)
     return rules.response_headers([n.encode() for n in names], [v.encode() for v in values], ())
 

@@ -194,7 +194,7 @@ class MessageListBody(ABC):
     def spend_tokens(self, used: int) -> None:
         self._used_tokens = used
 
-    # What the upstream refuses.
+    # Refused fields.
 
     def was_translated(self) -> None:
         """See :meth:`proxy.wires.upstream_port.TranslatedEditor.was_translated`."""
