@@ -45,7 +45,7 @@ class _OtherWorker:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._extra_headers: dict[str, str] = {}
+        self._told: dict[str, str] = {}
         self._secrets: Secrets | None = None
         self.started = False
         self.cut_off = False
@@ -58,11 +58,11 @@ class _OtherWorker:
         self._secrets = secrets
 
     def set_header(self, name: str, value: str) -> None:
-        self._extra_headers[name] = value
+        self._told[name] = value
 
     def start(self, status: int, headers: Headers) -> None:
         self.started = True
-        self._send("start", orjson.dumps([status, list(headers), self._extra_headers]))
+        self._send("start", orjson.dumps([status, list(headers), self._told]))
 
     def flush(self) -> None:
         self._send("flush")
