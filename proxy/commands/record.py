@@ -10,7 +10,7 @@ from proxy.errors import ConfigError
 from proxy.server.app import Overrides
 from proxy.server.config.load import Config
 from proxy.upstreams.base import Upstream
-from proxy.upstreams.recorded.recorder import ClientSides, RecordingUpstream
+from proxy.upstreams.recorded.recorder import ClientExchanges, RecordingUpstream
 
 __all__ = ["record", "recording"]
 
@@ -24,7 +24,7 @@ async def record(config: Config, out: Path) -> None:
 
 def recording(folder: Path, secrets: Iterable[str]) -> Overrides:
     """Return overrides that save both sides of each exchange below ``folder``, without the ``secrets``."""
-    known, clients = list(secrets), ClientSides()
+    known, clients = list(secrets), ClientExchanges()
 
     def recorded(upstream: Upstream) -> Upstream:
         return RecordingUpstream(upstream, folder, secrets=known, clients=clients)

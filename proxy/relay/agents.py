@@ -360,9 +360,9 @@ def _check_goes_on(job: Job) -> None:
 
     Raise :class:`~proxy.errors.ToolFailure` if not.
     """
-    nested, conversation = job.client.ask.nested, job.conversation
+    nested, continuity = job.client.ask.nested, job.continuity
     goes_on = nested is not None and nested.asking.goes_on
-    if goes_on and (conversation.approvals.waiting or not conversation.restored):
+    if goes_on and (continuity.approvals.waiting or not continuity.restored):
         raise ToolFailure("the agent's turn was not found on record, so the agent did not go on")
 
 

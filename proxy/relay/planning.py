@@ -36,7 +36,7 @@ from proxy.relay.run.job import (
     Accounting,
     ClientSide,
     Continued,
-    Conversation,
+    Continuity,
     Fallback,
     Job,
     Recording,
@@ -371,7 +371,7 @@ class Planner:
                 is_large=is_large,
             ),
             tools,
-            Conversation(
+            Continuity(
                 restored=bool(restored) or request.brings_ours,
                 is_person=draft.is_person,
                 notes_threads=tools.selection.guards,

@@ -24,7 +24,7 @@ __all__ = [
     "NOTHING_SHOWN",
     "SERVER_URL",
     "SINGLE",
-    "Approval",
+    "ApprovalRequirement",
     "Chosen",
     "ChosenServer",
     "ChosenTool",
@@ -87,7 +87,7 @@ ANY_TOOL: Final = ToolFilter()
 
 
 @value_class
-class Approval:
+class ApprovalRequirement:
     """Which tools of a server need the client's approval before each call.
 
     Those that ``never`` selects do not; all others do, unless ``default`` is false.
@@ -119,7 +119,7 @@ class ChosenServer:
     name: str
     allowed: ToolFilter = ANY_TOOL
     left_out: frozenset[str] = frozenset()
-    approval: Approval = Approval(default=False)
+    approval: ApprovalRequirement = ApprovalRequirement(default=False)
 
 
 @value_class
@@ -275,16 +275,16 @@ def filter_of(value: Any, param: str) -> ToolFilter:
     )
 
 
-def approval_of(value: Any, param: str) -> Approval:
+def approval_of(value: Any, param: str) -> ApprovalRequirement:
     """Read ``require_approval``; as with OpenAI, a missing value means approval for every call.
 
     Raises :class:`~proxy.errors.RequestError` for a value that is not ``never``, ``always`` or an object of
     filters.
     """
     if value is None or value == "always":
-        return Approval()
+        return ApprovalRequirement()
     if value == "never":
-        return Approval(default=False)
+        return ApprovalRequirement(default=False)
     if not isinstance(value, dict) or not value.keys() <= {"never", "always"}:
         raise RequestError(
             400, f'{param} must be "never", "always", or an object with never or always.', param=param
@@ -292,7 +292,7 @@ def approval_of(value: Any, param: str) -> Approval:
     filter_of(value.get("always"), f"{param}.always")
     never = filter_of(value.get("never"), f"{param}.never")
     # An empty filter exempts no tool: a forgotten name must not switch approvals off.
-    return Approval() if never == ANY_TOOL else Approval(never=never)
+    return ApprovalRequirement() if never == ANY_TOOL else ApprovalRequirement(never=never)
 
 
 # ---------------------------------------------------------------- what the client is shown

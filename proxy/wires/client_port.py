@@ -25,7 +25,7 @@ from proxy.wires.past.evidence import Evidence
 
 __all__ = [
     "Answer",
-    "ApprovedCall",
+    "ApprovedCallResult",
     "CarriedTurn",
     "CarryingPort",
     "CarryingRequest",
@@ -232,7 +232,7 @@ class CarryingRequest(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ApprovedCall:
+class ApprovedCallResult:
     """A call that an earlier answer asked the client to approve, and that has run since.
 
     ``call`` has the tool name that models use; ``approval_id`` is the id of its approval.
@@ -259,7 +259,7 @@ class ClientView:
     usage_was_added: bool = False
     caller: str = ""
     shown: ShownTools = NOTHING_SHOWN
-    approved: Sequence[ApprovedCall] = ()
+    approved: Sequence[ApprovedCallResult] = ()
 
 
 class StreamWriter(Protocol):

@@ -20,7 +20,7 @@ from proxy.plain_text import plain_text
 from proxy.records import TokenVault
 from proxy.server.compose.credentials import connection_of, oauth_pools
 from proxy.server.config.load import Config
-from proxy.tools.oauth.authorization import Attempt
+from proxy.tools.oauth.authorization import LoginAttempt
 from proxy.tools.oauth.grants import LoggedIn, login_place
 from proxy.tools.oauth.kept import Kept, read_kept
 from proxy.tools.oauth.login import begin_login, end_login
@@ -111,7 +111,7 @@ async def _way_back(redirect_uri: str, paste: bool) -> AsyncIterator[Redirects |
         yield redirects
 
 
-def _say_attempt(name: str, connection: LoggedIn, attempt: Attempt) -> None:
+def _say_attempt(name: str, connection: LoggedIn, attempt: LoginAttempt) -> None:
     what = f" for {connection.server_url}" if connection.server_url else ""
     scopes = f", with the scopes {' '.join(attempt.scopes)}" if attempt.scopes else ""
     say(plain_text(f"{name}: log in at {attempt.server.issuer}{what}{scopes}", 4000))
@@ -121,7 +121,7 @@ def _say_attempt(name: str, connection: LoggedIn, attempt: Attempt) -> None:
     say("")
 
 
-def _send_browser(attempt: Attempt, redirects: Redirects, *, browser: bool) -> None:
+def _send_browser(attempt: LoginAttempt, redirects: Redirects, *, browser: bool) -> None:
     """Open a browser if there is one; print how to log in from another machine."""
     port = urlsplit(redirects.uri).port
     say(
@@ -145,7 +145,7 @@ async def _keep(vault: TokenVault, name: str, kept: Kept) -> None:
         await vault.save(login_place(name), kept.written())
 
 
-def _say_done(name: str, attempt: Attempt, kept: Kept) -> None:
+def _say_done(name: str, attempt: LoginAttempt, kept: Kept) -> None:
     login = kept.login
     if login is None:
         return

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from proxy.commands.printing import say, say_error
 from proxy.errors import ConfigError
-from proxy.tools.oauth.authorization import Attempt, NotOurs
+from proxy.tools.oauth.authorization import LoginAttempt, NotOurs
 from proxy.tools.oauth.port import OAuthFault
 
 __all__ = ["Redirects", "listening", "pasted", "with_port"]
@@ -45,10 +45,10 @@ class Redirects:
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self._path = urlsplit(uri).path
-        self._attempt: Attempt | None = None
+        self._attempt: LoginAttempt | None = None
         self._code: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    def expect(self, attempt: Attempt) -> None:
+    def expect(self, attempt: LoginAttempt) -> None:
         """Accept only the answer to this attempt from now on."""
         self._attempt = attempt
 
@@ -121,7 +121,7 @@ def with_port(redirect_uri: str, port: int) -> str:
     return urlunsplit(parts._replace(netloc=f"{parts.netloc}:{port}"))
 
 
-def pasted(attempt: Attempt) -> str:
+def pasted(attempt: LoginAttempt) -> str:
     """Ask a person to paste the address, and take the code from it.
 
     Raises :class:`~proxy.tools.oauth.port.OAuthFault`.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from proxy.commands import common
 from proxy.commands.mcp.host import mcp_settings
-from proxy.commands.serve.plan import Handover, Plan, write_handover
+from proxy.commands.serve.plan import Handover, ServePlan, write_handover
 from proxy.commands.serve.sockets import bind
 from proxy.commands.serve.spawning import become
 from proxy.commands.serve.watching import watched_places
@@ -81,11 +81,11 @@ async def _prepare(config: Config) -> None:
     await store.aclose()
 
 
-def _plan(file: Path | None, config: Config) -> Plan:
+def _plan(file: Path | None, config: Config) -> ServePlan:
     """Extract what the supervisor needs from a configuration."""
     server = config.server
     files, folders = watched_places(common.config_path(file), config)
-    return Plan(
+    return ServePlan(
         config=pickle.dumps(config),
         mcp=mcp_settings(config),
         host=server.host,

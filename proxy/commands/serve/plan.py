@@ -1,7 +1,7 @@
 """The part of a configuration that a supervisor knows, and the data with which it starts.
 
 A supervisor does not load the configuration, because the library that checks it would more than double its
-memory.  The process that reads the configuration makes a :class:`Plan` of it.
+memory.  The process that reads the configuration makes a :class:`ServePlan` of it.
 """
 
 import os
@@ -13,11 +13,11 @@ from typing import IO
 
 from proxy.server.telemetry.logging import LogFormat
 
-__all__ = ["Handover", "Plan", "read_handover", "write_handover"]
+__all__ = ["Handover", "ServePlan", "read_handover", "write_handover"]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ServePlan:
     """The data with which workers are started.
 
     ``config`` is the whole configuration, pickled, for the workers only.  It contains secrets, and so do
@@ -48,7 +48,7 @@ class Handover:
     file descriptors: of the bound sockets, and of the channel to the first worker, whose process is ``pid``.
     """
 
-    plan: Plan
+    plan: ServePlan
     source: bytes
     reload: bool
     listeners: tuple[int, ...]

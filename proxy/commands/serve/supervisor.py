@@ -20,7 +20,7 @@ import structlog
 from proxy.commands.printing import say, say_error
 from proxy.commands.serve.broadcast import Broadcast
 from proxy.commands.serve.children import Child, Children
-from proxy.commands.serve.plan import Handover, Plan
+from proxy.commands.serve.plan import Handover, ServePlan
 from proxy.commands.serve.signals import STOPPING, Signals, first_of, has_terminal, on_signals
 from proxy.commands.serve.spawning import spawn
 from proxy.errors import ConfigError, ToolRelayError
@@ -159,7 +159,7 @@ class Supervisor:
             self._log.error("worker_failed", reason=reason)
         return serving[0].ready.result()
 
-    async def _start(self, plan: Plan) -> list[str]:
+    async def _start(self, plan: ServePlan) -> list[str]:
         """Start workers that replace the current ones; return the lines of one of them.
 
         If a worker fails to start, raises :class:`_StartFailed`, and the current workers stay.
@@ -193,7 +193,7 @@ class Supervisor:
         await first_of(asyncio.wait(ready, return_when=until), self._signals.stop.wait())
         return not self._signals.stop.is_set()
 
-    async def _spawn(self, number: int, plan: Plan) -> _Worker:
+    async def _spawn(self, number: int, plan: ServePlan) -> _Worker:
         """Start one worker. Raises :class:`_StartFailed` if the system cannot start a process."""
         ours, theirs = socket.socketpair()
         try:
@@ -204,7 +204,7 @@ class Supervisor:
             raise _StartFailed(f"worker {number} cannot be started: {error.strerror}") from None
         return await self._attended(number, plan, pid, ours)
 
-    def _mcp_socket(self, plan: Plan) -> str:
+    def _mcp_socket(self, plan: ServePlan) -> str:
         """Return the socket of the process that talks to the plan's MCP servers; empty if it has none."""
         if not plan.mcp:
             return ""
@@ -221,7 +221,7 @@ class Supervisor:
         for settings in [one for one in self._hosts if one not in used]:
             await self._hosts.pop(settings).aclose()
 
-    async def _attended(self, number: int, plan: Plan, pid: int, end: socket.socket) -> _Worker:
+    async def _attended(self, number: int, plan: ServePlan, pid: int, end: socket.socket) -> _Worker:
         """Register a started worker process, send it its configuration, and begin to listen to it."""
         child = self._children.add(pid)
         channel = await Channel.over(end)
@@ -336,7 +336,7 @@ class Supervisor:
                 self._say(auth)
             self._log.info("restarted", workers=plan.workers)
 
-    async def _load(self) -> Plan | None:
+    async def _load(self) -> ServePlan | None:
         """Read the current configuration in a short-lived process.
 
         Return ``None`` if a signal to stop comes first. Raises :class:`_StartFailed` for a fault in the
@@ -366,7 +366,7 @@ class Supervisor:
             channel.close()
         match message:
             case ({"kind": "plan"}, body):
-                plan: Plan = pickle.loads(body)
+                plan: ServePlan = pickle.loads(body)
                 return plan
             case ({"kind": "failed"}, body):
                 raise _StartFailed(body.decode(errors="replace"))
@@ -374,7 +374,7 @@ class Supervisor:
             f"the configuration was not read: the process that reads it ended with status {await child.ended}"
         )
 
-    def _check_place(self, plan: Plan) -> None:
+    def _check_place(self, plan: ServePlan) -> None:
         """Raise ConfigError if the address has changed: the sockets stay bound, so that needs a new start."""
         for name in ("host", "port"):
             if getattr(plan, name) != getattr(self.plan, name):

@@ -51,11 +51,11 @@ async def tell_waiting(job: Job, state: State, approvals: Approvals) -> None:
 
 async def tell_asked(job: Job, state: State, approvals: Approvals) -> None:
     """Show the approvals that agents asked for when they continued; no model answers this request."""
-    waiting = job.conversation.approvals.asked
+    waiting = job.continuity.approvals.asked
     state.output.client.set_header(APPROVALS, ",".join(approval.id for approval in waiting))
     if _form(job, state, approvals, waiting) == "text":
         # The text is the whole answer, so it also names the calls that waited before.
-        await stand_in(job, state, approvals.notice(job.conversation.approvals.waiting))
+        await stand_in(job, state, approvals.notice(job.continuity.approvals.waiting))
         return
     await stand_in(job, state, "")
     await state.output.send(state.output.writer.turn_ended("hidden"))

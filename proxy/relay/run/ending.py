@@ -60,7 +60,7 @@ class RunEnding:
         Return whether the client got it.
         """
         writer = state.output.writer
-        if not (job.conversation.is_person and isinstance(writer, CarryingWriter)):
+        if not (job.continuity.is_person and isinstance(writer, CarryingWriter)):
             return False
         sealed = await self._history.seal(
             job.client.request,
@@ -71,7 +71,7 @@ class RunEnding:
         )
         if sealed is None:
             return False
-        job.conversation.recall.given_bytes = len(sealed)
+        job.continuity.recall.given_bytes = len(sealed)
         await state.output.send(writer.carry(sealed))
         return True
 
@@ -99,7 +99,7 @@ class RunEnding:
         """
         if not job.client.request.continues or not isinstance(job.upstream.editor, ChainedEditor):
             # If no model was asked, only the place of the question is held.
-            is_model = not job.conversation.approvals.asked
+            is_model = not job.continuity.approvals.asked
             state.outcome.to_find |= self._history.hold_asked(
                 job.client.request,
                 job.upstream.editor if is_model else None,
@@ -124,12 +124,12 @@ class RunEnding:
         writer, reader, keeps = state.output.writer, state.outcome.reader, job.client.request.keeps
         # If the client wants nothing stored, only its own connection keeps the response, to continue it
         # there.
-        local = None if keeps else job.conversation.local
+        local = None if keeps else job.continuity.local
         detached = job.client.ask.options.detached
         is_rewritten = isinstance(reader, RewritingReader) and reader.rewritten
         only_here = (
             writer.composing
-            or job.conversation.restored
+            or job.continuity.restored
             or job.upstream.crossed
             or is_rewritten
             or local is not None
@@ -145,7 +145,7 @@ class RunEnding:
 
     def _remember_answer(self, job: Job, state: State) -> None:
         """Store the hidden turns behind an answer with no calls."""
-        run, fingerprint = state.run, job.conversation.offer_fingerprint
+        run, fingerprint = state.run, job.continuity.offer_fingerprint
         if fingerprint is None or run.turn.calls or state.outcome.reader is None:
             return
         if not run.turns_hidden:
@@ -168,7 +168,7 @@ class RunEnding:
     def _note_threads(self, job: Job, state: State) -> None:
         """Note which untrusted result the model has read, for the threads that the upstream keeps of this
         run."""
-        if not job.conversation.notes_threads:
+        if not job.continuity.notes_threads:
             return
         request = job.client.request
         kept = threads_of(state.output.writer.result()) if request.keeps else []
@@ -183,7 +183,7 @@ class RunEnding:
         something for the client's next request.
         """
         outcome = state.outcome
-        if job.conversation.is_person:
+        if job.continuity.is_person:
             outcome.to_find |= await self._history.hold(
                 job.client.request,
                 job.upstream.editor,
@@ -215,11 +215,11 @@ def _last_turn(job: Job, state: State) -> LastTurn:
         calls=calls,
         untrusted=state.tools.untrusted_read(),
         upstream=job.upstream.route.served.upstream.name,
-        waiting=[*job.conversation.approvals.waits, *state.turn.waits],
+        waiting=[*job.continuity.approvals.waits, *state.turn.waits],
         asked_in=[
-            *job.conversation.approvals.asked_in,
+            *job.continuity.approvals.asked_in,
             # An agent asks in its own run.
-            *(one.run_id for one in (*job.conversation.approvals.asked, *state.turn.approvals)),
+            *(one.run_id for one in (*job.continuity.approvals.asked, *state.turn.approvals)),
         ],
     )
 

@@ -25,7 +25,7 @@ __all__ = [
     "Accounting",
     "ClientSide",
     "Continued",
-    "Conversation",
+    "Continuity",
     "Fallback",
     "Job",
     "Recording",
@@ -96,7 +96,7 @@ class Continued:
 
 
 @value_class
-class Conversation:
+class Continuity:
     """What earlier requests left for this one, and what it leaves for later ones.
 
     ``is_person`` says that the caller is one person, for whom a turn can be held.  ``restored`` says that
@@ -158,7 +158,7 @@ class Job:
     client: ClientSide
     upstream: UpstreamSide
     tools: ToolAccess
-    conversation: Conversation
+    continuity: Continuity
     accounting: Accounting
     recording: Recording
     fallback: Fallback
@@ -169,7 +169,7 @@ class Job:
         nested = self.client.ask.nested
         if nested is not None and not nested.asking.can_ask:
             return False
-        return self.tools.selection.asks and self.conversation.is_person
+        return self.tools.selection.asks and self.continuity.is_person
 
     @property
     def keeps(self) -> bool:

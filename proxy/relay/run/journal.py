@@ -202,7 +202,7 @@ def _messages(job: Job, state: State, status: RunStatus) -> Sequence[MessageReco
 
 def _recall(job: Job) -> Recall:
     """Return what was put back into the request, without what was removed again because it was too long."""
-    recall = job.conversation.recall
+    recall = job.continuity.recall
     answers = sum(one.kind == "answer" for one in recall.put_back)
     if answers and job.upstream.editor.restored[0] <= len(recall.put_back) - answers:
         return recall.left_out()

@@ -27,7 +27,7 @@ from proxy.relay.run.job import Job
 from proxy.relay.run.journal import Journal
 from proxy.relay.run.parents import Parents
 from proxy.relay.run.run import AskApproval, CallModel, Finish, Run, RunTools, Suspend
-from proxy.relay.run.state import Output, RunClock, State, ToolState
+from proxy.relay.run.state import ClientOutput, RunClock, State, ToolState
 from proxy.relay.run.tool_calls import ToolCalls
 from proxy.relay.run.turn.model_turn import ModelTurns
 from proxy.relay.run.turn.rejection import TurnRejected
@@ -35,7 +35,7 @@ from proxy.relay.run.usage import RunUsage
 from proxy.relay.stopping import message_of, stopped
 from proxy.tools.running.ledger import RunContext
 from proxy.tools.running.runner import Runner
-from proxy.wires.client_port import ApprovedCall, ClientView
+from proxy.wires.client_port import ApprovedCallResult, ClientView
 from proxy.wires.repairing import RepairingWriter
 
 __all__ = ["Orchestrator"]
@@ -113,7 +113,7 @@ class Orchestrator:
         finally:
             _tell_usage(job, state)
             self._journal.ended(job, state, status, error)
-            repeat_key, ledger = job.conversation.repeat_key, job.tools.ledger
+            repeat_key, ledger = job.continuity.repeat_key, job.tools.ledger
             if status in ("completed", "suspended"):
                 self._idempotency.answered(repeat_key, ledger)
             self._idempotency.ended(repeat_key, ledger)
@@ -128,7 +128,7 @@ class Orchestrator:
         adds_usage = self._adds_usage(job, usage)
         state = self._state(job, client, started_at, usage, usage_was_added=adds_usage)
         _repair(job, state)
-        if job.conversation.restored:
+        if job.continuity.restored:
             client.set_header(RESTORED, restored_header(*job.upstream.editor.restored))
         if job.upstream.left_out:
             client.set_header(LEFT_OUT, ", ".join(job.upstream.left_out))
@@ -189,21 +189,21 @@ class Orchestrator:
             purse=None if nested is None else nested.purse,
             goes_on=nested is not None and nested.asking.goes_on,
         )
-        if job.conversation.approvals.purse is not None:
-            run.settle(job.conversation.approvals.purse)
-        return State(run, Output(client, writer), now, RunClock(started_at), usage)
+        if job.continuity.approvals.purse is not None:
+            run.settle(job.continuity.approvals.purse)
+        return State(run, ClientOutput(client, writer), now, RunClock(started_at), usage)
 
     async def _loop(self, job: Job, state: State) -> tuple[RunStatus, str | None]:
         """Carry out commands until the run ends; return its status and error code."""
-        if job.conversation.approvals.asked:
+        if job.continuity.approvals.asked:
             await _before_end(job)
             await tell_asked(job, state, self._approvals)
             await self._ending.ask(job, state)
             return "suspended", None
-        if job.conversation.approvals.waiting:
+        if job.continuity.approvals.waiting:
             await _before_end(job)
             await self._ending.ask_again(
-                job, state, self._approvals.notice(job.conversation.approvals.waiting, again=True)
+                job, state, self._approvals.notice(job.continuity.approvals.waiting, again=True)
             )
             return "suspended", None
         command = state.run.start()
@@ -251,16 +251,16 @@ async def _before_end(job: Job) -> None:
         await detached.before_end()
 
 
-def _approved(job: Job) -> Sequence[ApprovedCall]:
+def _approved(job: Job) -> Sequence[ApprovedCallResult]:
     """Return the calls that people approved and that have run, as the client may see them."""
-    if not job.conversation.approvals.ran:
+    if not job.continuity.approvals.ran:
         return ()
     names = {tool: name for name, tool in job.tools.offer.names.items()}
     found = []
-    for approval, result in job.conversation.approvals.ran:
+    for approval, result in job.continuity.approvals.ran:
         shown = approval.arguments_shown if result.arguments_redacted is None else result.arguments_redacted
         call = ToolCall(approval.call_id, names.get(approval.tool, approval.tool), "", approval.seq)
-        found.append(ApprovedCall(approval.id, call, replace(result, arguments_redacted=shown)))
+        found.append(ApprovedCallResult(approval.id, call, replace(result, arguments_redacted=shown)))
     return found
 
 

@@ -84,7 +84,7 @@ class Parents:
             AgentAsking(
                 job.can_ask and can_wait(client.request),
                 keeps=job.keeps,
-                asked_in=job.conversation.approvals.asked_in,
+                asked_in=job.continuity.approvals.asked_in,
             ),
         )
         try:

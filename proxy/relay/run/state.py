@@ -23,11 +23,11 @@ from proxy.wires.approving.shown import APPROVE
 from proxy.wires.client_port import StreamWriter
 from proxy.wires.upstream_port import TranslatingReader, TurnReader
 
-__all__ = ["Outcome", "Output", "RunClock", "State", "ToolState", "TurnProgress"]
+__all__ = ["ClientOutput", "Outcome", "RunClock", "State", "ToolState", "TurnProgress"]
 
 
 @dataclass(slots=True)
-class Output:
+class ClientOutput:
     """The client's response: ``client`` sends what ``writer`` makes.
 
     ``head`` has the headers of the first upstream response, which the client gets.
@@ -234,7 +234,7 @@ class State:
     """The data of a job that changes while it runs.  Each turn gets a new ``turn``."""
 
     run: Run
-    output: Output
+    output: ClientOutput
     tools: ToolState
     clock: RunClock
     usage: RunUsage

@@ -70,7 +70,7 @@ class ToolCalls:
             self._offered_only(job, state, left),
             job.identity,
             asked_in=(
-                *job.conversation.approvals.asked_in,
+                *job.continuity.approvals.asked_in,
                 *(() if nested is None else nested.asking.asked_in),
             ),
             can_wait=nested is not None or can_wait(job.client.request),
@@ -95,7 +95,7 @@ class ToolCalls:
             await self._refuse(job, state, call, result)
         if any(_has_effect(state.tools.catalog.get(call.name)) for call in calls):
             state.tools.effects = True
-            self._idempotency.caused(job.conversation.repeat_key, job.tools.ledger)
+            self._idempotency.caused(job.continuity.repeat_key, job.tools.ledger)
         work = self._runner.run_many(
             calls,
             state.tools.context.at_turn(run.turn.number),
@@ -179,7 +179,7 @@ class ToolCalls:
             editor.append_turn(message, list(state.turn.results.values()))
             editor.relax_tool_choice(called)
             _withhold_guarded(job, state)
-        if (conversation := job.client.request.conversation) and job.conversation.notes_threads:
+        if (conversation := job.client.request.conversation) and job.continuity.notes_threads:
             # The note is made now, because the upstream gets the results with the next turn, even if the run
             # fails then.
             self._threads.note([conversation], job.identity.caller, state.tools.untrusted_read())

@@ -20,10 +20,10 @@ from proxy.server.detached.background import PREFIX
 from proxy.server.detached.background_reader import BackgroundReader
 from proxy.server.detached.background_stream import ENDED
 
-__all__ = ["Stored"]
+__all__ = ["StoredResponseHandler"]
 
 
-class Stored:
+class StoredResponseHandler:
     """The handler of requests for responses by id."""
 
     def __init__(

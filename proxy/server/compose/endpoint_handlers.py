@@ -18,7 +18,7 @@ from proxy.server.api.owned_stream import ClientStreams
 from proxy.server.api.passthrough import Passthrough
 from proxy.server.api.pipeline import EndpointHandler
 from proxy.server.api.request_reader import RequestReader
-from proxy.server.api.stored import Stored
+from proxy.server.api.stored import StoredResponseHandler
 from proxy.server.api.stored_responses import StoredResponses
 from proxy.server.auth.permissions import PermissionSets
 from proxy.server.auth.principals import Principals
@@ -93,7 +93,7 @@ def make_endpoint_handlers(
         history=config.store.history,
         detached=detached,
     )
-    stored = Stored(
+    stored = StoredResponseHandler(
         _stored_responses(services, runs.memory.commits, around.router),
         request_reader,
         forwarder,

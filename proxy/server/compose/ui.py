@@ -28,12 +28,12 @@ from proxy.server.ui.live import Live
 from proxy.server.ui.playground import PLAYGROUND, Playground, ServeAs
 from proxy.server.ui.remedies import Lines
 from proxy.server.ui.run_rows import RunRows
-from proxy.server.ui.runs import Budget, OfferFacts, Replay, Runs
+from proxy.server.ui.runs import Budget, OfferFacts, Replay, RunPages
 from proxy.server.ui.server_pages import ServerFacts, ServerPages
-from proxy.server.ui.sessions import Session, Sessions, signing_key
+from proxy.server.ui.sessions import Sessions, UiSession, signing_key
 from proxy.server.ui.sign_in import SignIn
 from proxy.server.ui.static_files import StaticFiles
-from proxy.server.ui.surface import Route, Ui
+from proxy.server.ui.surface import Ui, UiRoute
 from proxy.server.ui.tool_pages import ToolPages
 
 __all__ = ["Edge", "WebUi", "make_sessions", "serves_ui"]
@@ -93,7 +93,7 @@ class WebUi:
             wires={one.upstream.name: tuple(one.wires) for one in edge.router.served},
             secrets=config.secrets(),
         )
-        runs = Runs(
+        runs = RunPages(
             edge.admin,
             rows,
             offer,
@@ -112,20 +112,20 @@ class WebUi:
         pages = ServerPages(store, edge.ring, edge.router, _server_facts(config), lambda: feed.listeners)
         self._playground = Playground(_player(config), edge.targets.read)
         routes = {
-            "runs": Route(runs.answer),
-            "capture": Route(capturing.answer),
-            "compare": Route(runs.compare),
-            "approvals": Route(approvals.answer, approvers=True),
-            "events": Route(live.answer, approvers=True, streams=True),
-            "tools": Route(tools.tools),
-            "mcp": Route(tools.servers),
-            "explain": Route(tools.explain),
-            "keys": Route(pages.keys),
-            "usage": Route(pages.usage),
-            "upstreams": Route(pages.upstreams),
-            "settings": Route(pages.settings),
-            "health": Route(pages.health),
-            "play": Route(self._playground.answer, streams=True),
+            "runs": UiRoute(runs.answer),
+            "capture": UiRoute(capturing.answer),
+            "compare": UiRoute(runs.compare),
+            "approvals": UiRoute(approvals.answer, approvers=True),
+            "events": UiRoute(live.answer, approvers=True, streams=True),
+            "tools": UiRoute(tools.tools),
+            "mcp": UiRoute(tools.servers),
+            "explain": UiRoute(tools.explain),
+            "keys": UiRoute(pages.keys),
+            "usage": UiRoute(pages.usage),
+            "upstreams": UiRoute(pages.upstreams),
+            "settings": UiRoute(pages.settings),
+            "health": UiRoute(pages.health),
+            "play": UiRoute(self._playground.answer, streams=True),
         }
         return Ui(StaticFiles(), sign_in, routes)
 
@@ -134,7 +134,7 @@ class WebUi:
         if self._playground is not None:
             self._playground.serve = serve
 
-    def _facts(self, session: Session) -> dict[str, Any]:
+    def _facts(self, session: UiSession) -> dict[str, Any]:
         config = self._services.config
         capture = self._taping.captures.refused
         models = config.ui.playground_models

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from proxy.caches import CacheSize, declare
-from proxy.server.limits.rules import SLOTS, Limit, LimitStatus, Verdict
+from proxy.server.limits.rules import SLOTS, Limit, LimitStatus, LimitVerdict
 
 __all__ = ["MemoryCounters"]
 
@@ -107,7 +107,7 @@ class MemoryCounters:
 
     async def take(
         self, caller: str, hits: Sequence[Limit], spending: Sequence[Limit], streams: int | None, lease: str
-    ) -> Verdict:
+    ) -> LimitVerdict:
         """Count one against all of ``hits``, or none; see :class:`~proxy.server.limits.rules.Counters`."""
         now = self._clock()
         refused: Limit | None = None
@@ -154,7 +154,7 @@ class MemoryCounters:
             self._shed(now)
         if refused is None and streams is not None:
             self._open[caller] = self._open.get(caller, 0) + 1
-        return Verdict(refused, longest, limit_statuses)
+        return LimitVerdict(refused, longest, limit_statuses)
 
     def try_hit(self, caller: str, hits: Sequence[Limit]) -> Sequence[LimitStatus] | None:
         """Count one against all of ``hits`` if each has counted before and has room now."""

@@ -21,7 +21,7 @@ from redis.exceptions import NoScriptError, RedisError
 
 from proxy.caches import CacheSize, declare
 from proxy.server.limits.redis_scripts import RENEW, SPEND, TAKE
-from proxy.server.limits.rules import Limit, LimitStatus, LimitsUnavailable, Verdict
+from proxy.server.limits.rules import Limit, LimitStatus, LimitsUnavailable, LimitVerdict
 
 __all__ = ["RedisCounters"]
 
@@ -95,7 +95,7 @@ class RedisCounters:
 
     async def take(
         self, caller: str, hits: Sequence[Limit], spending: Sequence[Limit], streams: int | None, lease: str
-    ) -> Verdict:
+    ) -> LimitVerdict:
         """Count one against all of ``hits``, or none; see :class:`~proxy.server.limits.rules.Counters`."""
         if self.down:
             self.unanswered += 1
@@ -131,9 +131,9 @@ class RedisCounters:
         if refused == 0:
             if streams is not None:
                 self._hold(caller, lease)
-            return Verdict(None, 0.0, limit_statuses)
+            return LimitVerdict(None, 0.0, limit_statuses)
         by = limits[refused - 1] if refused <= len(limits) else Limit("concurrent_streams", streams or 0, 0)
-        return Verdict(by, float(wait) / _MICROS, limit_statuses)
+        return LimitVerdict(by, float(wait) / _MICROS, limit_statuses)
 
     def try_hit(self, caller: str, hits: Sequence[Limit]) -> None:
         """Return ``None``: this needs a round trip."""

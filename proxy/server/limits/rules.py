@@ -25,8 +25,8 @@ __all__ = [
     "LimitKind",
     "LimitSet",
     "LimitStatus",
+    "LimitVerdict",
     "LimitsUnavailable",
-    "Verdict",
     "parse_cost_limits",
     "parse_limits",
 ]
@@ -128,7 +128,7 @@ class LimitStatus(NamedTuple):
     reset_s: float
 
 
-class Verdict(NamedTuple):
+class LimitVerdict(NamedTuple):
     """The outcome of a request: taken, or ``refused`` by the limit with the longest wait."""
 
     refused: Limit | None
@@ -145,7 +145,7 @@ class Counters(Protocol):
 
     async def take(
         self, caller: str, hits: Sequence[Limit], spending: Sequence[Limit], streams: int | None, lease: str
-    ) -> Verdict:
+    ) -> LimitVerdict:
         """Count one against all of ``hits`` if each has room and each of ``spending`` is not used up.
 
         With ``streams`` the caller also takes one of that many places, and gives it back later by the name

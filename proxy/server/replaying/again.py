@@ -50,7 +50,7 @@ from proxy.store.base import RunDetail, RunFilter
 from proxy.tools.access.catalog import Catalog
 from proxy.upstreams.base import Upstream
 
-__all__ = ["App", "MakeApp", "Replayed", "Report", "replay_again"]
+__all__ = ["MakeApp", "ReplayApp", "Replayed", "Report", "replay_again"]
 
 _GRACE_S: Final = 30.0
 """Seconds to wait for an answer beyond the time limit of requests."""
@@ -59,14 +59,14 @@ _DRAIN_S: Final = 1.0
 """Seconds that a replay's server waits for effects when it stops; no tool runs, so there are none."""
 
 
-class App(Application, Protocol):
+class ReplayApp(Application, Protocol):
     """A server that exposes its services."""
 
     @property
     def services(self) -> Services: ...
 
 
-MakeApp = Callable[[Config, Overrides], Awaitable[App]]
+MakeApp = Callable[[Config, Overrides], Awaitable[ReplayApp]]
 """Makes a server from a configuration and overrides."""
 
 
@@ -343,7 +343,7 @@ def _placeholder(detail: RunDetail, recorded: RecordedRun) -> bytes:
     return orjson.dumps({**asked, "tools": tools} if tools else asked)
 
 
-async def _served(app: App, ask: Callable[[str], Any]) -> str:
+async def _served(app: ReplayApp, ask: Callable[[str], Any]) -> str:
     """Serve on a free loopback port while ``ask`` runs; ``ask`` gets the address."""
     runner = EdgeRunner(app)
     await runner.setup()

@@ -13,7 +13,7 @@ from proxy.relay.approvals.rules import Decider
 from proxy.server.admin_approvals import AdminApprovals, approval_to_json
 from proxy.server.api.admin import json_answer, page, parse_query, read_bool, read_limit
 from proxy.server.ui.run_rows import RunRows
-from proxy.server.ui.sessions import OPERATOR, Session
+from proxy.server.ui.sessions import OPERATOR, UiSession
 from proxy.server.ui.surface import UiRequest
 
 __all__ = ["ApprovalPages"]
@@ -101,7 +101,7 @@ class ApprovalPages:
         return page(await self._rows.named(rows), more=more) | {"rules": may}
 
 
-def _decider(session: Session) -> Decider:
+def _decider(session: UiSession) -> Decider:
     """Return the signed-in user as the decider.
 
     A user who came by a link has no key; only a user of the machine can make a link.

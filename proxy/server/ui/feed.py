@@ -18,7 +18,7 @@ from proxy.server.api.json_output import to_line
 from proxy.server.ui.run_rows import RunRows
 from proxy.store.base import CalledTool, RunFilter, Store
 
-__all__ = ["POLL_S", "Event", "Feed", "Listener", "PendingApprovals"]
+__all__ = ["POLL_S", "Feed", "FeedEvent", "FeedListener", "PendingApprovals"]
 
 POLL_S: Final = 1.0
 _NEWEST: Final = 100
@@ -36,7 +36,7 @@ PendingApprovals = Callable[[], Awaitable[list[dict[str, Any]]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class FeedEvent:
     """A change.
 
     ``key`` names its subject: a later event with the same key replaces it.  ``seq`` counts from 1.  ``tool``
@@ -51,15 +51,15 @@ class Event:
 
 
 @dataclass(eq=False, slots=True)
-class Listener:
+class FeedListener:
     """The events that wait for one page.  Only the newest event of each key waits, so their number is
     limited."""
 
-    pending: "OrderedDict[str, Event]" = field(default_factory=OrderedDict)
+    pending: "OrderedDict[str, FeedEvent]" = field(default_factory=OrderedDict)
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     missed: bool = False
 
-    def put(self, event: Event) -> None:
+    def put(self, event: FeedEvent) -> None:
         self.pending.pop(event.key, None)
         self.pending[event.key] = event
         if len(self.pending) > _MOST_PENDING:
@@ -67,7 +67,7 @@ class Listener:
             self.missed = True
         self.woken.set()
 
-    def take(self) -> tuple[list[Event], bool]:
+    def take(self) -> tuple[list[FeedEvent], bool]:
         """Remove and return the waiting events, oldest first, and whether others were dropped."""
         events, missed = list(self.pending.values()), self.missed
         self.pending.clear()
@@ -85,14 +85,14 @@ class Feed:
         self._rows = rows
         self._epoch = epoch
         self._approvals = approvals
-        self._listeners: set[Listener] = set()
+        self._listeners: set[FeedListener] = set()
         self._task: asyncio.Task[None] | None = None
         self._seen: OrderedDict[str, tuple[Any, ...]] = OrderedDict()
         self._approvals_seen: dict[str, tuple[Any, ...]] = {}
         self.waiting: tuple[str, ...] = ()
         """The tools of the calls that wait for approval, as last read."""
-        self._stats: Event | None = None
-        self._ring: deque[Event] = deque(maxlen=_REPLAYED)
+        self._stats: FeedEvent | None = None
+        self._ring: deque[FeedEvent] = deque(maxlen=_REPLAYED)
         self._seq = 0
         self._ready = asyncio.Event()
         self._away = False
@@ -108,17 +108,17 @@ class Feed:
         """The cursor of a page that has seen all events."""
         return f"{self._epoch}-{self._seq}"
 
-    def id_of(self, event: Event) -> str:
+    def id_of(self, event: FeedEvent) -> str:
         """Return the cursor after an event."""
         return f"{self._epoch}-{event.seq}"
 
-    async def join(self, after: str | None) -> Listener:
+    async def join(self, after: str | None) -> FeedListener:
         """Listen from now on, or from the cursor ``after`` if its events are still known.
 
         Returns after this process has read the record once, so a page that lists runs afterwards misses no
         change.
         """
-        listener = Listener()
+        listener = FeedListener()
         self._listeners.add(listener)
         if self._task is None or self._task.done():
             self._begin()
@@ -133,7 +133,7 @@ class Feed:
             self._repeat(listener, after)
         return listener
 
-    def leave(self, listener: Listener) -> None:
+    def leave(self, listener: FeedListener) -> None:
         """Stop listening.  The task ends with the last listener."""
         self._listeners.discard(listener)
         if not self._listeners and self._task is not None:
@@ -237,12 +237,12 @@ class Feed:
             short = {word: data.get(word) for word in ("id", "status", "tool") if word in data}
             line = to_line(short | {"cut": True})
         self._seq += 1
-        event = Event(self._seq, name, key, line, str(data.get("tool", "")))
+        event = FeedEvent(self._seq, name, key, line, str(data.get("tool", "")))
         self._ring.append(event)
         for listener in self._listeners:
             listener.put(event)
 
-    def _repeat(self, listener: Listener, after: str) -> None:
+    def _repeat(self, listener: FeedListener, after: str) -> None:
         epoch, _, seq = after.rpartition("-")
         known = epoch == self._epoch and seq.isdecimal() and len(seq) < 16
         first = self._ring[0].seq if self._ring else self._seq + 1

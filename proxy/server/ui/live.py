@@ -12,8 +12,8 @@ from proxy.errors import RequestError
 from proxy.globs import fits
 from proxy.server.serving.draining import Draining
 from proxy.server.serving.response import HttpClientStream
-from proxy.server.ui.feed import POLL_S, Event, Feed
-from proxy.server.ui.sessions import Session
+from proxy.server.ui.feed import POLL_S, Feed, FeedEvent
+from proxy.server.ui.sessions import UiSession
 from proxy.server.ui.static_files import PAGE_HEADERS
 from proxy.server.ui.surface import UiRequest
 from proxy.wires.stream.sse import CONTENT_TYPE
@@ -32,7 +32,7 @@ class Live:
     def __init__(
         self,
         feed: Feed,
-        still_valid: Callable[[Session], Awaitable[bool]],
+        still_valid: Callable[[UiSession], Awaitable[bool]],
         draining: Draining,
         *,
         comment_s: float = _COMMENT_S,
@@ -82,7 +82,7 @@ class Live:
                 del self._open[nonce]
         return client.response
 
-    async def _tell(self, session: Session, client: HttpClientStream, after: str | None) -> None:
+    async def _tell(self, session: UiSession, client: HttpClientStream, after: str | None) -> None:
         listener = await self._feed.join(after)
         # A draining process ends each connection after its next response.  This stream does not end by
         # itself, so wake it.
@@ -117,7 +117,7 @@ class Live:
             self._draining.unwatch(wake)
             self._feed.leave(listener)
 
-    def _for_approver(self, event: Event, session: Session) -> str | None:
+    def _for_approver(self, event: FeedEvent, session: UiSession) -> str | None:
         """Return the data of an event for an approver: approvals of their tools, and how many of these
         wait."""
         if event.name == "approval":
@@ -128,7 +128,7 @@ class Live:
         return None
 
 
-def _approves(session: Session, tool: str) -> bool:
+def _approves(session: UiSession, tool: str) -> bool:
     return any(fits(tool, pattern) for pattern in session.approves)
 
 

@@ -23,7 +23,7 @@ from proxy.store.base import RunDetail
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Policy
 
-__all__ = ["Budget", "OfferFacts", "Replay", "Runs", "Wire"]
+__all__ = ["Budget", "CapturedBytes", "OfferFacts", "Replay", "RunPages"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Replay(Protocol):
         ...
 
 
-class Wire(Protocol):
+class CapturedBytes(Protocol):
     """The captured bytes of runs."""
 
     async def wire(self, run_id: str) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class OfferFacts:
         return sorted(found, key=lambda one: str(one["tool"]))
 
 
-class Runs:
+class RunPages:
     """Answers ``/ui/api/runs``.  ``budgets`` are the limits of every run."""
 
     def __init__(
@@ -118,7 +118,7 @@ class Runs:
         *,
         paths: Mapping[str, str],
         replay: Replay,
-        wire: Wire | None = None,
+        wire: CapturedBytes | None = None,
     ) -> None:
         """Create the handler.
 

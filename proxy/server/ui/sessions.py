@@ -29,8 +29,8 @@ __all__ = [
     "Marks",
     "NamedKeys",
     "Role",
-    "Session",
     "Sessions",
+    "UiSession",
     "login_code",
     "role_of",
     "signing_key",
@@ -83,7 +83,7 @@ class Marks(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class UiSession:
     """A signed-in user; times are epoch seconds.
 
     ``key_id`` is ``None`` after a sign-in with a link.  ``nonce`` identifies the session.  ``began`` and
@@ -144,7 +144,7 @@ class Sessions:
         """Return a code for a link; see :func:`login_code`."""
         return login_code(self._key, now=self._now(), lasts_s=lasts_s)
 
-    async def by_code(self, code: str) -> Session | None:
+    async def by_code(self, code: str) -> UiSession | None:
         """Open a session with a code; return ``None`` if the code is forged, has expired or was used.
 
         Raises :class:`~proxy.errors.StoreError` if the record cannot tell whether it was used.
@@ -157,7 +157,7 @@ class Sessions:
             return None
         return self._begin(None, OPERATOR, "admin")
 
-    async def by_key(self, secret: str) -> Session | None:
+    async def by_key(self, secret: str) -> UiSession | None:
         """Open a session with a client key; return ``None`` for a key that may not use the web UI.
 
         Raises :class:`~proxy.errors.RequestError` (503) if the keys cannot be read.
@@ -168,7 +168,7 @@ class Sessions:
             return None
         return replace(self._begin(key.caller.name, key.name, role), approves=_approves(key))
 
-    async def by_cookie(self, cookie: str) -> Session | None:
+    async def by_cookie(self, cookie: str) -> UiSession | None:
         """Return the session of a cookie, or ``None`` if the cookie is forged or the session has ended.
 
         Raises :class:`~proxy.errors.RequestError` (503) and :class:`~proxy.errors.StoreError` if the record
@@ -184,11 +184,11 @@ class Sessions:
             session = replace(session, approves=_approves(key))
         return None if await self._marks.is_marked(f"session:{session.nonce}") else session
 
-    async def end(self, session: Session) -> None:
+    async def end(self, session: UiSession) -> None:
         """End a session on every worker; raises :class:`~proxy.errors.StoreError`."""
         await self._marks.mark_once(f"session:{session.nonce}", session.expires_at)
 
-    def cookie(self, session: Session) -> str:
+    def cookie(self, session: UiSession) -> str:
         """Return the value of a session's cookie."""
         return _signed(
             self._key,
@@ -203,16 +203,16 @@ class Sessions:
             },
         )
 
-    def renewed(self, session: Session) -> Session | None:
+    def renewed(self, session: UiSession) -> UiSession | None:
         """Return the session, renewed now, or ``None`` if its cookie is new enough."""
         if self._now() - session.seen < _RENEW_S:
             return None
         return replace(session, seen=self._now())
 
-    def _begin(self, key_id: str | None, name: str, role: Role) -> Session:
+    def _begin(self, key_id: str | None, name: str, role: Role) -> UiSession:
         now = self._now()
         nonce = secrets.token_urlsafe(_NONCE_BYTES)
-        return Session(nonce, key_id, name, role, now, now, now + self._lasts_s)
+        return UiSession(nonce, key_id, name, role, now, now, now + self._lasts_s)
 
 
 def role_of(key: Key | None) -> Role | None:
@@ -246,7 +246,7 @@ def _code_mac(key: bytes, said: bytes) -> bytes:
     return hashlib.blake2b(_CODE + b"\0" + said, key=key, digest_size=_CODE_MAC_BYTES).digest()
 
 
-def _session_in(said: dict[str, object] | None) -> Session | None:
+def _session_in(said: dict[str, object] | None) -> UiSession | None:
     match said:
         case {
             "n": str(nonce),
@@ -257,7 +257,7 @@ def _session_in(said: dict[str, object] | None) -> Session | None:
             "s": float(seen),
             "e": float(expires_at),
         }:
-            return Session(nonce, key_id, name, role, began, seen, expires_at)
+            return UiSession(nonce, key_id, name, role, began, seen, expires_at)
     return None
 
 

@@ -18,7 +18,7 @@ from proxy.server.ui.requests import (
     is_secure,
     read_object,
 )
-from proxy.server.ui.sessions import Session, Sessions
+from proxy.server.ui.sessions import Sessions, UiSession
 
 __all__ = ["SignIn"]
 
@@ -61,7 +61,7 @@ class SignIn:
     def __init__(
         self,
         sessions: Sessions,
-        facts: Callable[[Session], dict[str, Any]],
+        facts: Callable[[UiSession], dict[str, Any]],
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -70,7 +70,7 @@ class SignIn:
         self._failures = _Failures(monotonic)
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.ui")
 
-    async def session(self, request: EdgeRequest) -> Session:
+    async def session(self, request: EdgeRequest) -> UiSession:
         """Return the session of a request.
 
         Raises :class:`~proxy.errors.RequestError`: 403 if another site's page may have sent it, 401 if it has
@@ -89,7 +89,7 @@ class SignIn:
             code="not_signed_in",
         )
 
-    async def still_valid(self, session: Session) -> bool:
+    async def still_valid(self, session: UiSession) -> bool:
         """Return whether a session is still valid; a stream asks this, because it sends no further
         request."""
         return await self._sessions.by_cookie(self._sessions.cookie(session)) is not None
@@ -115,7 +115,7 @@ class SignIn:
             )
         return web.json_response(self._shown(session))
 
-    def renew(self, request: EdgeRequest, session: Session, response: web.StreamResponse) -> None:
+    def renew(self, request: EdgeRequest, session: UiSession, response: web.StreamResponse) -> None:
         """Extend the session's idle time, if its cookie is old enough and a new one can still be sent."""
         renewed = self._sessions.renewed(session) if not response.prepared else None
         if renewed is not None and response.status < 400 and hdrs.SET_COOKIE not in response.headers:
@@ -149,11 +149,11 @@ class SignIn:
         self._set(response, session, SECURE_COOKIE if secure else COOKIE)
         return response
 
-    def _set(self, response: web.StreamResponse, session: Session, name: str) -> None:
+    def _set(self, response: web.StreamResponse, session: UiSession, name: str) -> None:
         left = max(1, int(session.expires_at - session.seen))
         response.headers.add(hdrs.SET_COOKIE, _cookie(name, self._sessions.cookie(session), left))
 
-    def _shown(self, session: Session) -> dict[str, Any]:
+    def _shown(self, session: UiSession) -> dict[str, Any]:
         return {
             "object": "ui.session",
             "name": session.name,

@@ -13,11 +13,11 @@ from proxy.server.api.admin import parse_query
 from proxy.server.serving.request import EdgeRequest
 from proxy.server.serving.target import Target
 from proxy.server.telemetry.hooks import RequestFacts
-from proxy.server.ui.sessions import Session
+from proxy.server.ui.sessions import UiSession
 from proxy.server.ui.sign_in import SignIn
 from proxy.server.ui.static_files import API_PREFIX, PAGE_HEADERS, UI_PREFIX, StaticFiles, not_found
 
-__all__ = ["Route", "Ui", "UiRequest"]
+__all__ = ["Ui", "UiRequest", "UiRoute"]
 
 _LONGEST_S: Final = 30.0
 """The time limit, in seconds, of an answer that is not a stream."""
@@ -30,7 +30,7 @@ class UiRequest:
     request: EdgeRequest
     facts: RequestFacts
     target: Target
-    session: Session
+    session: UiSession
     rest: str
 
     @property
@@ -65,7 +65,7 @@ class Answers(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class UiRoute:
     """The handler of a name.  ``approvers``: approvers may use it, too.  ``streams``: it has no time
     limit."""
 
@@ -77,7 +77,7 @@ class Route:
 class Ui:
     """Answers all paths below ``/ui``; ``routes`` maps the first name below ``/ui/api`` to its handler."""
 
-    def __init__(self, files: StaticFiles, sign_in: SignIn, routes: Mapping[str, Route]) -> None:
+    def __init__(self, files: StaticFiles, sign_in: SignIn, routes: Mapping[str, UiRoute]) -> None:
         self._files = files
         self._sign_in = sign_in
         self._routes = routes

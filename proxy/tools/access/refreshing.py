@@ -16,7 +16,7 @@ from proxy.errors import StoreError, ToolFailure
 from proxy.records import TokenVault
 from proxy.tools.access.single_flight import SingleFlight, WorkCancelled
 from proxy.tools.contract.capabilities import HttpFailure
-from proxy.tools.oauth.grants import Grant
+from proxy.tools.oauth.grants import OAuthGrant
 from proxy.tools.oauth.kept import Kept, read_kept
 from proxy.tools.oauth.port import OAuthFault, OAuthHttp
 
@@ -51,7 +51,7 @@ class Refreshed:
     def __init__(
         self,
         name: str,
-        grant: Grant,
+        grant: OAuthGrant,
         http: OAuthHttp,
         *,
         vault: TokenVault | None,

@@ -17,7 +17,7 @@ from proxy.tools.oauth.clients import Client
 from proxy.tools.oauth.metadata import AuthorizationServer
 from proxy.tools.oauth.port import OAuthFault
 
-__all__ = ["Attempt", "NotOurs", "begin"]
+__all__ = ["LoginAttempt", "NotOurs", "begin"]
 
 _MAX_REDIRECT: Final = 16384
 
@@ -27,7 +27,7 @@ class NotOurs(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class LoginAttempt:
     """One attempt to log in.  ``url`` is the page for the browser; ``state`` and ``verifier`` are secrets."""
 
     server: AuthorizationServer
@@ -86,7 +86,7 @@ def begin(
     resource: str,
     scopes: tuple[str, ...],
     more: Mapping[str, str] | None = None,
-) -> Attempt:
+) -> LoginAttempt:
     """Build an attempt with new secrets; ``more`` are further parameters of the request.
 
     Raises :class:`~proxy.tools.oauth.port.OAuthFault` for a server without PKCE with S256, or without a login
@@ -113,7 +113,7 @@ def begin(
     parts = urlsplit(server.authorization_endpoint)
     own = [(name, value) for name, value in parse_qsl(parts.query) if name not in asked]
     url = urlunsplit(parts._replace(query=urlencode([*own, *asked.items()]), fragment=""))
-    return Attempt(server, client, redirect_uri, resource, scopes, state, verifier, url)
+    return LoginAttempt(server, client, redirect_uri, resource, scopes, state, verifier, url)
 
 
 def _query_of(redirected: str) -> dict[str, str]:

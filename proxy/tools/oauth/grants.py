@@ -14,8 +14,8 @@ from proxy.tools.oauth.tokens import ask_for_tokens
 
 __all__ = [
     "ClientCredentials",
-    "Grant",
     "LoggedIn",
+    "OAuthGrant",
     "OAuthToken",
     "grant_of",
     "login_command",
@@ -71,7 +71,7 @@ class LoggedIn:
     scopes: tuple[str, ...] = ()
 
 
-class Grant(Protocol):
+class OAuthGrant(Protocol):
     """The way in which one connection gets its tokens."""
 
     @property
@@ -93,7 +93,7 @@ class Grant(Protocol):
         ...
 
 
-def grant_of(name: str, connection: OAuthToken | ClientCredentials | LoggedIn) -> Grant:
+def grant_of(name: str, connection: OAuthToken | ClientCredentials | LoggedIn) -> OAuthGrant:
     """Return the grant of the connection with this name."""
     if isinstance(connection, OAuthToken):
         return _RefreshTokenGrant(name, connection)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from proxy.net.public_addresses import is_confidential
 from proxy.plain_text import plain_text
-from proxy.tools.oauth.authorization import Attempt, begin
+from proxy.tools.oauth.authorization import LoginAttempt, begin
 from proxy.tools.oauth.clients import Client, choose_client, proven
 from proxy.tools.oauth.discovery import Discovery, discover
 from proxy.tools.oauth.grants import LoggedIn
@@ -29,7 +29,7 @@ async def begin_login(
     before: Kept | None = None,
     scopes: tuple[str, ...] = (),
     parameters: Mapping[str, str] | None = None,
-) -> Attempt:
+) -> LoginAttempt:
     """Find the authorization server, choose or register a client, and build the attempt.
 
     ``before`` is the login that exists already; its client is used again.  If ``scopes`` has scopes beyond
@@ -64,7 +64,7 @@ async def begin_login(
     )
 
 
-async def end_login(http: OAuthHttp, attempt: Attempt, code: str, now: float) -> Kept:
+async def end_login(http: OAuthHttp, attempt: LoginAttempt, code: str, now: float) -> Kept:
     """Exchange a code for tokens; raise :class:`~proxy.tools.oauth.port.OAuthFault` if that fails."""
     server = attempt.server
     try:

@@ -6,19 +6,29 @@ transfer coding.  A piece costs no task, no lock and no timer.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Coroutine
-from enum import StrEnum
-from typing import Final, Protocol
+from typing import Protocol
 
 from httptools import HttpParserError, HttpParserUpgrade
 
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.http.headers import Headers
 from proxy.http.secrets import Sink
-from proxy.transitions import Transitions
 from proxy.upstreams.http1.reader import BodyReader, HttpReader, LengthReader, ResponseReader
 from proxy.upstreams.http1.response_heads import ResponseHeads
+from proxy.upstreams.http1.response_states import (
+    BEGUN,
+    BODY,
+    BYTES,
+    COMPLETE,
+    END,
+    FAILURE,
+    HEAD,
+    NEXT,
+    REFUSAL,
+    SENT,
+)
 
-__all__ = ["COMPLETE", "NEVER", "NEXT", "ConnectionLost", "Event", "Exchange", "ExchangeConnection", "State"]
+__all__ = ["NEVER", "ConnectionLost", "Exchange", "ExchangeConnection"]
 
 MAX_FRAMING_BYTES = 128 * 1024
 """At most so many bytes in a row may be no body: a head, chunk extensions, trailers.  The parser has no
@@ -28,57 +38,6 @@ MAX_WAITING_BYTES = 128 * 1024
 """While so much of the body waits to be taken, the socket is not read."""
 
 NEVER = float("inf")
-
-
-class State(StrEnum):
-    """The progress of a response."""
-
-    SENT = "sent"
-    """No byte has arrived."""
-    BEGUN = "begun"
-    """The head is not complete."""
-    BODY = "body"
-    """The head has arrived."""
-    COMPLETE = "complete"
-    FAILED = "failed"
-    """There is an error to raise, after the data that came before it."""
-
-
-class Event(StrEnum):
-    """The events of a response."""
-
-    BYTES = "bytes"
-    """The first bytes arrived."""
-    HEAD = "head"
-    """The head is complete, and it is not that of an interim response."""
-    END = "end"
-    """The body is complete."""
-    FAILURE = "failure"
-    """The connection, the upstream or the request broke off."""
-    REFUSAL = "refusal"
-    """The consumer of the body failed."""
-
-
-SENT, BEGUN, BODY, COMPLETE, FAILED = State
-BYTES, HEAD, END, FAILURE, REFUSAL = Event
-
-NEXT: Final = Transitions(
-    {
-        (SENT, BYTES): BEGUN,
-        (SENT, FAILURE): FAILED,
-        (BEGUN, HEAD): BODY,
-        (BEGUN, FAILURE): FAILED,
-        (BODY, END): COMPLETE,
-        (BODY, FAILURE): FAILED,
-        (BODY, REFUSAL): FAILED,
-        # A request body that fails after the answer is complete does not change the answer.
-        (COMPLETE, FAILURE): COMPLETE,
-        # The refused piece came together with the end.
-        (COMPLETE, REFUSAL): FAILED,
-        # The first failure is raised.
-        (FAILED, FAILURE): FAILED,
-    }
-)
 
 
 class ConnectionLost(UpstreamError):

@@ -37,7 +37,7 @@ from proxy.upstreams.recorded.format import (
 )
 from proxy.wires.dialects.table import BY_WIRE, STREAM_TYPES
 
-__all__ = ["ClientSides", "RecordingUpstream"]
+__all__ = ["ClientExchanges", "RecordingUpstream"]
 
 _MAX_BODY_BYTES = 32 * 1024 * 1024
 _MAX_CONVERSATIONS = 1000
@@ -60,7 +60,7 @@ class _Recorded:
     requests: int = 0
 
 
-class ClientSide:
+class ClientExchange:
     """One client's request, and its answer.
 
     The requests to upstreams made for it belong to it.  Its files go into the folder of the first turn that
@@ -128,20 +128,20 @@ class ClientSide:
             self._recorder.save_answer(self._folder, self)
 
 
-class ClientSides:
-    """Knows, for each request to an upstream, which client's request is being served."""
+class ClientExchanges:
+    """Knows, for each request to an upstream, the exchange with the client for which it is made."""
 
     def __init__(self) -> None:
-        self._current: ContextVar[ClientSide | None] = ContextVar("recorded_client", default=None)
+        self._current: ContextVar[ClientExchange | None] = ContextVar("recorded_client", default=None)
 
-    def listen(self, asked: bytes) -> ClientSide:
-        """Return the side of a client whose request is served from here on."""
-        client = ClientSide(asked)
+    def listen(self, asked: bytes) -> ClientExchange:
+        """Begin and return the exchange of a client whose request is served from here on."""
+        client = ClientExchange(asked)
         self._current.set(client)
         return client
 
-    def current(self) -> ClientSide | None:
-        """Return the client's side of the request that is being served."""
+    def current(self) -> ClientExchange | None:
+        """Return the exchange with the client whose request is being served."""
         return self._current.get()
 
 
@@ -158,11 +158,11 @@ class RecordingUpstream:
         out: Path,
         *,
         secrets: Iterable[str] = (),
-        clients: ClientSides | None = None,
+        clients: ClientExchanges | None = None,
     ) -> None:
         """``secrets`` are replaced everywhere in bodies; ``clients`` knows which client is served."""
         self._inner = inner
-        self._clients = clients or ClientSides()
+        self._clients = clients or ClientExchanges()
         self._out = out
         self._shapes = shapes_of_secrets(secrets)
         self._conversations: list[_Recorded] = []
@@ -201,7 +201,7 @@ class RecordingUpstream:
             return
         self._later(self._save(path, asked, answer))
 
-    def save_answer(self, folder: Path, client: ClientSide) -> None:
+    def save_answer(self, folder: Path, client: ClientExchange) -> None:
         """Write the client's answer in the background."""
         file = folder / CLIENT / _numbered("response", client.number, "sse" if client.streamed else "json")
         data = self._scrubbed(b"".join(client.pieces))
@@ -295,7 +295,7 @@ class _Answer:
     body: bytes
     chunks: list[tuple[float, int]]
     broken: bool
-    client: ClientSide | None = None
+    client: ClientExchange | None = None
 
     def as_toml(self, *, exact: bool) -> str:
         """Build the text of response.toml; leave out the pieces if the body had to be changed."""
@@ -314,7 +314,7 @@ class _TeeResponse(PulledResponse):
         path: str,
         asked: dict[str, Any],
         started: float,
-        client: ClientSide | None,
+        client: ClientExchange | None,
     ) -> None:
         self._client = client
         self._recorder = recorder

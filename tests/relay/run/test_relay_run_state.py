@@ -9,7 +9,7 @@ from proxy.events import Frame, ToolCall
 from proxy.relay.memory.agent_turns import wait_of
 from proxy.relay.offer import Offer
 from proxy.relay.run.job import ToolAccess
-from proxy.relay.run.state import Outcome, Output, RunClock, ToolState, TurnProgress
+from proxy.relay.run.state import ClientOutput, Outcome, RunClock, ToolState, TurnProgress
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.provider import ToolProvider
@@ -202,7 +202,7 @@ class Writer:
 async def test_the_head_goes_out_with_the_first_bytes() -> None:
     """Nothing is sent for an empty piece; a client that does not read is waited for."""
     client = Client()
-    output = Output(cast("Any", client), cast("StreamWriter", Writer()), head=(("x-a", "b"),))
+    output = ClientOutput(cast("Any", client), cast("StreamWriter", Writer()), head=(("x-a", "b"),))
     assert output.push(b"") is None
     assert client.noted == []
     await output.send(b"a")
@@ -213,7 +213,7 @@ async def test_the_head_goes_out_with_the_first_bytes() -> None:
 async def test_a_keep_alive_comment_is_sent_only_in_silence() -> None:
     """If there is something to show, that is shown instead."""
     client = Client()
-    output = Output(cast("Any", client), cast("StreamWriter", Writer()))
+    output = ClientOutput(cast("Any", client), cast("StreamWriter", Writer()))
     await output.keep_alive(False)
     assert client.noted == []
     await output.keep_alive(True)

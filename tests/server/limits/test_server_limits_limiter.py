@@ -22,7 +22,7 @@ from proxy.server.limits.rules import (
     KeyLimits,
     Limit,
     LimitsUnavailable,
-    Verdict,
+    LimitVerdict,
     parse_cost_limits,
     parse_limits,
 )
@@ -41,7 +41,7 @@ class Gone:
 
     async def take(
         self, caller: str, hits: Sequence[Limit], spending: Sequence[Limit], streams: int | None, lease: str
-    ) -> Verdict:
+    ) -> LimitVerdict:
         raise LimitsUnavailable("gone")
 
     def spend(self, caller: str, spent: Sequence[tuple[Limit, int]]) -> None:
@@ -189,7 +189,7 @@ class Slow(MemoryCounters):
 
     async def take(
         self, caller: str, hits: Sequence[Limit], spending: Sequence[Limit], streams: int | None, lease: str
-    ) -> Verdict:
+    ) -> LimitVerdict:
         if caller == "key":
             self.asked.set()
             await asyncio.Event().wait()
@@ -272,10 +272,10 @@ async def test_durations_are_in_openais_form(seconds: float, text: str) -> None:
     """A reset is written like 20ms, 1s, 6m0s and 24h0m0s."""
 
     class Fixed(Gone):
-        async def take(self, caller: str, hits: Sequence[Limit], *more: Any) -> Verdict:
+        async def take(self, caller: str, hits: Sequence[Limit], *more: Any) -> LimitVerdict:
             from proxy.server.limits.rules import LimitStatus
 
-            return Verdict(None, 0, [LimitStatus(hits[0], 1, seconds)])
+            return LimitVerdict(None, 0, [LimitStatus(hits[0], 1, seconds)])
 
     admission = await limiter(counters=Fixed(), requests=["5/day"]).admit(ME)
     assert admission.headers["x-ratelimit-reset-requests"] == text

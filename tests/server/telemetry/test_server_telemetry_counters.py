@@ -15,7 +15,7 @@ from limits.strategies import MovingWindowRateLimiter
 from redis_server import SERVER, need_redis, own_prefix
 
 from proxy.server.limits.memory import MOST_COUNTERS, MemoryCounters
-from proxy.server.limits.rules import SLOTS, Counters, Limit, Verdict
+from proxy.server.limits.rules import SLOTS, Counters, Limit, LimitVerdict
 
 REQUESTS = Limit("requests", 3, 60)
 TOKENS = Limit("tokens", 100, 60)
@@ -46,7 +46,7 @@ class Rig:
         caller: str = "a",
         streams: int | None = None,
         lease: str = "",
-    ) -> Verdict:
+    ) -> LimitVerdict:
         return await self.counters.take(caller, hits, spending, streams, lease)
 
     async def lets_in(self, *hits: Limit, **more: Any) -> bool:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.tools.oauth.authorization import Attempt, NotOurs, begin
+from proxy.tools.oauth.authorization import LoginAttempt, NotOurs, begin
 from proxy.tools.oauth.clients import Client
 from proxy.tools.oauth.metadata import AuthorizationServer
 from proxy.tools.oauth.port import OAuthFault
@@ -17,7 +17,7 @@ ISSUER = "https://as.example"
 REDIRECT = "http://127.0.0.1:8765/callback"
 
 
-def attempt(*, sends_iss: bool = False, page: str = f"{ISSUER}/authorize", pkce: bool = True) -> Attempt:
+def attempt(*, sends_iss: bool = False, page: str = f"{ISSUER}/authorize", pkce: bool = True) -> LoginAttempt:
     """An attempt at a server."""
     server = AuthorizationServer(ISSUER, page, f"{ISSUER}/token", has_pkce=pkce, sends_iss=sends_iss)
     return begin(

@@ -10,8 +10,9 @@ from proxy.errors import UpstreamBroken, UpstreamTimeout
 from proxy.http.rules import HeaderRules
 from proxy.transitions import IllegalTransition, Transitions
 from proxy.upstreams.http1 import exchange as exchange_module
-from proxy.upstreams.http1.exchange import NEXT, ConnectionLost, Event, Exchange, State
+from proxy.upstreams.http1.exchange import ConnectionLost, Exchange
 from proxy.upstreams.http1.response_heads import ResponseHeads
+from proxy.upstreams.http1.response_states import NEXT, ResponseEvent, ResponseState
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
 UNTIL_EOF = b"HTTP/1.1 200 OK\r\n\r\n"
@@ -49,76 +50,100 @@ def upload_fails(exchange: Exchange) -> None:
     exchange._fail(UpstreamBroken("the upload broke off"))
 
 
-PLAYBOOKS: dict[str, tuple[list[Step], list[tuple[State, Event]], State]] = {
+PLAYBOOKS: dict[str, tuple[list[Step], list[tuple[ResponseState, ResponseEvent]], ResponseState]] = {
     "an answer": (
         [fed(HEAD[:9]), fed(HEAD[9:]), fed(b"hello")],
-        [(State.SENT, Event.BYTES), (State.BEGUN, Event.HEAD), (State.BODY, Event.END)],
-        State.COMPLETE,
+        [
+            (ResponseState.SENT, ResponseEvent.BYTES),
+            (ResponseState.BEGUN, ResponseEvent.HEAD),
+            (ResponseState.BODY, ResponseEvent.END),
+        ],
+        ResponseState.COMPLETE,
     ),
     "an answer in one read": (
         [fed(HEAD + b"hello")],
-        [(State.SENT, Event.BYTES), (State.BEGUN, Event.HEAD), (State.BODY, Event.END)],
-        State.COMPLETE,
+        [
+            (ResponseState.SENT, ResponseEvent.BYTES),
+            (ResponseState.BEGUN, ResponseEvent.HEAD),
+            (ResponseState.BODY, ResponseEvent.END),
+        ],
+        ResponseState.COMPLETE,
     ),
     "an answer that the end of its connection ends": (
         [fed(UNTIL_EOF), fed(b"hello"), lost(by_peer=True)],
-        [(State.SENT, Event.BYTES), (State.BEGUN, Event.HEAD), (State.BODY, Event.END)],
-        State.COMPLETE,
+        [
+            (ResponseState.SENT, ResponseEvent.BYTES),
+            (ResponseState.BEGUN, ResponseEvent.HEAD),
+            (ResponseState.BODY, ResponseEvent.END),
+        ],
+        ResponseState.COMPLETE,
     ),
-    "no answer": ([silent], [(State.SENT, Event.FAILURE)], State.FAILED),
-    "a lost connection": ([lost(by_peer=True)], [(State.SENT, Event.FAILURE)], State.FAILED),
+    "no answer": ([silent], [(ResponseState.SENT, ResponseEvent.FAILURE)], ResponseState.FAILED),
+    "a lost connection": (
+        [lost(by_peer=True)],
+        [(ResponseState.SENT, ResponseEvent.FAILURE)],
+        ResponseState.FAILED,
+    ),
     "half a head": (
         [fed(HEAD[:9]), lost(by_peer=True)],
-        [(State.SENT, Event.BYTES), (State.BEGUN, Event.FAILURE)],
-        State.FAILED,
+        [(ResponseState.SENT, ResponseEvent.BYTES), (ResponseState.BEGUN, ResponseEvent.FAILURE)],
+        ResponseState.FAILED,
     ),
     "half a body": (
         [fed(HEAD + b"he"), lost(by_peer=True)],
-        [(State.SENT, Event.BYTES), (State.BEGUN, Event.HEAD), (State.BODY, Event.FAILURE)],
-        State.FAILED,
+        [
+            (ResponseState.SENT, ResponseEvent.BYTES),
+            (ResponseState.BEGUN, ResponseEvent.HEAD),
+            (ResponseState.BODY, ResponseEvent.FAILURE),
+        ],
+        ResponseState.FAILED,
     ),
     "two failures": (
         [silent, lost()],
-        [(State.SENT, Event.FAILURE), (State.FAILED, Event.FAILURE)],
-        State.FAILED,
+        [(ResponseState.SENT, ResponseEvent.FAILURE), (ResponseState.FAILED, ResponseEvent.FAILURE)],
+        ResponseState.FAILED,
     ),
     "a client that goes": (
         [fed(HEAD), pushed_to_nobody, fed(b"he")],
-        [(State.SENT, Event.BYTES), (State.BEGUN, Event.HEAD), (State.BODY, Event.REFUSAL)],
-        State.FAILED,
+        [
+            (ResponseState.SENT, ResponseEvent.BYTES),
+            (ResponseState.BEGUN, ResponseEvent.HEAD),
+            (ResponseState.BODY, ResponseEvent.REFUSAL),
+        ],
+        ResponseState.FAILED,
     ),
     "a client that goes with the last piece": (
         [fed(HEAD), pushed_to_nobody, fed(b"hello")],
         [
-            (State.SENT, Event.BYTES),
-            (State.BEGUN, Event.HEAD),
-            (State.BODY, Event.END),
-            (State.COMPLETE, Event.REFUSAL),
-            (State.FAILED, Event.FAILURE),
+            (ResponseState.SENT, ResponseEvent.BYTES),
+            (ResponseState.BEGUN, ResponseEvent.HEAD),
+            (ResponseState.BODY, ResponseEvent.END),
+            (ResponseState.COMPLETE, ResponseEvent.REFUSAL),
+            (ResponseState.FAILED, ResponseEvent.FAILURE),
         ],
-        State.FAILED,
+        ResponseState.FAILED,
     ),
     "an upload that breaks off behind its answer": (
         [fed(HEAD + b"hello"), upload_fails],
         [
-            (State.SENT, Event.BYTES),
-            (State.BEGUN, Event.HEAD),
-            (State.BODY, Event.END),
-            (State.COMPLETE, Event.FAILURE),
+            (ResponseState.SENT, ResponseEvent.BYTES),
+            (ResponseState.BEGUN, ResponseEvent.HEAD),
+            (ResponseState.BODY, ResponseEvent.END),
+            (ResponseState.COMPLETE, ResponseEvent.FAILURE),
         ],
-        State.COMPLETE,
+        ResponseState.COMPLETE,
     ),
 }
 
 
-class Noted(Transitions[State, Event]):
+class Noted(Transitions[ResponseState, ResponseEvent]):
     """The table, and what was asked of it."""
 
     def __init__(self) -> None:
         super().__init__(NEXT)
-        self.asked: list[tuple[State, Event]] = []
+        self.asked: list[tuple[ResponseState, ResponseEvent]] = []
 
-    def __getitem__(self, key: tuple[State, Event]) -> State:
+    def __getitem__(self, key: tuple[ResponseState, ResponseEvent]) -> ResponseState:
         self.asked.append(key)
         return super().__getitem__(key)
 
@@ -155,12 +180,12 @@ def test_the_stories_walk_the_whole_table() -> None:
     """There is no transition that nothing makes, and no state that nothing leads to."""
     walked = {step for _, transitions, _ in PLAYBOOKS.values() for step in transitions}
     assert walked == set(NEXT)
-    assert {State.SENT, *NEXT.values()} == set(State)
+    assert {ResponseState.SENT, *NEXT.values()} == set(ResponseState)
 
 
-@pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("event", Event)
-def test_no_other_transition_is_legal(state: State, event: Event) -> None:
+@pytest.mark.parametrize("state", ResponseState)
+@pytest.mark.parametrize("event", ResponseEvent)
+def test_no_other_transition_is_legal(state: ResponseState, event: ResponseEvent) -> None:
     """What the table does not have raises."""
     if (state, event) not in NEXT:
         with pytest.raises(IllegalTransition, match=rf"{event.name}.*{state.name}"):

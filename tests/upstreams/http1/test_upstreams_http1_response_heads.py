@@ -12,8 +12,9 @@ from taped_line import Taped
 from proxy.errors import UpstreamError
 from proxy.http.rules import HeaderRules
 from proxy.upstreams.http1 import response_heads
-from proxy.upstreams.http1.exchange import COMPLETE, ConnectionLost, Exchange
+from proxy.upstreams.http1.exchange import ConnectionLost, Exchange
 from proxy.upstreams.http1.response_heads import ResponseHeads, _template
+from proxy.upstreams.http1.response_states import COMPLETE
 
 SECRET = b"sk-secret-1"
 RULES = HeaderRules("main", returned=["x-new-*", "x-a", "x-b"])

@@ -72,7 +72,7 @@ class TurnRequests:
 
     async def _open_first(self, job: Job, state: State) -> UpstreamResponse:
         response = await job.fallback.candidates.ask(job.upstream.route, await _request(job))
-        is_edited = bool(state.tools.offer) or job.conversation.restored or job.upstream.crossed
+        is_edited = bool(state.tools.offer) or job.continuity.restored or job.upstream.crossed
         if response.status in _REFUSALS and is_edited:
             return await self._ask_again(job, state, response)
         return response

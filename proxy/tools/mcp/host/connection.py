@@ -20,12 +20,12 @@ from proxy.plain_text import plain_text
 from proxy.tools.mcp.definitions import Definition, Listing, UnusableDefinition, read_listing
 from proxy.tools.mcp.host.authorization import Ask, NotAuthorized
 from proxy.tools.mcp.host.http import SESSION_GONE, TOO_LONG, UNAUTHORIZED, HttpServer
-from proxy.tools.mcp.host.sdk import OnProgress, Session
+from proxy.tools.mcp.host.sdk import McpClientSession, OnProgress
 from proxy.tools.mcp.host.stdio import MAX_LINE, NO_MESSAGE, OnGroup, StdioServer, Streams
 from proxy.tools.mcp.host.watching import Watched
 from proxy.tools.mcp.servers import HostSettings, Server
 
-__all__ = ["CallFailed", "Connection", "FailureKind", "History", "State"]
+__all__ = ["CallFailed", "Connection", "ConnectionHistory", "FailureKind", "State"]
 
 State = Literal["starting", "ready", "reconnecting", "unauthorized"]
 
@@ -95,7 +95,7 @@ class Status:
 
 
 @dataclass(slots=True)
-class History:
+class ConnectionHistory:
     """The history of a connection.
 
     ``connects`` is how often the server was connected.  ``last_error`` is the latest reason for a loss or a
@@ -124,14 +124,14 @@ class Connection:
         :class:`~proxy.tools.mcp.host.stdio.StdioServer`; ``ask`` authorizes the requests."""
         self.server = server
         self.status = Status("starting")
-        self.history = History()
+        self.history = ConnectionHistory()
         self.stderr = ""
         self._settings = settings
         self._changed = changed
         self._on_group = on_group
         self._ask = ask
         self._refusal: NotAuthorized | None = None
-        self._session: Session | None = None
+        self._session: McpClientSession | None = None
         self._gone = False
         self._end: Callable[[], None] = lambda: None
         self._usable = asyncio.Event()
@@ -181,7 +181,7 @@ class Connection:
         try:
             async with transport.open() as streams:
                 watched = Watched(streams, self._lost)
-                async with Session(watched.streams, self._list_again.set) as session:
+                async with McpClientSession(watched.streams, self._list_again.set) as session:
                     async with asyncio.timeout(self._settings.connect_timeout_s):
                         await session.negotiate()
                         await self._list(session)
@@ -213,7 +213,7 @@ class Connection:
         if self.status.state == "ready" and (refusal is None or refusal.lacks_scope):
             self._tell(replace(self.status, reason="" if refusal is None else str(refusal)))
 
-    async def _attend(self, session: Session, watched: "Watched") -> None:
+    async def _attend(self, session: McpClientSession, watched: "Watched") -> None:
         """List the tools again whenever the server reports a change, until the connection ends."""
         ended = asyncio.ensure_future(watched.ended.wait())
         try:
@@ -231,7 +231,7 @@ class Connection:
         finally:
             ended.cancel()
 
-    async def _list(self, session: Session) -> None:
+    async def _list(self, session: McpClientSession) -> None:
         """Read the server's list of tools and report the new status."""
         began = asyncio.get_running_loop().time()
         self._list_again.clear()
@@ -319,7 +319,7 @@ class Connection:
             if asyncio.get_running_loop().time() - self._listed_at > _STALE_S:
                 self._list_again.set()
 
-    async def _ready(self, within_s: float) -> Session:
+    async def _ready(self, within_s: float) -> McpClientSession:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._usable.wait()

@@ -20,13 +20,13 @@ from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from proxy import __version__
 from proxy.tools.mcp.host.stdio import Streams
 
-__all__ = ["OnProgress", "Session", "quiet_sdk"]
+__all__ = ["McpClientSession", "OnProgress", "quiet_sdk"]
 
 OnProgress = ProgressFnT
 """Called with the progress of a request: how much is done, the total if known, and a message."""
 
 
-class Session:
+class McpClientSession:
     """A session over the streams of a transport; one task must enter and leave it."""
 
     def __init__(self, streams: Streams, on_changed: Callable[[], None]) -> None:
@@ -39,7 +39,7 @@ class Session:
             message_handler=self._on_message,
         )
 
-    async def __aenter__(self) -> "Session":
+    async def __aenter__(self) -> "McpClientSession":
         await self._session.__aenter__()
         return self
 

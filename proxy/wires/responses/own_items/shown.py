@@ -10,7 +10,7 @@ import orjson
 
 from proxy.events import ToolCall, ToolResult
 from proxy.wires.chosen import ShownServer, ShownTools
-from proxy.wires.client_port import ApprovedCall, Trace
+from proxy.wires.client_port import ApprovedCallResult, Trace
 from proxy.wires.responses.items import (
     SERVER_LABEL,
     mcp_call,
@@ -84,7 +84,10 @@ def call_events(
 
 
 def opening_events(
-    lists: Sequence[ShownServer], approved: Sequence[ApprovedCall], shown: ShownTools, signer: ItemSigner
+    lists: Sequence[ShownServer],
+    approved: Sequence[ApprovedCallResult],
+    shown: ShownTools,
+    signer: ItemSigner,
 ) -> Sequence[Sequence[Event]]:
     """Return what the client sees before the model's output: the tools of servers, and approved calls.
 

@@ -11,7 +11,7 @@ from proxy.relay.base import RunSettings
 from proxy.relay.offer import Offer
 from proxy.relay.run.job import ToolAccess
 from proxy.relay.run.run import Run
-from proxy.relay.run.state import Output, RunClock, State, ToolState
+from proxy.relay.run.state import ClientOutput, RunClock, State, ToolState
 from proxy.relay.run.turn import stream as turn_stream
 from proxy.relay.run.usage import RunUsage
 from proxy.tools.access.catalog import Catalog
@@ -73,7 +73,7 @@ async def test_a_slow_client_costs_no_usage(monkeypatch: pytest.MonkeyPatch, man
     run = Run(RunSettings(), is_hidden=tools.is_hidden, clock=lambda: 0.0)
     run.start()
     client = SlowClient(0.3)
-    state = State(run, Output(cast("Any", client), writer), tools, RunClock(0.0), RunUsage(None))
+    state = State(run, ClientOutput(cast("Any", client), writer), tools, RunClock(0.0), RunUsage(None))
     first = chat.role() + chat.content("a") + chat.finish()
     last = chat.content("") * many + chat.usage(3, 4) + chat.DONE
     pieces = (first, last) if many == 1 else (chat.role() + chat.content("a" * 5000) * many + first + last,)
