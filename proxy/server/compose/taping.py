@@ -16,7 +16,7 @@ def make_taping(services: Services, given: Overrides, peers: Peers, *, asked: bo
     the other processes of the port learn of them."""
     captures = Captures(services.store, _refused(services) if asked else "the web UI is not served")
     if captures.refused is None:
-        peers.publish(CAPTURES, captures.told)
+        peers.publish(CAPTURES, captures.report)
     return Taping(services.store, captures, not_kept=_not_kept(services), again=given.drawn)
 
 
