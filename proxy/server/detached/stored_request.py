@@ -29,8 +29,8 @@ class StoredRequest:
     """A background request and its caller.
 
     ``body`` holds the bytes that the client sent.  ``ticket`` finds the caller again
-    (:class:`~proxy.server.auth.tickets.Tickets`).  ``refusal_reason`` says why the request cannot be run again;
-    if it is set, all other fields are empty.
+    (:class:`~proxy.server.auth.tickets.Tickets`).  ``refusal_reason`` says why the request cannot be run
+    again; if it is set, all other fields are empty.
     """
 
     refusal_reason: str = ""
