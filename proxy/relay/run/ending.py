@@ -121,7 +121,7 @@ class RunEnding:
 
     def _keep_response(self, job: Job, state: State) -> None:
         """Store a response that has its own id and that only the proxy knows as a whole."""
-        writer, reader, keeps = state.output.writer, state.outcome.reader, job.client.request.keeps
+        writer, reader, keeps = state.output.writer, state.outcome.reader, job.client.request.may_store
         # If the client wants nothing stored, only its own connection keeps the response, to continue it
         # there.
         local = None if keeps else job.conversation.local
@@ -171,7 +171,7 @@ class RunEnding:
         if not job.conversation.notes_threads:
             return
         request = job.client.request
-        kept = threads_of(state.output.writer.result()) if request.keeps else []
+        kept = threads_of(state.output.writer.result()) if request.may_store else []
         ids = [one for one in (request.conversation, *kept) if one]
         self._threads.note(ids, job.identity.caller, state.tools.untrusted_read())
         state.outcome.to_find |= bool(ids)

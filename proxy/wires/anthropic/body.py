@@ -43,7 +43,7 @@ class AnthropicBody(MessageListBody):
         self._images = ImageBudget(_MOST_IMAGE_BYTES)
         self._without_thoughts = False
         self._marks_cache = False
-        if request.brings_ours:
+        if request.has_proxy_calls:
             self._client_messages = list(map(without_ours, elements(self._members["messages"])))
             self._members["messages"] = join_array(self._client_messages)
 

@@ -79,7 +79,7 @@ class ResponsesBody:
         self._text_input = given if given[:1] == b'"' else None
         is_array = given[:1] == b"["
         self._input = elements(given) if is_array else [orjson.dumps(item) for item in request.items]
-        if request.brings_ours:
+        if request.has_proxy_calls:
             self._open_compactions(summaries)
         self._declared = self._members.get("tools")
         self._before: list[bytes] = []
@@ -235,7 +235,7 @@ class ResponsesBody:
 
     def _can_chain(self, turn: Mapping[str, Any]) -> bool:
         """Whether the upstream kept the turn, as far as it says."""
-        if self._state == "stateless" or not turn["id"] or not self._request.keeps:
+        if self._state == "stateless" or not turn["id"] or not self._request.may_store:
             return False
         return self._state == "chained" or turn["store"] is True
 

@@ -85,11 +85,11 @@ class ContinuedReader:
         """Continue with an encoder, after reporting to it what the client has."""
         encoder = self._make_encoder()
         for frame, text in self._marks:
-            encoder.went_out(frame, text)
+            encoder.note_forwarded(frame, text)
         if not (self._marks and self._marks[-1][0] is self._last):
-            encoder.went_out(self._last, "".join(self._said))
+            encoder.note_forwarded(self._last, "".join(self._said))
         elif self._said:
-            encoder.went_out(Frame(b""), "".join(self._said))
+            encoder.note_forwarded(Frame(b""), "".join(self._said))
         self._marks.clear()
         self._crossed = CrossedReader(self._reader, encoder, {})
         return self._crossed

@@ -284,8 +284,8 @@ def test_what_only_speaks_of_us_stays() -> None:
     """A text with our name in it, another server's call: the client's own."""
     theirs = [user('"toolrelay" is a proxy'), message("toolrelay"), shown(server_label="other", id="mcp_1")]
     assert sent(body_of(ask(*theirs)))["input"] == theirs
-    assert WIRE.parse(ask(*theirs)).brings_ours is False
-    assert WIRE.parse(ask(shown())).brings_ours is True
+    assert WIRE.parse(ask(*theirs)).has_proxy_calls is False
+    assert WIRE.parse(ask(shown())).has_proxy_calls is True
 
 
 # Later turns.
