@@ -88,7 +88,7 @@ class OllamaRequest:
 
     def returned_calls(self) -> Sequence[ReturnedCalls]:
         return [
-            ReturnedCalls(position, frozenset(keys_of([call.says for call in calls])))
+            ReturnedCalls(position, frozenset(keys_of([call.identity for call in calls])))
             for position, message in self._answering()
             if (calls := calls_of(message))
         ]
@@ -141,8 +141,8 @@ class OllamaRequest:
             return False
         made = calls_of(orjson.loads(held["messages"][-1]))
         shown = {call["call_id"] for call in held["calls"] if call["client_id"] is not None}
-        theirs = [call.says for call in made if call.call_id in shown]
-        if [call.says for call in calls] != theirs:
+        theirs = [call.identity for call in made if call.call_id in shown]
+        if [call.identity for call in calls] != theirs:
             return False
         places = pair(calls, self._results(position + 1))
         return None not in places and len(set(places)) == len(places)
@@ -180,7 +180,7 @@ def _visible(message: Mapping[str, Any]) -> list[Any]:
         "system" if role == "developer" else role,
         content.strip() if isinstance(content, str) else content,
         message.get("images") or None,
-        [call.says for call in calls_of(message)],
+        [call.identity for call in calls_of(message)],
     ]
 
 

@@ -318,7 +318,7 @@ class ResponsesBody:
         self._members["tool_choice"] = b'"none"'
         return False
 
-    def spend_tokens(self, used: int) -> None:
+    def lower_token_limit(self, used: int) -> None:
         self._used_tokens = used
 
     def recover(self, message: str, code: str | None) -> bool:

@@ -44,9 +44,9 @@ class ContinuedReader:
         return self._reader.fault
 
     @property
-    def behind(self) -> bool:
-        """See :attr:`proxy.wires.upstream_port.TurnReader.behind`."""
-        return self._reader.behind if self._crossed is None else self._crossed.behind
+    def has_unread(self) -> bool:
+        """See :attr:`proxy.wires.upstream_port.TurnReader.has_unread`."""
+        return self._reader.has_unread if self._crossed is None else self._crossed.has_unread
 
     @property
     def large_next(self) -> bool:
@@ -165,7 +165,7 @@ class _FastContinuedReader(ContinuedReader, FastReader):
             self._between = chunk.endswith(self._event_end)
         together = together and not self._suspect and self._reader.idle
         frames = self._inner.feed(chunk, together=together, most=most, large=large)
-        if self._between and not self._reader.behind:
+        if self._between and not self._reader.has_unread:
             self._suspect = False
         return self._going_on(self._reader.take(frames))
 

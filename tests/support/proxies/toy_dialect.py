@@ -423,7 +423,7 @@ class ToyBody:
         self.changed["kit"] = []
         return False
 
-    def spend_tokens(self, used: int) -> None:
+    def lower_token_limit(self, used: int) -> None:
         """There is no bound."""
 
     def render(self) -> bytes:
