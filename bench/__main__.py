@@ -21,10 +21,12 @@ LONG_RUNS = 300_000
 def main(arguments: list[str] | None = None) -> int:
     """Run the bench; return 1 if any response was wrong."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench", description="What the proxy costs, beside others."
+        prog="python -m bench", description="Measure what the proxy costs, compared with others."
     )
     parser.add_argument("--rounds", type=int, default=3, help="rounds of every row (3)")
-    parser.add_argument("--quick", action="store_true", help="one round of little: a look, no figures")
+    parser.add_argument(
+        "--quick", action="store_true", help="one short round: an impression, no reliable figures"
+    )
     parser.add_argument("--long", action="store_true", help=f"with a record of {LONG_RUNS} runs")
     parser.add_argument(
         "--plot", type=Path, default=None, metavar="FILE", help="write the plot of delays (SVG)"

@@ -169,7 +169,7 @@ async def ask(port: int, dialect: Spoken, count: int) -> None:
             break
     writer.close()
     if not data.startswith(b"HTTP/1.1 200") or data.count(b"word ") < count:
-        raise RuntimeError(f"not the answer that it had to be: {data[:300]!r}")
+        raise RuntimeError(f"not the expected answer: {data[:300]!r}")
 
 
 async def cpu_s(proxy: Process, dialect: Spoken, count: int) -> float:
@@ -213,10 +213,12 @@ async def measure(rounds: int, dialects: Sequence[str]) -> dict[tuple[str, str],
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the cost of a chunk for each pair, and its ratio to a client of the upstream's own dialect."""
-    parser = argparse.ArgumentParser(prog="python -m bench.crossed", description="Chunks that cross.")
-    parser.add_argument("--rounds", type=int, default=5, help="how often each is measured (5)")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.crossed", description="Measure chunks that cross dialects."
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of every pair (5)")
     parser.add_argument(
-        "--dialects", nargs="+", choices=DIALECTS, default=list(DIALECTS), help="which of them (all)"
+        "--dialects", nargs="+", choices=DIALECTS, default=list(DIALECTS), help="the measured dialects (all)"
     )
     asked = parser.parse_args(arguments)
     found = asyncio.run(measure(asked.rounds, asked.dialects))

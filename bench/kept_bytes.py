@@ -30,7 +30,11 @@ def proxies(folder: Path, upstream: int) -> Iterator[Pair]:
 def main(arguments: list[str] | None = None) -> int:
     """Print the table."""
     return compare(
-        "bench.kept_bytes", "Bytes of runs, kept.", ("messages", "messages and bytes"), proxies, arguments
+        "bench.kept_bytes",
+        "Measure the cost of kept bytes.",
+        ("messages", "messages and bytes"),
+        proxies,
+        arguments,
     )
 
 

@@ -49,9 +49,9 @@ class Load:
 class Result:
     """The result of a load.
 
-    Times are milliseconds: ``latency`` of whole responses, ``delay`` of chunks from the upstream's stamp to
-    the client, ``first`` of each stream's first chunk, ``tool`` from a tool's result to the next byte
-    upstream.
+    All times are milliseconds.  ``latency`` is that of whole responses, and ``delay`` that of chunks from the
+    upstream's stamp to the client.  ``first`` is the delay of each stream's first chunk.  ``tool`` is the
+    time from a tool's result to the next byte upstream.
     """
 
     done: int

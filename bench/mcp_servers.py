@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Print the table."""
     return compare(
         "bench.mcp_servers",
-        "MCP servers, unused.",
+        "Measure the cost of unused MCP servers.",
         ("no server", "five servers, one of them flapping"),
         proxies,
         arguments,

@@ -54,7 +54,9 @@ def compare(
     """
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
     parser.add_argument("--rounds", type=int, default=7, help="rounds of every row (7)")
-    parser.add_argument("--quick", action="store_true", help="one round of little: a look, no figures")
+    parser.add_argument(
+        "--quick", action="store_true", help="one short round: an impression, no reliable figures"
+    )
     given = parser.parse_args(arguments)
     factor, count = (0.1, 1) if given.quick else (1.0, given.rounds)
     found: dict[str, tuple[list[float], list[float]]] = {}

@@ -17,7 +17,7 @@ SOAK = "tests/faults/test_faults_soak.py"
 def main(arguments: list[str] | None = None) -> int:
     """Run the soak from the root of the repository; return pytest's exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.soak", description="Many streams, and what is left."
+        prog="python -m bench.soak", description="Run many streams with faults, and look for leaks."
     )
     parser.add_argument("streams", type=int, nargs="?", default=10_000, help="how many (10000)")
     given = parser.parse_args(arguments)

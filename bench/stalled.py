@@ -83,7 +83,9 @@ async def cost(folder: Path, clients: int, *, tools: bool, large: bool) -> float
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the cost of a client with and without tools."""
-    parser = argparse.ArgumentParser(prog="python -m bench.stalled", description="Clients that do not read.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.stalled", description="Measure clients that do not read."
+    )
     parser.add_argument("clients", type=int, nargs="?", default=100, help="how many (100)")
     parser.add_argument("--large", action="store_true", help="leave the system's buffers as they are")
     given = parser.parse_args(arguments)

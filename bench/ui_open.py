@@ -82,7 +82,13 @@ def proxies(folder: Path, upstream: int) -> Iterator[Pair]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the table."""
-    return compare("bench.ui_open", "The web UI, open.", ("UI closed", "two pages open"), proxies, arguments)
+    return compare(
+        "bench.ui_open",
+        "Measure the cost of an open web UI.",
+        ("UI closed", "two pages open"),
+        proxies,
+        arguments,
+    )
 
 
 if __name__ == "__main__":

@@ -21,9 +21,9 @@ _STAMP = re.compile(rb"@([0-9]+)@")
 class Plan:
     """How to answer a request.
 
-    ``kind`` is ``json`` (one object), ``burst`` or ``paced`` (a stream of ``count`` chunks, at once or one
-    every ``pause_ms``), ``tool`` or ``act`` (a turn that calls a tool with ``count`` bytes of arguments, then
-    a turn that answers).
+    ``kind`` is ``json`` for one object.  It is ``burst`` or ``paced`` for a stream of ``count`` chunks, at
+    once or one every ``pause_ms``.  With ``tool`` or ``act``, one turn calls a tool with ``count`` bytes of
+    arguments, and the next turn answers.
     """
 
     kind: str

@@ -28,6 +28,8 @@ __all__ = ["quick_starts"]
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+# CI tries the same examples in every run, so more of them would hardly find more.
+settings.register_profile("ci", settings.get_profile("ci"), max_examples=50)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell ignores it for what it starts in the background, and processes of tests would inherit that.

@@ -144,9 +144,9 @@ class RunClock:
     began: float = field(default_factory=time.monotonic)
 
     def now(self) -> float:
-        """Return the Unix time at the begin of the run plus the monotonic time since then.
+        """Return the Unix time at which the run began, plus the monotonic time since then.
 
-        So no event of a run is earlier than its begin, even if the system clock is set meanwhile.
+        So no event of a run is earlier than its beginning, even if the system clock is set meanwhile.
         """
         return self.started_at + time.monotonic() - self.began
 

@@ -268,7 +268,7 @@ class Exchange:
                     self._line.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
                     self.heard = True
                     await self._line.writable()
-        # The boundary to the client's body: whoever waits for the response gets its failure.
+        # The boundary to the client's body: its failure is raised where the response is awaited.
         except Exception as exc:  # noqa: BLE001
             self._fail(self._broken() if self._state is BODY else exc)
             if self._line is not None:

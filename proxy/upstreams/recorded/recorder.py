@@ -99,10 +99,10 @@ class ClientSide:
         self._save()
 
     def place(self, recorder: "RecordingUpstream", known: _Recorded, status: int) -> int:
-        """Choose this turn's folder for the client's files, unless they have one; return the request's number
-        in it.
+        """Choose this turn's folder for the client's files, and return the number of the request in it.
 
-        Return 0 if they have a folder already.  ``status`` is that of the turn's response.
+        Return 0 if they already have the folder of a turn that was not refused.  ``status`` is that of this
+        turn.
         """
         if self._folder is not None and not self._refused:
             return 0

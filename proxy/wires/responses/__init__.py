@@ -34,8 +34,8 @@ __all__ = ["ResponsesWire"]
 class ResponsesWire:
     """The Responses wire.
 
-    ``key`` signs the items that show server calls and encrypts summaries; without it only this process knows
-    them again.  ``old_keys`` still decrypt summaries.
+    ``key`` signs the items that show server calls, and encrypts summaries. Without it only this process can
+    verify and read them. ``old_keys`` still decrypt summaries.
     """
 
     dialect = RESPONSES
@@ -53,7 +53,7 @@ class ResponsesWire:
     ) -> tuple[bytes, ClientRequest]:
         """See :meth:`proxy.wires.client_port.ClientPort.without_chosen`.
 
-        The request still knows the servers by their labels, for items that show calls of their tools.
+        The request keeps the labels of the servers, because items that show calls of their tools need them.
         """
 
         def rewrite(parts: dict[str, bytes]) -> None:
@@ -99,7 +99,7 @@ class ResponsesWire:
         return ResponsesBody(raw, asked, state, ItemSigner(self._key, caller), self.summaries(caller))
 
     def summaries(self, caller: str) -> SealedSummaries:
-        """What writes and reads the compaction items of a caller."""
+        """Return the writer and reader of a caller's compaction items."""
         return SealedSummaries(self._keys, caller)
 
     def reader(
@@ -111,7 +111,7 @@ class ResponsesWire:
         asked = cast(ResponsesRequest, request)
         echo = _echo(asked)
         if servers := view.shown.servers:
-            # A client that has the list of a server already is not given it again.
+            # A client that already has a server's list does not get it again.
             known = asked.lists
             lists = [server for server in servers if server.label not in known]
         else:
@@ -130,20 +130,20 @@ class ResponsesWire:
 
 
 def _named(name: str) -> dict[str, Any]:
-    """The choice of one function."""
+    """Return the choice of one function."""
     return {"type": "function", "name": name}
 
 
 def _allowed(mode: str, tools: list[Any]) -> dict[str, Any]:
-    """The choice of some functions."""
+    """Return the choice of some functions."""
     return {"type": "allowed_tools", "mode": mode, "tools": tools}
 
 
 def _echo(asked: ResponsesRequest) -> dict[str, bytes]:
-    """What the resource must say of the fields that we change: what the client sent (rule W2).
+    """Return the client's values of the fields that the proxy changes and the resource repeats (rule W2).
 
-    ``previous_response_id`` only where there is one, since only then it can differ.  Of ``tools`` it
-    says what :class:`ClientTools` tells.
+    ``previous_response_id`` is only included if the request has one; otherwise it cannot differ.
+    :class:`ClientTools` provides ``tools``.
     """
     choice = asked.asked.get("tool_choice")
     echo = {"tool_choice": b'"auto"' if choice is None else orjson.dumps(choice)}

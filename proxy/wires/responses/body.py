@@ -1,9 +1,9 @@
-"""Responses: the request as it goes upstream, turn after turn.
+"""Responses: the request body for the upstream, turn after turn.
 
-Two ways to go on, and the upstream decides which it can take: *chained*, where it kept the turn
-before and is sent only what is new under ``previous_response_id``; and *stateless*, where it is sent
-everything again, reasoning and all, item by item as it came.  With a ``conversation`` the upstream
-appends to it by itself and wants only the outputs.
+There are two ways to continue; the upstream decides which is possible. *Chained*: it stored the turn
+before, and gets only new items with ``previous_response_id``. *Stateless*: it gets everything again,
+including reasoning, item by item as it came. With a ``conversation`` the upstream appends to it by itself,
+and wants only the outputs.
 """
 
 import re
@@ -50,7 +50,7 @@ __all__ = ["ResponsesBody", "masked_item", "upstream_ids"]
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _BY_NAME = attrgetter("name")
 _MOST_IMAGE_BYTES = 24 << 20
-"""Of images of ours in one request, in base64; providers take requests of some 50 MB."""
+"""The most bytes of the proxy's images in one request, in base64. Providers accept some 50 MB."""
 _OURS = SERVER_LABEL.encode()
 _REASONING_REFUSED = ("encrypted_content", "encrypted content", "without its required")
 _NOT_RUN = orjson.dumps(
@@ -69,7 +69,7 @@ class ResponsesBody:
         signer: ItemSigner,
         summaries: SealedSummaries,
     ) -> None:
-        """Raises :class:`~proxy.errors.RequestError` for a compaction of ours that cannot be read."""
+        """Raise :class:`~proxy.errors.RequestError` for a compaction of the proxy that it cannot read."""
         self._signer = signer
         self._members = members(raw)
         self._request = request
@@ -104,7 +104,7 @@ class ResponsesBody:
         self._offered: frozenset[str] = frozenset()
 
     def _open_compactions(self, summaries: SealedSummaries) -> None:
-        """Put the summaries of our own compaction items in their places."""
+        """Replace the proxy's own compaction items by their summaries."""
         for position, item in enumerate(self._request.items):
             if is_own_compaction(item):
                 self._input[position] = orjson.dumps(summaries.message(item, f"input[{position}]"))
@@ -135,9 +135,9 @@ class ResponsesBody:
         """Do nothing: the terminal event always has the usage."""
 
     def resume(self, continuation: bytes) -> None:
-        """Go on from a response of ours in place of its id, which the upstream does not know.
+        """Continue from a response of the proxy, whose id the upstream does not know.
 
-        ``continuation`` is what :meth:`continuation` made of that response's run.
+        ``continuation`` is the result of :meth:`continuation` for that response's run.
         """
         self._resumed = True
         held = orjson.loads(continuation)
@@ -155,10 +155,10 @@ class ResponsesBody:
             self._count_images(-1, before)
 
     def continuation(self, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
-        """What the request after this run has to go on with.
+        """Return what the request after this run needs to continue it.
 
-        ``message`` is the run's last turn, ``calls`` those of its calls whose results are ours and
-        wait for the client's.
+        ``message`` is the run's last turn. ``calls`` are its calls with the proxy's results, which wait for
+        the client's.
         """
         turn = orjson.loads(message)
         pending = self._answers(calls)
@@ -178,7 +178,7 @@ class ResponsesBody:
         )
 
     def _answers(self, calls: Sequence[SuspendedCall]) -> list[bytes]:
-        """An output for each call that is not the client's to answer, run or not."""
+        """Return an output for each call that the client does not answer, whether it ran or not."""
         return [
             call.result or output_item(call.call_id, _NOT_RUN)
             for call in calls
@@ -189,21 +189,21 @@ class ResponsesBody:
         return orjson.dumps(list(self._request.items))
 
     def _whole_input(self) -> list[bytes]:
-        """What a response of ours went on from, then the client's input with what is hidden in it."""
+        """Return the items before a resumed response, then the client's input with the hidden items in it."""
         return [*self._before, *with_restored(self._input, self._restored)]
 
     def restore(self, position: int, payload: bytes, *, needed: bool = True) -> None:
         """Put the hidden items of a run back into a client's full input.
 
-        They take the place of what the client has of the model's turn; in a conversation, where the
-        client sends outputs alone, there is nothing of it, and they only come before.
+        They replace the client's version of the model's turn. In a conversation the client sends only
+        outputs, so they are inserted before these.
         """
         held = orjson.loads(payload)
         end = position + stretch_length(orjson.loads(item) for item in self._input[position:])
         restored = [part.encode() for part in held["items"]]
         self._text_input = None
         over = RestoredMessages.over(self._input, position, end, restored, needed=needed)
-        # What no upstream is sent is not replaced.
+        # Encrypted turns never go upstream, so they do not count as replaced.
         sealed = sealed_bytes(self._input[position:end])
         self._restored[position] = replace(over, size=over.size + sealed)
         self._repair = True
@@ -229,12 +229,12 @@ class ResponsesBody:
         self._added += [*self._turn_items(turn), *self._outputs]
 
     def _note_kept(self, turn: Mapping[str, Any]) -> None:
-        """Remember a response that the upstream says it keeps, so that it can be deleted."""
+        """Record a response that the upstream says it stores, so that it can be deleted."""
         if turn["store"] is True and _ID.fullmatch(turn["id"]):
             self._kept_upstream.append(turn["id"])
 
     def _can_chain(self, turn: Mapping[str, Any]) -> bool:
-        """Whether the upstream kept the turn, as far as it says."""
+        """Return whether the upstream stored the turn, as far as it tells."""
         if self._state == "stateless" or not turn["id"] or not self._request.may_store:
             return False
         return self._state == "chained" or turn["store"] is True
@@ -243,7 +243,7 @@ class ResponsesBody:
         return [orjson.dumps(item) for item in turn["output"]]
 
     def _with_caller(self, result: bytes) -> bytes:
-        """A program's call wants its caller back with the output."""
+        """Return the output with the caller of its call, which calls of a program need."""
         caller = self._callers.get(orjson.loads(result)["call_id"])
         return result if caller is None else join_object({**members(result), "caller": orjson.dumps(caller)})
 
@@ -256,12 +256,12 @@ class ResponsesBody:
         return orjson.dumps({"items": [masked_item(item, mask).decode() for item in items]})
 
     def result_message(self, call: ToolCall, content: str, images: Sequence[ResultImage] = ()) -> bytes:
-        """One result.  Images go beside the text, as far as there is room for them in the request."""
+        """Return one result. Images go beside the text if the request has room for them."""
         text, passed = choose_images(content, images, self._fits)
         return output_item(call.call_id, text, passed)
 
     def _fits(self, image: ResultImage) -> bool:
-        """Whether there is room for an image, which then is taken."""
+        """Reserve room for an image. Return whether there was enough."""
         if self._without_images or not self._make_room(len(image.url)):
             return False
         self._new_image_bytes += len(image.url)
@@ -282,14 +282,13 @@ class ResponsesBody:
         return self._refused.learned
 
     def _count_images(self, place: int, items: Sequence[bytes]) -> None:
-        """Count what came back at a place of the input, -1 for before all."""
+        """Count the images that were restored at a place of the input; -1 stands for before all."""
         if size := image_bytes(items):
             self._image_bytes[place] = size
             self._make_room(0)
 
     def _make_room(self, size: int) -> bool:
-        """Whether so many bytes of images go into the request; those of the past give way to words, the
-        oldest first."""
+        """Return whether ``size`` more bytes of images fit, after replacing older images by text."""
         most = _MOST_IMAGE_BYTES - self._new_image_bytes - size
         if most < 0:
             return False
@@ -322,7 +321,7 @@ class ResponsesBody:
         self._used_tokens = used
 
     def recover(self, message: str, code: str | None) -> bool:
-        """Change what the upstream refused, if it is of a kind that can be done without."""
+        """Change what the upstream refused, if possible. Return whether a retry makes sense."""
         if says_too_long(message, code):
             dropped = drop_unneeded(self._restored)
             known = {at: size for at, size in self._image_bytes.items() if at < 0 or at in self._restored}
@@ -342,14 +341,14 @@ class ResponsesBody:
             return True
         ours = self._ours() if not self._without_images else []
         if any(without_images(item) != item for item in ours):
-            # Servers that take no images say so in many ways.
+            # Servers without images word their refusals in many ways.
             self._without_images = True
             self._images_refused = bool(message) and not refuses_one_image(said)
             return True
         return False
 
     def _ours(self) -> list[bytes]:
-        """The items in the next request among which results of our tools are."""
+        """Return the items of the next request that may hold results of server tools."""
         if self._added and (self._chained or "conversation" in self._members):
             return self._outputs
         return [*self._whole_input(), *self._added]
@@ -360,31 +359,31 @@ class ResponsesBody:
             parts["input"] = self._later_input(parts)
         elif self._text_input is None and (whole := self._whole_input()):
             kept = self._kept(whole)
-            # What the client sent is its own to answer for; what we put in must fit to it.
+            # The client is responsible for what it sent; what the proxy adds must fit to it.
             parts["input"] = join_array(unique_calls(kept) if self._repair else kept)
         if self._used_tokens:
             bound = orjson.loads(parts.get("max_output_tokens", b"null"))
             if type(bound) is int:
                 parts["max_output_tokens"] = tokens_left(bound, self._used_tokens)
         if self._calls_made and self._request.max_calls is not None:
-            # 1 is the least that providers take; a run without calls left forbids tools besides.
+            # Providers accept no less than 1. A run without calls left also forbids tools.
             parts["max_tool_calls"] = str(max(1, self._request.max_calls - self._calls_made)).encode()
         return join_object(parts)
 
     def _narrowed(self) -> dict[str, bytes]:
-        """The members of the body, less the tools that are withheld."""
+        """Return the members of the body without the withheld tools."""
         return without_tools(
             self._members,
             self._withheld,
             _called_by,
             tools="tools",
             choice="tool_choice",
-            # A stored prompt may bring tools of its own.
+            # A stored prompt may contain tools of its own.
             only_with_tools=() if self._request.open_names else ("tool_choice",),
         )
 
     def _later_input(self, parts: dict[str, bytes]) -> bytes:
-        """The input of a turn after the first."""
+        """Return the input of a turn after the first."""
         if "conversation" in parts:
             return join_array(self._said(self._outputs))
         if self._chained:
@@ -393,11 +392,11 @@ class ResponsesBody:
         return join_array(unique_calls(self._kept([*self._whole_input(), *self._added])))
 
     def _said(self, items: Sequence[bytes]) -> Sequence[bytes]:
-        """The items, with words for our images where the upstream takes none."""
+        """Return the items, with text in place of the proxy's images if the upstream takes none."""
         return [without_images(item) for item in items] if self._without_images else items
 
     def _as_upstream(self, raw: bytes) -> list[bytes]:
-        """An item as it came, or what the upstream gets in place of one of ours."""
+        """Return an item unchanged, or the items that replace one of the proxy's own."""
         labels = self._request.chosen.labels
         if not (labels or _OURS in raw) or not is_ours(item := orjson.loads(raw), labels):
             return [raw]
@@ -407,9 +406,9 @@ class ResponsesBody:
         return [orjson.dumps(one) for one in said]
 
     def _kept(self, items: Sequence[bytes]) -> list[bytes]:
-        """The items less what the upstream could not read, or what has lost what it belongs to."""
+        """Return the items without unreadable ones, and without those that lost the item they belong to."""
         known = [one for item in self._said(items) for one in self._as_upstream(item)]
-        # First: the client's own items are known by being the same objects.
+        # This must be first: the client's own items are recognized by object identity.
         known = list(self._refused.strip(known, self._input))
         kept: list[bytes] = []
         for position, item in enumerate(known):
@@ -419,7 +418,7 @@ class ResponsesBody:
                 if self._without_reasoning or orphaned:
                     continue
             elif self._without_reasoning and _kind(item) == "function_call":
-                # By its id the provider would ask for the reasoning that belongs to it.
+                # With the id, the provider would require the reasoning that belongs to it.
                 item = join_object({key: raw for key, raw in members(item).items() if key != "id"})
             kept.append(item)
         return kept
@@ -438,19 +437,19 @@ class ResponsesBody:
 
 
 def upstream_ids(continuation: bytes) -> list[str]:
-    """The responses that the upstream keeps of a run; ``continuation`` is what the run ended with."""
+    """Return the ids of a run's responses that the upstream stores, from the run's ``continuation``."""
     held = orjson.loads(continuation)
     return list(held.get("upstream_ids") or ())
 
 
 def _is_provider_run(item: Mapping[str, Any]) -> bool:
-    """Whether an item is a call of a tool that the upstream ran itself."""
+    """Return whether an item is a call of a tool that the upstream ran itself."""
     kind = str(item.get("type"))
     return kind.endswith("_call") and kind not in ("function_call", "custom_tool_call")
 
 
 def _definition(definition: ToolDefinition) -> bytes:
-    """One element of ``tools``, flat as this wire has it; ``strict`` is never left to its default."""
+    """Return one element of ``tools``, flat as in this dialect. ``strict`` is always explicit."""
     written = definition.written.get("responses")
     if written is None:
         tool = {
@@ -471,7 +470,7 @@ def _function_name(raw: bytes) -> str:
 
 
 def _called_by(tool: Any) -> str | None:
-    """The name that a model calls a tool by, where it is declared or chosen."""
+    """Return the name by which a model calls a tool, from its declaration or from a choice."""
     callable_ = isinstance(tool, dict) and tool.get("type") in ("function", "custom")
     name = tool.get("name") if callable_ else None
     return name if isinstance(name, str) else None
@@ -490,7 +489,7 @@ def _is_model_item(raw: bytes) -> bool:
 
 
 def masked_item(raw: bytes, mask: Mask) -> bytes:
-    """An item with the private arguments of a call masked; the same bytes where there are none."""
+    """Return an item with the private arguments of a call masked; the same bytes if there are none."""
     item = orjson.loads(raw)
     if item.get("type") != "function_call":
         return raw

@@ -1,8 +1,8 @@
-"""The ``tools`` of a Response as its client is told of them: its own, as the upstream filled them in.
+"""The ``tools`` of a Response as its client sees them: its own tools, as the upstream completed them.
 
-An upstream repeats the tools of the request with the fields that it filled in (``strict``), and the
-server tools among them.  The client gets its own of that list.  Where a server tool took the place of
-a declaration, or the upstream leaves one out, it gets what it declared.
+An upstream repeats the tools of the request with the fields that it filled in (``strict``), including the
+server tools. The client gets its own part of that list. It gets its own declaration for a tool that a
+server tool replaced, or that the upstream leaves out.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,12 +18,12 @@ T = TypeVar("T")
 
 _NAMED = ("function", "custom")
 _FUNCTION = {"description": None, "parameters": None, "strict": None}
-"""Fields that every function has in the resource."""
+"""Fields of every function in the resource."""
 
 
 class ClientTools:
-    """The tools that the responses to one client show.  With ``open_names``, a stored prompt may bring tools
-    that the client did not declare."""
+    """The tools in the responses to one client. With ``open_names``, a stored prompt may contain tools that
+    the client did not declare."""
 
     def __init__(
         self, asked: Mapping[str, Any], is_hidden: Callable[[str], bool], *, open_names: bool
@@ -34,17 +34,18 @@ class ClientTools:
         self._open_names = open_names
 
     def of(self, response: Mapping[str, Any]) -> list[Any]:
-        """The tools for a resource that an upstream made."""
+        """Return the tools for a resource that an upstream made."""
         listed = response.get("tools")
         listed = listed if isinstance(listed, list) else []
         return self._told(zip(listed, listed, strict=True), self._declared)
 
     def completed(self, response: Mapping[str, Any]) -> list[Any]:
-        """The same, each function with every field of its schema."""
+        """Return the same tools, each function with every field of its schema."""
         return with_all_fields(self.of(response))
 
     def raw(self, response: Mapping[str, Any], listed: bytes) -> bytes:
-        """The same as bytes; what the upstream said keeps its own.  ``listed`` are those of its list."""
+        """Return the same tools as bytes. Those from the upstream keep its bytes; ``listed`` is its raw
+        list."""
         tools = response.get("tools")
         pieces = elements(listed) if tools and isinstance(tools, list) else []
         pairs = zip(tools or (), pieces, strict=True) if pieces else ()
@@ -52,7 +53,7 @@ class ClientTools:
         return listed if told == pieces else join_array(told)
 
     def _told(self, listed: Iterable[tuple[Any, T]], declared: Sequence[T]) -> list[T]:
-        """The declared tools, each in the form of ``listed`` where it is there."""
+        """Return the declared tools, each in its form from ``listed`` if it is there."""
         named: dict[str, T] = {}
         hosted: list[T] = []
         for tool, form in listed:
@@ -63,7 +64,7 @@ class ClientTools:
             elif isinstance(tool, dict):
                 hosted.append(form)
         if len(hosted) < sum(_kind(tool) not in _NAMED for tool in self._declared):
-            hosted = []  # Which of the declared ones these are cannot be told.
+            hosted = []  # They cannot be matched to the declared ones.
         told = []
         for tool, form in zip(self._declared, declared, strict=True):
             if _kind(tool) in _NAMED:
@@ -74,7 +75,7 @@ class ClientTools:
 
 
 def with_all_fields(tools: Iterable[Any]) -> list[Any]:
-    """Tools, each function with every field of its schema."""
+    """Return the tools, each function with every field of its schema."""
     return [{**tool, **_FUNCTION, **tool} if _kind(tool) == "function" else tool for tool in tools]
 
 

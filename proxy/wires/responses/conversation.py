@@ -1,4 +1,4 @@
-"""Responses, as one side of a request that crosses from a dialect to another."""
+"""The Responses side of a request that crosses from one dialect to another."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ __all__ = ["ResponsesCodec", "read_conversation", "write_conversation"]
 
 @dataclass(frozen=True, slots=True)
 class ResponsesCodec:
-    """Responses' :class:`~proxy.wires.crossing.codec.ConversationCodec`."""
+    """The :class:`~proxy.wires.crossing.codec.ConversationCodec` of Responses."""
 
     fields = RESPONSES_FIELDS
     returns_reasoning = True
@@ -27,5 +27,6 @@ class ResponsesCodec:
         return write_conversation(conversation, strict=strict)
 
     def without_reasoning(self, conversation: Conversation) -> Conversation:
-        """Nothing can be done: no upstream of this dialect is known that asks for it."""
+        """Return the conversation unchanged: no known upstream of this dialect requires reasoning to be
+        removed."""
         return conversation

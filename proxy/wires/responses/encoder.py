@@ -1,8 +1,8 @@
-"""Responses: what an upstream of another dialect says, as a server of the Responses API would have sent it.
+"""Encodes a turn of another dialect's upstream as a server of the Responses API would send it.
 
-Source: OpenAI's API reference, "Streaming events" and "The response object"; the order of the events is that
-of its recorded streams.  Items do not overlap: a call that begins while another one is open waits for its
-end, as clients expect items one after the other.
+Source: OpenAI's API reference, "Streaming events" and "The response object"; the order of the events
+follows its recorded streams. Items do not overlap: a call that begins while another is open waits for its
+end, because clients expect one item after the other.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ _PARTS: dict[type[TurnEvent], str] = {
     ReasoningDelta: "summary_text",
 }
 _DELTAS = {"output_text": "output_text", "refusal": "refusal", "summary_text": "reasoning_summary_text"}
-"""Kinds of parts, and what the events of their pieces are called."""
+"""Kinds of parts, and the names of their delta events."""
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 Event = dict[str, Any]
@@ -51,7 +51,7 @@ Event = dict[str, Any]
 
 @dataclass(slots=True)
 class _Call:
-    """A call as far as it was told: ``item`` as it was opened, ``pieces`` of its arguments."""
+    """A call so far: ``item`` in its opening state, and the ``pieces`` of its arguments."""
 
     item: dict[str, Any]
     pieces: list[str] = field(default_factory=list)
@@ -68,7 +68,7 @@ class _Call:
 
 @dataclass(slots=True)
 class _Text:
-    """An item of text that is open: a message with the parts so far, or reasoning."""
+    """An open text item: reasoning, or a message with its parts so far."""
 
     kind: str
     item_id: str
@@ -76,13 +76,13 @@ class _Text:
     pieces: list[str] = field(default_factory=list)
     annotations: list[dict[str, Any]] = field(default_factory=list)
     around: tuple[bytes, bytes] | None = None
-    """What stands around a piece and its number in an event of the part that is open."""
+    """The bytes before a piece, and between it and its number, in a delta event of the open part."""
 
 
 class ResponsesTurnEncoder:
-    """One turn.  ``asked`` is the client's request, which the response repeats.
+    """Encodes one turn. ``asked`` is the client's request, which the response repeats.
 
-    ``response_id`` is the id of the response, which all turns of a run have in common.
+    ``response_id`` is the id of the response, which all turns of a run share.
     """
 
     def __init__(self, model: str, asked: Mapping[str, Any], response_id: str = "") -> None:
@@ -111,7 +111,8 @@ class ResponsesTurnEncoder:
             said, told = self._encode(event)
             made = [self._frame(one, frame.undecided) for one in said]
             if made:
-                # The first bytes that an event causes carry it: whose call it is decides on all of them.
+                # The first bytes of an event carry it, because the owner of its call decides about all of
+                # them.
                 made[0] = Frame(made[0].raw, made[0].payload, (told,), undecided=frame.undecided)
             frames += made or [Frame(b"", events=(told,), undecided=frame.undecided)]
         is_comment = frame.payload is None and frame.raw and not frame.is_end_mark
@@ -163,7 +164,7 @@ class ResponsesTurnEncoder:
         return f"response.{_DELTAS[part]}.delta"
 
     def _delta_event(self, current: _Text, text: str) -> Event:
-        """One piece of the part that is open."""
+        """Return the event for one piece of the open part."""
         more: dict[str, Any] = {"logprobs": []} if current.parts[-1]["type"] == "output_text" else {}
         return {"type": self._delta_name(current), **self._place(current), "delta": text, **more}
 
@@ -196,7 +197,7 @@ class ResponsesTurnEncoder:
             current.around = None
 
     def _take_head(self, response: Mapping[str, Any]) -> None:
-        """Be the response that the client has the beginning of."""
+        """Continue the response whose beginning the client has."""
         self._id = str(response.get("id") or self._id)
         self._model = str(response.get("model") or self._model)
         created = response.get("created_at")
@@ -209,7 +210,7 @@ class ResponsesTurnEncoder:
         status, details = "completed", None
         if self._reason in _INCOMPLETE:
             status, details = "incomplete", {"reason": _INCOMPLETE[self._reason]}
-        # What is still open is what the model was saying when it was stopped.
+        # What is still open was cut off when the model was stopped.
         events = [*self._opened(), *self._closed_text(status)]
         for seq in list(self._calls):
             events += self._closed_call(seq)
@@ -229,10 +230,10 @@ class ResponsesTurnEncoder:
         response: dict[str, Any] = payload["response"]
         return Frame(orjson.dumps(response), response, tuple(told))
 
-    # What one event says.
+    # The encoding of one event.
 
     def _encode(self, event: TurnEvent) -> tuple[list[Event], TurnEvent]:
-        """The events of this dialect that say it, and itself in the words of this dialect."""
+        """Return the events of this dialect for ``event``, and ``event`` in the terms of this dialect."""
         match event:
             case TurnStarted(model=model):
                 self._model = model or self._model
@@ -282,13 +283,13 @@ class ResponsesTurnEncoder:
             "code": str(error.get("code") or error.get("type") or "upstream_error"),
             "message": str(error.get("message") or "The upstream reported an error."),
         }
-        # SDKs raise on the error event, and read the state of the response from the other one.
+        # SDKs raise on the error event, and read the response's state from the other one.
         kind = str(error.get("type") or "upstream_error")
         yield {"type": "error", "error": {"type": kind, **said, "param": None}}
         yield {"type": "response.failed", "response": self._resource(status="failed", error=said)}
 
     def _broken_off(self) -> Iterator[Event]:
-        """The end of the items that are open, as far as they came."""
+        """Yield the end of the open items, with their content so far."""
         yield from self._closed_text("incomplete")
         if self._open_call is not None:
             item = {**self._calls[self._open_call].whole(), "status": "incomplete"}
@@ -329,7 +330,7 @@ class ResponsesTurnEncoder:
                 yield from self._cite(citation)
 
     def _cite(self, citation: CitationAdded) -> Iterator[Event]:
-        """An annotation of the text that is open; one that comes before any text waits for it."""
+        """Yield an annotation of the open text. A citation before any text waits for it."""
         current = self._text
         if current is None or not current.parts or current.parts[-1]["type"] != "output_text":
             self._early.append(citation)
@@ -360,7 +361,7 @@ class ResponsesTurnEncoder:
         }
 
     def _closed_part(self, current: _Text) -> Iterator[Event]:
-        """The end of the part that is open, which gets its whole text."""
+        """Yield the end of the open part, with its whole text."""
         if not current.parts:
             return
         text, current.pieces = "".join(current.pieces), []
@@ -381,11 +382,11 @@ class ResponsesTurnEncoder:
         yield {"type": "response.content_part.done", **place, "part": part}
 
     def _closed_text(self, status: str = "completed") -> Iterator[Event]:
-        """The end of the item of text that is open; ``status`` is a message's."""
+        """Yield the end of the open text item; ``status`` is for a message."""
         current, self._text = self._text, None
         if current is None:
             return
-        # The parts close at the place that the item still has.
+        # Close the part before the item changes its place.
         yield from self._closed_part(current)
         if current.kind == "reasoning":
             item = {**reasoning_item(current.item_id, None), "summary": current.parts}
@@ -412,7 +413,7 @@ class ResponsesTurnEncoder:
         yield from self._open(seq)
 
     def _open(self, seq: int) -> Iterator[Event]:
-        """Open a call's item, with what is there of its arguments."""
+        """Yield the opening of a call's item, with the arguments so far."""
         self._open_call = seq
         call = self._calls[seq]
         yield {"type": "response.output_item.added", "output_index": len(self._output), "item": call.item}
@@ -431,7 +432,7 @@ class ResponsesTurnEncoder:
             yield self._delta_of(call, arguments)
 
     def _closed_call(self, seq: int) -> Iterator[Event]:
-        """The end of a call's item, and the beginning of the next one that waits."""
+        """Yield the end of a call's item, and the beginning of the next one that waits."""
         call = self._calls.get(seq)
         if call is None or call.is_done:
             return
@@ -483,7 +484,7 @@ class ResponsesTurnEncoder:
 
 
 def _in_responses_words(usage: Usage) -> Usage:
-    """The same tokens, with a usage object of this dialect beside them."""
+    """Return the same token counts, with a usage object of this dialect."""
     native = {
         "input_tokens": usage.input_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens},

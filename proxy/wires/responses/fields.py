@@ -1,5 +1,5 @@
-"""What becomes of each field of a Responses request in another dialect, and how Responses says what others
-ask for.
+"""What the proxy does with each field of a Responses request for another dialect, and how Responses
+expresses what other dialects ask for.
 
 Source: OpenAI's API reference, "Create a model response".
 """
@@ -11,10 +11,10 @@ from proxy.wires.crossing.tables import FieldTable, inverse, omitted, refused, t
 __all__ = ["KEEPER", "OFFLINE_SEARCH", "RESPONSES_FIELDS"]
 
 KEEPER: Final = "openai"
-"""Whose ids the files of Chat and Responses have."""
+"""The provider whose file ids Chat and Responses use."""
 
 OFFLINE_SEARCH: Final = "tools[type=web_search, external_web_access=false]"
-"""What coding agents declare in every request; a model does without it."""
+"""A tool that coding agents declare in every request; a model can do without it."""
 
 _CACHE = omitted("Only the provider that a cache mark was written for understands it.")
 _ITEM = unneeded("It describes an item of Responses; the model does not see it.")
@@ -68,7 +68,7 @@ _ADDED: Final = {
     "frequency_penalty": translated("sampling.frequency_penalty"),
     "stop": translated("output.stops"),
 }
-"""What servers other than OpenAI's take too."""
+"""Fields that servers other than OpenAI's accept, too."""
 
 _ONLY_HERE: Final = {
     "include": omitted("Other dialects return no additional output."),

@@ -1,4 +1,4 @@
-"""What a Responses client asks for, as a conversation.
+"""Reads a Responses request as a conversation.
 
 Source: OpenAI's API reference, "Create a model response".
 """
@@ -44,7 +44,7 @@ from proxy.wires.responses.fields import KEEPER, OFFLINE_SEARCH, RESPONSES_FIELD
 __all__ = ["LOGPROBS", "read_conversation"]
 
 LOGPROBS: Final = "message.output_text.logprobs"
-"""What ``include`` has where log probabilities are asked for."""
+"""The element of ``include`` that requests log probabilities."""
 _ROLES: Final[Mapping[str, Role]] = {
     "system": "system",
     "developer": "developer",
@@ -57,7 +57,7 @@ _TEXTS: Final = ("input_text", "output_text", "text")
 def read_conversation(payload: Mapping[str, Any]) -> Conversation:
     """Read a Responses request.
 
-    Raises :class:`RequestError`, which names the field, for one of the wrong type.
+    Raises :class:`RequestError`, which names the field, if a field has the wrong type.
     """
     asked = Fields(payload, RESPONSES_FIELDS)
     model = asked.text("model")
@@ -92,10 +92,11 @@ def read_conversation(payload: Mapping[str, Any]) -> Conversation:
 
 
 class _Items:
-    """The items of an input, gathered into messages.
+    """Collects the items of an input into messages.
 
-    What a model made of one turn is one message: its reasoning, its texts, its calls.  A second text begins
-    another message, unless a call stands between them: the results of calls follow all of them.
+    The items that a model made in one turn are one message: its reasoning, texts and calls. A second text
+    begins another message, unless a call stands between them, because the results of calls come after all
+    of them.
     """
 
     def __init__(self, asked: Fields) -> None:
@@ -137,7 +138,7 @@ class _Items:
         if role != "assistant" or before is None or before.role != role or _has_spoken(before):
             self._found.append(message)
             return
-        # Only one of the items that become one message can give it what names an item.
+        # Only one of the items that become one message may provide the fields that identify an item.
         native = (
             message.native if not before.native else tuple(n for n in message.native if n.loss != "unneeded")
         )
@@ -145,7 +146,7 @@ class _Items:
         self._found[-1] = joined
 
     def _join(self, role: Role, part: Part) -> None:
-        """Add a part to the message before, or begin one of this role with it."""
+        """Append a part to the last message if it has this role. Otherwise begin a new message with it."""
         before = self._found[-1] if self._found else None
         if before is not None and before.role == role:
             self._found[-1] = Message(role, (*before.parts, part), native=before.native, at=before.at)
@@ -154,20 +155,20 @@ class _Items:
 
 
 def _has_spoken(message: Message) -> bool:
-    """Whether a message has a text already and no call, so that another text begins another message."""
+    """Return whether a message has text and no call, so that another text begins another message."""
     spoken = any(isinstance(part, Text | Refusal) for part in message.parts)
     return spoken and not any(isinstance(part, ToolCallPart) for part in message.parts)
 
 
 def _contents(item: Fields, name: str) -> Iterator[Content]:
-    """The content of a message or the output of a call."""
+    """Yield the content of a message or the output of a call."""
     for said in item.contents(name):
         if (found := said if isinstance(said, Text) else _content(said)) is not None:
             yield found
 
 
 def _content(part: Fields) -> Content | None:
-    """One part of a content; ``None`` for an empty text."""
+    """Return one part of a content; ``None`` for an empty text."""
     kind = part.text("type") or ""
     if kind in _TEXTS:
         part.skip("annotations", [])
@@ -217,7 +218,7 @@ def _thought(item: Fields) -> Reasoning:
 
 
 def _texts(item: Fields, name: str, kind: str) -> tuple[str, ...]:
-    """A list of texts of one type; one that holds anything else stays as it is."""
+    """Return a list of texts of one type. If it holds anything else, leave it unread and return ``()``."""
     texts = []
     for part in item.listed(name):
         text = part.get("text") if isinstance(part, dict) and part.keys() == {"type", "text"} else None
@@ -266,7 +267,7 @@ def _tool(tool: Fields) -> Tool:
 
 
 def _choice(asked: Fields) -> ToolChoice | None:
-    """A choice of tools; one in a form that is not known, or that says more, stays with Responses."""
+    """Return a choice of tools. Leave it unread if its form is unknown or has more fields."""
     choice = asked.take("tool_choice")
     if choice in ("auto", "none", "required"):
         return ToolChoice(choice)
@@ -283,7 +284,7 @@ def _choice(asked: Fields) -> ToolChoice | None:
 
 
 def _chosen(tool: Any) -> str:
-    """The name of a tool in a choice; empty where it is written in another way, or with more."""
+    """Return the name of a tool in a choice; ``""`` if it has another form or more fields."""
     if not isinstance(tool, dict) or tool.keys() != {"type", "name"}:
         return ""
     name = tool["name"] if tool["type"] in ("function", "custom") else ""

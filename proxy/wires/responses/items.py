@@ -1,4 +1,4 @@
-"""The items of a Responses conversation: which are whose, and how ours look.
+"""The items of a Responses conversation: who made each one, and the form of the proxy's own.
 
 Source: OpenAI's API reference, "The response object" and "Input items".
 """
@@ -48,8 +48,8 @@ __all__ = [
 SERVER_LABEL = "toolrelay"
 
 _SEALED_TURN = f"{SERVER_LABEL}-turn:"
-"""What the ``encrypted_content`` of an item begins with that holds a turn of the proxy's.  Providers and
-libraries take any text there; some libraries drop the item's id."""
+"""The prefix of ``encrypted_content`` that marks an encrypted turn of the proxy. Providers and libraries
+accept any text there; some libraries drop the item's id."""
 
 _UNSIGNED = (
     "The client reports this tool call. It was not made in this conversation, or it was changed since."
@@ -86,7 +86,7 @@ _PREFIXES = {
     "code_interpreter_call": "ci",
     "image_generation_call": "ig",
 }
-"""What ids begin with; providers refuse a call whose id begins otherwise."""
+"""Prefixes of ids. Providers refuse a call whose id has another prefix."""
 
 _NOT_OF_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_NAME = 64
@@ -95,10 +95,10 @@ _ITEM_OF = re.compile(r"[a-z]+_([0-9a-f]{48})[0-9a-f]{8}")
 
 
 def mint_item_id(kind: object, response_id: str = "") -> str:
-    """An id for an item of that type, or a response, whose own one is missing or taken.
+    """Return a new id for an item of this type, or for a response, whose own id is missing or taken.
 
-    With the id of a response of ours, :func:`response_of` finds that in the item's id; an upstream's is of
-    no use there.
+    If ``response_id`` is the id of a response of the proxy, :func:`response_of` finds it in the item's id.
+    An upstream's id has no effect.
     """
     prefix = _PREFIXES.get(kind, "item") if isinstance(kind, str) else "item"
     ours = _OUR_RESPONSE.fullmatch(response_id)
@@ -107,13 +107,13 @@ def mint_item_id(kind: object, response_id: str = "") -> str:
 
 
 def response_of(item_id: str) -> str:
-    """The id of the response of ours that an item of ours belongs to; empty for any other item."""
+    """Return the id of the proxy's response that one of its items belongs to; ``""`` for any other item."""
     found = _ITEM_OF.fullmatch(item_id)
     return f"resp_{found[1]}" if found is not None else ""
 
 
 def is_reference(item: Mapping[str, Any]) -> bool:
-    """Whether an item stands for one that was given to the client before, by its id.
+    """Return whether an item only refers, by its id, to one that the client was given before.
 
     Source: OpenAI's API reference; the type of such an item may be left out.
     """
@@ -122,17 +122,17 @@ def is_reference(item: Mapping[str, Any]) -> bool:
 
 
 def own_item_id(prefix: str) -> str:
-    """An id for an item of the proxy's own making: it must be known again when a client sends it back."""
+    """Return an id for an item of the proxy's own, which the proxy recognizes when a client sends it back."""
     return own_mark(prefix) + drawn("own_item_id", lambda: secrets.token_hex(20))
 
 
 def own_mark(prefix: str) -> str:
-    """What the id of an item of the proxy's own making begins with."""
+    """Return the beginning of the ids of the proxy's own items."""
     return f"{prefix}_{SERVER_LABEL}"
 
 
 def request_id_of(approval_id: str) -> str:
-    """The id of the item that asks for an approval; the mark makes it known as ours."""
+    """Return the id of the item that asks for an approval. Its prefix marks it as the proxy's own."""
     return own_mark("mcpr") + approval_id.removeprefix("appr_")
 
 
@@ -141,11 +141,11 @@ def _is_own_id(value: object) -> bool:
 
 
 def is_model_item(item: Mapping[str, Any]) -> bool:
-    """Whether a model or its provider produced an item, rather than the client.
+    """Return whether a model or its provider produced an item, rather than the client.
 
-    A reference counts as the model's: clients refer to what they were given, and send their own whole.
+    A reference counts as the model's: clients refer to what they received, and send their own items whole.
     """
-    # A client may send anything, also what no set takes.
+    # A client may send anything, also unhashable values.
     kind = str(item.get("type") or "message")
     if kind == "message":
         return str(item.get("role")) not in _CLIENT_ROLES
@@ -153,7 +153,7 @@ def is_model_item(item: Mapping[str, Any]) -> bool:
 
 
 def item_text(item: Mapping[str, Any]) -> str:
-    """The text of a message item; empty for anything else."""
+    """Return the text of a message item; ``""`` for anything else."""
     content = item.get("content")
     if isinstance(content, str):
         return content
@@ -172,10 +172,10 @@ def mcp_call(
     label: str = SERVER_LABEL,
     asked_by: str | None = None,
 ) -> dict[str, Any]:
-    """A server call as a hosted MCP call, the one form that every client shows and none runs.
+    """Return a server call as a hosted MCP call, the only form that every client shows and none runs.
 
-    ``label`` is what the client calls the server.  ``asked_by`` is the id of the item that asked for the
-    call's approval.
+    ``label`` is the client's name of the server. ``asked_by`` is the id of the item that asked for
+    approval.
     """
     return {
         "id": item_id,
@@ -191,7 +191,7 @@ def mcp_call(
 
 
 def mcp_list(item_id: str, label: str, tools: Sequence[ServedTool]) -> dict[str, Any]:
-    """The tools of a server as a hosted MCP server's list of them."""
+    """Return the tools of a server, as a hosted MCP server lists them."""
     listed = [
         {
             "name": tool.name,
@@ -205,7 +205,7 @@ def mcp_list(item_id: str, label: str, tools: Sequence[ServedTool]) -> dict[str,
 
 
 def message_item(item_id: str, text: str | None, *, status: str) -> dict[str, Any]:
-    """A message of the assistant; without a text its content is still to come."""
+    """Return a message of the assistant; without a text, its content comes later."""
     content = [] if text is None else [text_part(text)]
     return {"id": item_id, "type": "message", "role": "assistant", "status": status, "content": content}
 
@@ -215,19 +215,19 @@ def text_part(text: str) -> dict[str, Any]:
 
 
 def reasoning_item(item_id: str, text: str | None) -> dict[str, Any]:
-    """A reasoning item with a summary of one part."""
+    """Return a reasoning item with a summary of one part."""
     summary = [] if text is None else [{"type": "summary_text", "text": text}]
     return {"id": item_id, "type": "reasoning", "summary": summary}
 
 
 def sealed_turn_item(item_id: str, sealed: str | None) -> dict[str, Any]:
-    """A reasoning item that holds an encrypted turn; without one it is still to come."""
+    """Return a reasoning item for an encrypted turn; without one, it comes later."""
     item: dict[str, Any] = {"id": item_id, "type": "reasoning", "summary": []}
     return item if sealed is None else {**item, "encrypted_content": _SEALED_TURN + sealed}
 
 
 def sealed_turn(item: Any) -> str | None:
-    """The encrypted turn that an item of the proxy's holds; ``None`` for anything else."""
+    """Return the encrypted turn in an item of the proxy; ``None`` for anything else."""
     is_reasoning = isinstance(item, Mapping) and item.get("type") == "reasoning"
     content = item.get("encrypted_content") if is_reasoning else None
     if not isinstance(content, str) or not content.startswith(_SEALED_TURN):
@@ -236,13 +236,14 @@ def sealed_turn(item: Any) -> str | None:
 
 
 def sealed_bytes(items: Sequence[bytes]) -> int:
-    """How long those of the items are that hold encrypted turns."""
+    """Return the total length of the items that hold encrypted turns."""
     likely = (item for item in items if _SEALED_TURN.encode() in item)
     return sum(len(item) for item in likely if sealed_turn(orjson.loads(item)) is not None)
 
 
 def without_sealed_turns(raw: bytes) -> bytes:
-    """The body of a request without the items that hold encrypted turns; the same bytes if there are none."""
+    """Return the body of a request without items that hold encrypted turns; the same bytes if there are
+    none."""
     if f'"{_SEALED_TURN}'.encode() not in raw:
         return raw
     parts = members(raw)
@@ -255,9 +256,9 @@ def without_sealed_turns(raw: bytes) -> bytes:
 
 
 def is_ours(item: Mapping[str, Any], labels: Collection[str] = ()) -> bool:
-    """Whether an item is one of those that we make, or says that it is.
+    """Return whether an item is one of the proxy's own, or claims to be.
 
-    ``labels`` are what the client calls servers of ours in this request.
+    ``labels`` are the client's names of the proxy's servers in this request.
     """
     label = item.get("server_label")
     if label == SERVER_LABEL or (labels and isinstance(label, str) and label in labels):
@@ -268,12 +269,12 @@ def is_ours(item: Mapping[str, Any], labels: Collection[str] = ()) -> bool:
 
 
 def is_shown_call(item: Mapping[str, Any], labels: Collection[str] = ()) -> bool:
-    """Whether an item shows a server call of ours, or says that it does."""
+    """Return whether an item shows a server call, or claims to."""
     return item.get("type") == "mcp_call" and is_ours(item, labels)
 
 
 def called_name(item: Mapping[str, Any], servers: Sequence[ChosenServer], offered: Collection[str]) -> str:
-    """What models call the tool of a call that we showed, as far as that is known.
+    """Return models' name for the tool of a call that the proxy showed, as far as it is known.
 
     ``servers`` are those that the request chooses, and ``offered`` the names of its server tools.
     """
@@ -287,11 +288,11 @@ def called_name(item: Mapping[str, Any], servers: Sequence[ChosenServer], offere
 def as_upstream_items(
     item: Mapping[str, Any], *, signed: bool, labels: Collection[str] = (), called: str = ""
 ) -> list[dict[str, Any]]:
-    """The items for the upstream in place of an item of the proxy that a client sends back.
+    """Return the items for the upstream in place of an item of the proxy that a client sends back.
 
-    ``called`` is the tool's name for models; ``labels`` are those of :func:`is_ours`.  A ``signed`` call
-    becomes the call and its output.  A call without a signature may be the client's invention, and goes
-    upstream as text of the client.  All other items of the proxy are left out: lines about calls, lists of
+    ``called`` is the tool's name for models; ``labels`` are those of :func:`is_ours`. A ``signed`` call
+    becomes the call and its output. A call without a signature may be the client's invention, and goes
+    upstream as text of the client. All other items of the proxy are left out: lines about calls, lists of
     tools, approvals.
     """
     if not is_shown_call(item, labels):
@@ -314,9 +315,9 @@ def as_upstream_items(
 
 
 def unique_calls(items: Sequence[bytes]) -> list[bytes]:
-    """Items in which no call id stands twice: upstreams refuse that, and models repeat ids.
+    """Return the items with unique call ids: upstreams refuse repeated ids, and models repeat them.
 
-    A new id follows from the old one, so that the next request begins with the same bytes.
+    A new id is derived from the old one, so that the next request begins with the same bytes.
     """
     seen: set[str] = set()
     renamed: dict[str, str] = {}
@@ -340,7 +341,8 @@ def unique_calls(items: Sequence[bytes]) -> list[bytes]:
 
 
 def turn_items(message: Message) -> bytes:
-    """An assistant message as a response that nobody stored; reasoning is only its own model's to read."""
+    """Return an assistant message as a response that is not stored. Reasoning is left out, because only its
+    own model can read it."""
     items: list[dict[str, Any]] = []
     texts = [part for part in message.parts if isinstance(part, Text | Refusal)]
     if texts:
@@ -359,14 +361,14 @@ def turn_items(message: Message) -> bytes:
 
 
 def event_response_id(payload: Mapping[str, Any] | None) -> str:
-    """The id of the response that an event tells of; empty where it tells of none."""
+    """Return the id of the response in an event; ``""`` if it has none."""
     response = (payload or {}).get("response")
     found = response.get("id") if isinstance(response, dict) else None
     return found if isinstance(found, str) and found.strip() else ""
 
 
 def is_message_event(payload: Mapping[str, Any] | None) -> bool:
-    """Whether an event is part of a message, whose JSON would stand before the final one."""
+    """Return whether an event is part of a message, whose JSON would come before the final one."""
     payload = payload or {}
     item, part = payload.get("item"), payload.get("part")
     if isinstance(item, dict):

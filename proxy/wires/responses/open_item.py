@@ -1,7 +1,8 @@
 """An item of the client's stream that has begun and has not ended.
 
-A stream may break in the middle of an item, and some gateways never end one.  Clients act only on
-``output_item.done``, and an item without it is an error to some, so what came of it is kept here.
+A stream may break in the middle of an item, and some gateways never end one. Clients act only on
+``output_item.done``, and some treat an item without it as an error. So this module keeps the item's
+content.
 """
 
 from collections.abc import Mapping
@@ -27,7 +28,8 @@ _FIELDS = {
 
 
 class OpenItem:
-    """``item`` as it was opened; ``index`` and ``item_id`` are its place in the client's stream."""
+    """An open item. ``item`` is its opening state; ``index`` and ``item_id`` are its place in the client's
+    stream."""
 
     def __init__(self, index: int, item_id: str, item: Mapping[str, Any]) -> None:
         self.index = index
@@ -38,7 +40,7 @@ class OpenItem:
         self._texts: dict[tuple[str, int], list[str]] = {}
 
     def complete(self, payload: dict[str, Any]) -> None:
-        """Put the places and lists into an event about this item that every client reads."""
+        """Add the indices and lists that clients need to an event of this item."""
         kind = str(payload.get("type"))
         if kind == "response.content_part.added":
             self._content_parts += 1
@@ -54,9 +56,10 @@ class OpenItem:
             payload["item_id"] = self.item_id
 
     def unopened(self, payload: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The event that has to come before the first text of an item whose part was never opened.
+        """Return the event that must precede the first text of an item if the upstream opened no part for
+        it.
 
-        llama-server opens none for the text of its reasoning, and openai-node throws for it.
+        llama-server opens none for its reasoning text, and openai-node throws for it.
         """
         kind = _PARTS.get(str(payload.get("type")))
         if kind is None or self._content_parts:
@@ -64,14 +67,15 @@ class OpenItem:
         return {"type": "response.content_part.added", "part": _part(kind, "")}
 
     def take(self, payload: Mapping[str, Any]) -> None:
-        """Remember what an event adds to the item."""
+        """Record what an event adds to the item."""
         kind, delta = str(payload.get("type")), payload.get("delta")
         place = payload.get("content_index", payload.get("summary_index", 0))
         if isinstance(delta, str) and type(place) is int:
             self._texts.setdefault((kind, place), []).append(delta)
 
     def so_far(self) -> dict[str, Any]:
-        """The item with what came of it, ``incomplete`` where items of its type have a status."""
+        """Return the item with its content so far. Its status is ``incomplete`` if items of its type have a
+        status."""
         item = {**self.item, "id": self.item_id}
         content = []
         for (kind, _), pieces in sorted(self._texts.items(), key=lambda entry: entry[0][1]):

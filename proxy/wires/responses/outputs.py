@@ -1,8 +1,8 @@
-"""Results of server tools as items of the Responses wire, with their images where there are some.
+"""Writes results of server tools as items of the Responses wire, with their images.
 
-An image is an ``input_image`` behind a line of text that says what it is.  That line makes our images
-known among a client's, also in what an earlier request left; so they can be taken out again, here or
-for a file that no image may be in.
+An ``input_image`` follows a line of text that describes it. This line distinguishes the proxy's images from
+a client's, also in what an earlier request left. So the proxy can remove them again, here or for a file
+that may hold no image.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,24 +24,24 @@ Part = dict[str, Any]
 
 
 def output_item(call_id: str, content: str, images: Sequence[ResultImage] = ()) -> bytes:
-    """A ``function_call_output``; a list of content only where there are images."""
+    """Return a ``function_call_output``. Its output is a list only if there are images."""
     output: str | list[Part] = content
     if images:
         output = [{"type": "input_text", "text": content}] if content else []
         for image in images:
             output.append({"type": "input_text", "text": f"{_LABEL}{image.words}]"})
-            # Official clients leave ``detail`` out, and some servers ask for it.
+            # Official clients leave ``detail`` out, but some servers require it.
             output.append({"type": "input_image", "image_url": image.url, "detail": "auto"})
     return orjson.dumps({"type": "function_call_output", "call_id": call_id, "output": output})
 
 
 def image_bytes(items: Sequence[bytes]) -> int:
-    """Bytes of the items that hold images of ours, which is little more than the images."""
+    """Return the size of the items that hold images of the proxy, which is little more than the images."""
     return sum(len(item) for item in items if _SIGN in item and b'"input_image"' in item)
 
 
 def without_images(item: bytes) -> bytes:
-    """The item with words in place of our images; a client's own stay."""
+    """Return the item with text in place of the proxy's images. A client's own images stay."""
     if _SIGN not in item:
         return item
     output = orjson.loads(item).get("output")
@@ -52,7 +52,7 @@ def without_images(item: bytes) -> bytes:
 
 
 def recorded_output(output: Any) -> str:
-    """An output as a row has it: its text, and of an image what it was."""
+    """Return an output as the record keeps it: its text, with a placeholder for each image."""
     if isinstance(output, str):
         return output
     text = _as_text(output, lambda _, url: _placeholder(url)) if isinstance(output, list) else None
@@ -60,9 +60,9 @@ def recorded_output(output: Any) -> str:
 
 
 def _as_text(parts: Sequence[Any], say: Callable[[str, str], str]) -> str | None:
-    """A list of content as one text, ``say`` taking the words about an image and its URL.
+    """Return a content list as one text. ``say`` gets the description and the URL of an image.
 
-    ``None`` where something is in it that is not ours.
+    Return ``None`` if the list holds anything that is not the proxy's.
     """
     lines: list[str] = []
     words = ""
@@ -89,7 +89,7 @@ def _placeholder(url: str) -> str:
 
 
 def recorded_item(run_id: str, turn: int, seq: int, item: Mapping[str, Any]) -> MessageRecord:
-    """An item as a row, in the terms that all wires share."""
+    """Return an item as a row of the record, in the terms that all wires share."""
     kind = item.get("type") or "message"
     if kind == "function_call_output":
         return MessageRecord(

@@ -1,4 +1,4 @@
-"""Responses: what a stream shows of its server's habits, for a person who wants to know them."""
+"""Finds habits of a server in a Responses stream, for a person who wants to know them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ __all__ = ["stream_quirks"]
 
 
 def stream_quirks(payloads: Sequence[Mapping[str, Any]]) -> frozenset[str]:
-    """The names of the quirks in the events of one whole stream; none for a stream as OpenAI sends it."""
+    """Return the names of the quirks in the events of one whole stream; none if it is like OpenAI's."""
     return frozenset(_found(payloads))
 
 

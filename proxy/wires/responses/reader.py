@@ -48,7 +48,7 @@ CLOSING = frozenset(
 _KEPT = OPENING | CLOSING | {"response.output_item.added", "response.output_item.done"}
 _REASONS = {"max_output_tokens": "length", "content_filter": "content_filter"}
 _UNSAID = ("sequence_number", "obfuscation")
-"""Members of an event of text that say nothing of it."""
+"""Members of a text event that say nothing about the text."""
 _CALL_TYPES = ("function_call", "custom_tool_call")
 _MISPLACED = (
     "The upstream sent a call of a server tool where function calls do not belong: as a custom tool call, "
@@ -56,13 +56,13 @@ _MISPLACED = (
 )
 _MAX_ITEMS = 4096
 _MAX_TURN_BYTES = 64 * 1024 * 1024
-"""Of deltas and items that are kept of one response: no model says as much."""
+"""The most bytes of deltas and items kept of one response. No model produces that much."""
 _PIECE = 64
-"""What a kept piece costs beside its text."""
+"""The memory, in bytes, of a kept piece in addition to its text."""
 
 
 class ItemKeys:
-    """Which item an event is about, as a number that is dense in order of first sight."""
+    """Maps each event to its item, as a number that counts the items in order of first sight."""
 
     def __init__(self) -> None:
         self._by_index: dict[int, int] = {}
@@ -75,7 +75,7 @@ class ItemKeys:
         return self._count
 
     def opened(self, payload: Mapping[str, Any]) -> int:
-        """The key of the item that ``output_item.added`` opens."""
+        """Return the key of the item that an ``output_item.added`` event opens."""
         if self._count >= _MAX_ITEMS:
             raise WireError(f"more than {_MAX_ITEMS} items in one response")
         key = self._count
@@ -92,7 +92,7 @@ class ItemKeys:
         return key
 
     def of(self, payload: Mapping[str, Any]) -> int:
-        """The key of the item that any other event is about; a new one for an item never opened."""
+        """Return the key of the item of any other event; a new one for an item that was never opened."""
         key = self._known(payload)
         item = payload.get("item")
         if key is None:
@@ -110,14 +110,14 @@ class ItemKeys:
         if isinstance(item_id, str) and item_id in self._by_id:
             return self._by_id[item_id]
         if isinstance(item, dict):
-            # Neither index nor known id: the newest open item of its type, if there is one.
+            # Neither index nor known id: take the newest open item of its type.
             kind = item.get("type")
             return next((key for key in reversed(self._unfinished) if self._unfinished[key] == kind), None)
         return None
 
 
 class ResponsesTurnReader(StreamReader[SSEEvent]):
-    """One response of a Responses upstream."""
+    """Reads one response of a Responses upstream."""
 
     def __init__(
         self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
@@ -165,7 +165,7 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
         return Frame(body, payload, tuple(events))
 
     def _said_in(self, item: Mapping[str, Any]) -> Iterator[TurnEvent]:
-        """What a whole item says in words, as a stream would have told it."""
+        """Yield the texts of a whole item, as a stream would have reported them."""
         reasoning = item.get("type") == "reasoning"
         for name in ("summary", "content"):
             parts = item.get(name)
@@ -181,7 +181,7 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
                     yield RefusalDelta(refusal)
 
     def message(self) -> bytes:
-        """The turn as the next request needs it: its id, whether it was stored, its items."""
+        """Return the turn as the next request needs it: its id, whether it was stored, and its items."""
         return orjson.dumps(
             {"id": self._id, "store": self._final.get("store"), "output": self._repaired_output()}
         )
@@ -196,7 +196,7 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
         ).decode()
 
     def _output(self) -> list[dict[str, Any]]:
-        """The turn's items in order: as streamed, else as the terminal event has them."""
+        """Return the turn's items in order: as streamed, else from the terminal event."""
         if self._items:
             return [self._items[key] for key in sorted(self._items)]
         output = self._final.get("output")
@@ -210,7 +210,7 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
             if key in self._call_keys and item.get("type") == "function_call":
                 call = calls.get(self._seqs[key])
                 if call is None:
-                    continue  # a call that never got a name cannot be answered
+                    continue  # a call without a name cannot be answered
                 call = self._repaired(call)
                 item = {**item, "call_id": call.call_id, "name": call.name, "arguments": call.arguments}
                 item["status"] = "completed"
@@ -219,7 +219,7 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
 
     def _read(self, event: SSEEvent, *, cut: bool = False) -> Frame:
         if self._ended:
-            # The turn is over: no client has use for anything else, and a call could be in it (rule W5).
+            # The turn is over. No client needs anything else, and it could hold a call (rule W5).
             kept = event.is_end_mark or event.is_comment
             return Frame(event.raw if kept else b"", is_end_mark=event.is_end_mark, undecided=self._undecided)
         payload = loads(event.data) if event.data else None
@@ -227,7 +227,7 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
             return self._unread(event, cut=cut)
         kind = payload.get("type")
         if not isinstance(kind, str):
-            # Some gateways name the event in its SSE field only.
+            # Some gateways name the event only in its SSE field.
             kind = event.event.decode("ascii", "replace")
             payload = {**payload, "type": kind}
         events: list[TurnEvent] = []
@@ -241,12 +241,12 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
     def _free_names(self, frame: Frame) -> tuple[Sequence[str], Sequence[str]] | None:
         payload = frame.payload or {}
         if "item" in payload:
-            # Another may be meant each time.
+            # Each event may concern another item.
             return None
         return ("delta",), [name for name in _UNSAID if name in payload]
 
     def _keep(self, size: int) -> None:
-        """Count what stays in memory until the turn has ended."""
+        """Count the bytes that stay in memory until the turn has ended."""
         self._size += size + _PIECE
         if self._size > _MAX_TURN_BYTES:
             raise WireError(f"one response is larger than {_MAX_TURN_BYTES} bytes")
@@ -296,13 +296,13 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
             events.append(RefusalDelta(delta))
 
     def _item(self, key: int, item: dict[str, Any], events: list[TurnEvent], *, whole: bool = True) -> None:
-        """Take an item as it is opened or, ``whole``, as it ended up."""
+        """Take an item as it opens or, if ``whole``, in its final state."""
         if whole:
             self._items[key] = item
         else:
             self._opened[key] = item
         name = _text(item.get("name"))
-        # An undeclared custom tool is one that the provider runs itself, as xAI does.
+        # The provider itself runs an undeclared custom tool, as xAI does.
         custom = (
             item.get("type") == "custom_tool_call"
             and name in self._declared
@@ -329,14 +329,14 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
                 events += self._calls.settle_name(key, name)
 
     def _call_id(self, key: int, call_id: str | None) -> str:
-        """The id that a call goes by, repaired where it is blank or another call's (rule W8)."""
+        """Return the id for a call: the upstream's, or a new one if that is blank or taken (rule W8)."""
         if key not in self._call_ids:
             taken = self._call_ids.values()
             self._call_ids[key] = call_id if call_id and call_id not in taken else mint_call_id()
         return self._call_ids[key]
 
     def _arguments(self, key: int, arguments: str) -> None:
-        """The last word on a call's arguments.  A blank one says nothing where deltas came."""
+        """Set the final arguments of a call. Blank ones are ignored, so that arguments from deltas stay."""
         if key in self._call_keys and arguments:
             self._calls.settle(key, arguments)
 
@@ -355,7 +355,7 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
             self._stop(Unreadable(_MISPLACED))
 
     def _take_final(self, events: list[TurnEvent]) -> None:
-        """The items of the terminal event, where the stream did not have them to their end."""
+        """Take the items of the terminal event that were not streamed to their end."""
         streamed = bool(self._opened or self._items)
         output = self._final.get("output")
         for position, item in enumerate(output if isinstance(output, list) else ()):
@@ -373,9 +373,9 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
                 self._item(self._keys.opened({}), item, events)
 
     def _only_final(self, output: Sequence[Any]) -> list[dict[str, Any]]:
-        """Calls of ours that the terminal event has and the stream had not: a client reads them there.
+        """Return server calls that only the terminal event has, because a client could read them there.
 
-        Some gateways give an item other ids in the end, so that only one more of its name is another.
+        Some gateways change an item's ids at the end. So only an additional call with the same name counts.
         """
         told = Counter(
             _text((self._items.get(key) or self._opened[key]).get("name")) for key in self._call_keys
@@ -390,14 +390,14 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
         return found
 
     def _is_ours(self, item: Any) -> bool:
-        """Whether an item is a call of a server tool."""
+        """Return whether an item is a call of a server tool."""
         if not isinstance(item, dict) or item.get("type") not in _CALL_TYPES:
             return False
         name = item.get("name")
         return isinstance(name, str) and name in self._declared and self._is_hidden(name)
 
     def _closed(self, response: dict[str, Any], events: list[TurnEvent], kind: str = "") -> None:
-        """The response is over: its usage, and why it ended."""
+        """Handle the end of the response: its usage, and its finish reason."""
         self._final = response
         self._id = self._id or str(response.get("id") or "")
         if not self._started and self._id:
@@ -419,7 +419,7 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two accounts of an item are of the same item."""
+    """Return whether two versions describe the same item."""
     if one.get("type") != other.get("type"):
         return False
     return any(one.get(key) and one.get(key) == other.get(key) for key in ("id", "call_id"))

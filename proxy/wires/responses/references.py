@@ -1,4 +1,4 @@
-"""Items that a request names by their ids, and what stands in their place."""
+"""Replaces items that a request names by their ids."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ __all__ = ["with_items"]
 
 
 def with_items(raw: bytes, request: ResponsesRequest, responses: Sequence[bytes]) -> bytes:
-    """The body of a request in which the output items of these responses stand in place of their names.
+    """Return the body of a request with output items of these responses in place of references to them.
 
     All else keeps its bytes.
     """

@@ -1,7 +1,7 @@
-"""Responses without streaming: the one object the client gets.
+"""Responses without streaming: the single object that the client gets.
 
-As on a stream, the upstream's bytes are handed on unless a server tool was called, but for the
-fields that repeat our own changes to the request.
+As in a stream, the proxy passes the upstream's bytes on unless a server tool was called. It only replaces
+the fields that repeat its own changes to the request.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,10 +32,10 @@ __all__ = ["ResponsesReplyWriter"]
 
 
 class ResponsesReplyWriter(ReplyWriter):
-    """One Response over all turns of its run.
+    """Writes one Response for all turns of its run.
 
-    ``asked`` is the client's request, ``echo`` the fields that say what the client sent, ``first`` are the
-    events of items that stand before all else; ``options`` are those of :class:`ReplyWriter`.
+    ``asked`` is the client's request. ``echo`` are the fields that repeat what the client sent. ``first``
+    are the events of items that come before all others. ``options`` are those of :class:`ReplyWriter`.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ResponsesReplyWriter(ReplyWriter):
 
     @property
     def answer(self) -> Mapping[str, Any]:
-        """The whole response once it is finished; empty before."""
+        """The whole response after :meth:`finish`; empty before."""
         return self._result or {}
 
     def _take(self, payload: Mapping[str, Any], calls: list[ToolCall]) -> None:

@@ -1,4 +1,4 @@
-"""Responses: what the client asked for.
+"""Responses: the client's request.
 
 Source: OpenAI's API reference, "Create a model response".
 """
@@ -47,13 +47,13 @@ _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 
 @value_class
 class ResponsesRequest:
-    """The parts of a request that decide what happens to it.
+    """The parts of a request that decide how the proxy handles it.
 
-    ``items`` is ``input`` as a list, ``conversation`` the id of the one that is gone on with.
-    ``asked`` is the whole body, for the fields of the resource that repeat it.  ``open_names`` says
-    that the request may bring tools that nobody here sees (a stored prompt): a name that is unknown
-    is then the client's.  ``people`` is whom the body names, ``instructions`` what the model is
-    told beside the input, and ``prompt`` a stored prompt in one form, empty for none.
+    ``items`` is ``input`` as a list; ``conversation`` is the id of the conversation that it continues.
+    ``asked`` is the whole body, for fields of the resource that repeat it. ``open_names`` means that a
+    stored prompt may bring tools that the proxy cannot see, so an unknown name is the client's. ``people``
+    are the people whom the body names. ``instructions`` go to the model beside the input. ``prompt`` is a
+    stored prompt in canonical form, empty for none.
     """
 
     model: str
@@ -80,7 +80,7 @@ class ResponsesRequest:
     _response_id: str = field(default="", init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # What a conversation holds already is not sent again, so it cannot be compared.
+        # The items in a conversation are not sent again, so they cannot be compared.
         items = () if self.conversation else self.items
         object.__setattr__(self, "_beginnings", PrefixDigests(items, _visible, _speaker, _said))
 
@@ -93,7 +93,7 @@ class ResponsesRequest:
         """See :meth:`proxy.wires.client_port.CarryingRequest.carries`.
 
         A client whose answers are not stored sends each item of an answer back, as OpenAI's guides on
-        reasoning and on conversation state say.  With a ``conversation`` it sends none.
+        reasoning and on conversation state say. With a ``conversation`` it sends none.
         """
         include = self.asked.get("include")
         asks = isinstance(include, list) and "reasoning.encrypted_content" in include
@@ -106,7 +106,7 @@ class ResponsesRequest:
 
     @property
     def lists(self) -> Collection[str]:
-        """The labels of our servers whose list of tools the client sends back."""
+        """The labels of the proxy's servers whose list of tools the client sends back."""
         listed = [item for item in self.items if str(item.get("id")).startswith(own_mark("mcpl"))]
         if any(map(is_reference, listed)):
             return self.chosen.labels
@@ -118,7 +118,7 @@ class ResponsesRequest:
 
     @property
     def response_id(self) -> str:
-        """The id of the response to this request, where it is ours to choose: always the same one."""
+        """The id of the response to this request, if the proxy may choose it: always the same one."""
         if not self._response_id:
             object.__setattr__(self, "_response_id", mint_item_id("response"))
         return self._response_id
@@ -131,10 +131,11 @@ class ResponsesRequest:
         return ""
 
     def check_history(self, reserved: Callable[[str], bool]) -> None:
-        """Every output answers one call, once; where the calls are at hand, one of them."""
+        """Raise unless every output answers one call, once. The call must be in this input if all calls
+        are."""
         calls = [item for item in self.items if item.get("type") == "function_call"]
         self._check_ours(reserved)
-        # Some models repeat an id in a later turn: it is then answered as often as it was called.
+        # Some models repeat an id in a later turn: each call with it needs its own output.
         unanswered = Counter(str(item.get("call_id")) for item in calls)
         elsewhere = self.continues is not None or bool(self.conversation) or self._has_references
         for position, item in enumerate(self.items):
@@ -155,7 +156,7 @@ class ResponsesRequest:
             unanswered[call_id] -= 1
 
     def _check_ours(self, reserved: Callable[[str], bool]) -> None:
-        """No output answers a call of a server tool, in whatever form the two are written."""
+        """Raise if an output answers a call of a server tool, in whatever form the two are written."""
         ours = {
             str(item.get("call_id"))
             for item in self.items
@@ -180,9 +181,9 @@ class ResponsesRequest:
         return not self.conversation
 
     def returned_calls(self) -> Sequence[ReturnedCalls]:
-        """Each unbroken stretch of items that a model made, if a call of the client's is among them.
+        """Return each unbroken stretch of a model's items that contains a call of a client's tool.
 
-        A client that goes on with a conversation sends the outputs alone: they are one stretch.
+        A client that continues a conversation sends only outputs: they are one stretch.
         """
         if self.conversation:
             places = [place for place, item in enumerate(self.items) if item.get("type") in _OUTPUTS]
@@ -195,9 +196,9 @@ class ResponsesRequest:
         return found
 
     def _client_calls(self, start: int, end: int) -> frozenset[str]:
-        """The ids of the client's calls among the model's items from ``start`` to ``end``.
+        """Return the ids of the client's calls among the model's items from ``start`` to ``end``.
 
-        A call that is only referred to is known by the output that follows.
+        If a call is only a reference, the output that follows provides its id.
         """
         stretch = self.items[start:end]
         ids = {item["call_id"] for item in stretch if self._is_client_call(item)}
@@ -207,9 +208,9 @@ class ResponsesRequest:
         return frozenset(ids)
 
     def answers(self) -> Sequence[Answer]:
-        """Each unbroken stretch of a model's items that leaves nothing for the client to answer."""
+        """Return each unbroken stretch of a model's items that leaves no call for the client to answer."""
         if self.conversation:
-            # The upstream holds what was hidden.
+            # The upstream has the hidden items.
             return []
         found = []
         for start, end in stretches(self.items):
@@ -225,10 +226,10 @@ class ResponsesRequest:
         made = [orjson.loads(item) for item in held["items"]]
         text = answer_text(stretch)
         referred = any(map(is_reference, stretch))
-        # Some libraries hand on all texts of an answer as one, like ``output_text`` of the SDKs.
+        # Some libraries join all texts of an answer, like ``output_text`` of the SDKs.
         if text and not referred and not is_shown(text) and _joined(stretch) != _joined(made):
             return False
-        # What does not come back is hidden, or was dropped on the way.  Nothing may be new, or moved.
+        # What does not come back is hidden, or a library dropped it. Nothing may be new or moved.
         labels = self.chosen.labels
         known = iter(_told_apart(made, labels))
         ids = [item.get("id") for item in made]
@@ -251,7 +252,7 @@ class ResponsesRequest:
         return found and replace(found, system=found.system + self._system_text(rule).encode())
 
     def _is_client_call(self, item: Mapping[str, Any]) -> bool:
-        """Whether an item is a call that the client answers; other custom calls are the provider's."""
+        """Return whether the client answers this call; other custom calls are the provider's."""
         if not isinstance(item.get("call_id"), str):
             return False
         kind = item.get("type")
@@ -264,15 +265,15 @@ class ResponsesRequest:
         return conversation_digest(words, self._beginnings.upto(upto, rule))
 
     def _words(self, caller: str, rule: SystemRule) -> tuple[str, ...]:
-        """What must be the same beside the items, for answers and for calls.
+        """Return what must be equal beside the items, for answers and for calls.
 
-        What the model is told counts behind a ``previous_response_id`` too: the API carries none of
-        it over, so each request brings its own.
+        Instructions count after a ``previous_response_id``, too: the API carries none over, so each request
+        sends its own.
         """
         return (caller, self.people, self.model, self._system_text(rule), self.continues or "")
 
     def _system_text(self, rule: SystemRule) -> str:
-        """``instructions`` and the stored prompt in one form; empty where there are none."""
+        """Return ``instructions`` and the stored prompt in canonical form; ``""`` if there are none."""
         said = self.instructions.strip() if isinstance(self.instructions, str) else self.instructions
         if rule == "ignore":
             said = None
@@ -283,9 +284,9 @@ class ResponsesRequest:
 
 
 def _visible(item: Mapping[str, Any]) -> list[Any] | None:
-    """What makes an item the same item, with or without the ids and states that libraries drop.
+    """Return the parts that identify an item, without the ids and states that libraries drop.
 
-    Reasoning makes none: it comes and goes with libraries and settings.
+    Reasoning does not count, because libraries and settings drop and add it.
     """
     if item.get("type") == "reasoning":
         return None
@@ -305,16 +306,16 @@ def _visible(item: Mapping[str, Any]) -> list[Any] | None:
 
 
 def _without_nulls(value: Any) -> Any:
-    """A value without the members that are null, at any depth: libraries add and drop those."""
+    """Return a value without null members at any depth, because libraries add and drop these."""
     if isinstance(value, dict):
         return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
     return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _spoken(item: Mapping[str, Any]) -> list[Any]:
-    """The content of a message in order: its texts bare, everything else as it is.
+    """Return the content of a message in order: texts as strings, everything else unchanged.
 
-    A model's texts are one text, as some libraries hand them on; of a client's each stands for itself.
+    A model's texts are joined, as some libraries join them. A client's texts stay separate.
     """
     content = item.get("content")
     spoken: list[Any] = []
@@ -325,7 +326,7 @@ def _spoken(item: Mapping[str, Any]) -> list[Any]:
             spoken.append(text if isinstance(text, str) else part)
     if is_model_item(item):
         spoken = joined_texts(spoken)
-    # Blanks around a text do not count: libraries trim.
+    # Blanks around a text do not count, because libraries trim them.
     trimmed = [part.strip() if isinstance(part, str) else part for part in spoken]
     return [part for part in trimmed if part != ""]
 
@@ -342,20 +343,20 @@ def _said(item: Mapping[str, Any]) -> str | None:
 
 
 def _is_text(spoken: Sequence[Any]) -> bool:
-    """Whether a message says text and nothing else; one that says nothing at all is no text."""
+    """Return whether a message holds only text. A message without content does not."""
     return bool(spoken) and all(isinstance(part, str) for part in spoken)
 
 
 def _told_apart(items: Iterable[Mapping[str, Any]], labels: Collection[str]) -> list[Any]:
-    """What of a model's items must be found again among those that it made.
+    """Return the parts of a model's items that must reappear among the items that the model made.
 
-    Nothing of texts, which are compared as a whole, of reasoning, and of what we made.
+    Texts are left out, because they are compared as a whole; so are reasoning and the proxy's own items.
     """
     found: list[Any] = []
     for item in items:
         kind = item.get("type") or "message"
         if is_ours(item, labels) or kind == "reasoning":
-            # Also what only refers to it: some libraries send back no call that was shown, but its id.
+            # References to them, too: some libraries send back only the id of a shown call.
             continue
         if is_reference(item):
             found.append(["item_reference", item.get("id")])
@@ -367,7 +368,8 @@ def _told_apart(items: Iterable[Mapping[str, Any]], labels: Collection[str]) -> 
 
 
 def answer_text(items: Iterable[Mapping[str, Any]]) -> str:
-    """The texts of an answer's messages in one, each behind its length, so that no two lists are alike."""
+    """Return the texts of an answer's messages as one, each after its length, so that lists never look
+    alike."""
     return "".join(f"{len(text)}:{text}" for text in map(str.strip, _texts(items)) if text)
 
 
@@ -380,10 +382,10 @@ def _texts(items: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def parse_responses_request(payload: Mapping[str, Any]) -> ResponsesRequest:
-    """Read the parts of a request that matter here; everything else is the upstream's to judge.
+    """Read the parts of a request that the proxy needs. The upstream checks everything else.
 
-    Raises :class:`RequestError` for a model, an input or tools of the wrong type and for a tool that
-    is declared twice.
+    Raises :class:`RequestError` for a model, an input or tools of the wrong type, and for a tool that is
+    declared twice.
     """
     model = payload.get("model")
     if not isinstance(model, str) or not model:
@@ -416,12 +418,12 @@ def parse_responses_request(payload: Mapping[str, Any]) -> ResponsesRequest:
 
 
 def _written(prompt: Any) -> str:
-    """A stored prompt in one form; empty for none."""
+    """Return a stored prompt in canonical form; ``""`` if there is none."""
     return orjson.dumps(prompt, option=orjson.OPT_SORT_KEYS).decode() if prompt else ""
 
 
 def _conversation(given: Any) -> str:
-    """The id of a conversation, however it is given; blank where there is none."""
+    """Return the id of a conversation, given as text or as an object; ``""`` if there is none."""
     named = given.get("id") if isinstance(given, dict) else given
     return named if isinstance(named, str) else ""
 
@@ -440,7 +442,7 @@ def _items(given: Any) -> list[Mapping[str, Any]]:
 
 
 def _declared(tools: Sequence[Any]) -> tuple[str, ...]:
-    """Names of function and custom tools; hosted tools have none that a model calls by."""
+    """Return the names of function and custom tools. Models do not call hosted tools by name."""
     names: dict[str, None] = {}
     for position, tool in enumerate(tools):
         name = tool.get("name") if isinstance(tool, dict) else None
@@ -455,7 +457,7 @@ def _declared(tools: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _forced(choice: Any) -> frozenset[str] | None:
-    """The only tools that may be called; a hosted tool is named by its type."""
+    """Return the only tools that may be called, hosted tools by their type; ``None`` if all may be."""
     if not isinstance(choice, dict):
         return None
     named = choice.get("tools") if choice.get("type") == "allowed_tools" else [choice]

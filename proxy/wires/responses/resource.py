@@ -1,7 +1,7 @@
-"""The Response resource: what every one of them has, and what the client said of itself.
+"""The Response resource: the fields that every response has, and those that repeat the client's request.
 
-Source: OpenAI's API reference, "The response object"; Open Responses' schema, which asks for every
-field to be present, null where it allows null.
+Source: OpenAI's API reference, "The response object"; Open Responses' schema, which requires every field,
+null where it allows null.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,8 +19,8 @@ _ECHOED = (
     "store",
     "tool_choice",
 )
-"""Fields of the resource that repeat the request, and that we change on the way upstream; ``tools`` come
-from :class:`~proxy.wires.responses.client_tools.ClientTools`."""
+"""Fields of the resource that repeat the request and that the proxy changes for the upstream. ``tools``
+come from :class:`~proxy.wires.responses.client_tools.ClientTools`."""
 
 _DEFAULTS: dict[str, Any] = {
     "object": "response",
@@ -78,7 +78,8 @@ def complete_resource(
     usage: Mapping[str, Any] | None,
     tools: Sequence[Any],
 ) -> dict[str, Any]:
-    """A whole resource: the last turn's, under the run's id, with what the client sees and said."""
+    """Return a whole resource: the last turn's, with the run's id, and the output and the request of the
+    client."""
     whole = dict(_DEFAULTS)
     for key in ("text", "reasoning"):
         if isinstance(asked.get(key), dict):
@@ -106,7 +107,7 @@ def complete_resource(
 
 
 def whole_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """Usage with the counts that every client reads, 0 where the upstream says nothing of them."""
+    """Return usage with all counts that clients read, 0 if the upstream does not report them."""
     whole = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0, **usage}
     for name, count in (
         ("input_tokens_details", "cached_tokens"),

@@ -1,7 +1,7 @@
-"""A stored response told again as a stream: ``GET /v1/responses/{id}?stream=true``.
+"""Writes a stored response as a stream: ``GET /v1/responses/{id}?stream=true``.
 
-The events are those a provider sends for the same items, whole texts in one delta, numbered from 0;
-``starting_after`` leaves out what the client has seen.
+The events are those that a provider sends for the same items, with each text in one delta, numbered from 0.
+``starting_after`` leaves out the events that the client has.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ _NOT_YET: dict[str, Any] = {"status": "in_progress", "output": [], "usage": None
 
 
 def stream_of_stored(response: Mapping[str, Any], starting_after: int | None = None) -> bytes:
-    """The whole stream, or what comes after the event with that number."""
+    """Return the whole stream, or the part after the event with the number ``starting_after``."""
     first = -1 if starting_after is None else starting_after
     told = [
         encode_event(orjson.dumps({**event, "sequence_number": number}), event["type"].encode())
@@ -38,7 +38,7 @@ def _events(response: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def item_events(item: Mapping[str, Any], index: int) -> Iterator[dict[str, Any]]:
-    """A whole item as the events of its life, less their sequence numbers."""
+    """Yield the events of a whole item, from its opening to its end, without sequence numbers."""
     opened = {**item, **_unfilled(item)}
     yield {"type": "response.output_item.added", "output_index": index, "item": opened}
     yield from _content(item, {"item_id": item.get("id"), "output_index": index})
@@ -46,7 +46,7 @@ def item_events(item: Mapping[str, Any], index: int) -> Iterator[dict[str, Any]]
 
 
 def _unfilled(item: Mapping[str, Any]) -> dict[str, Any]:
-    """How an item looks when it opens."""
+    """Return the fields of an item that differ when it opens."""
     match item.get("type"):
         case "message":
             return {"status": "in_progress", "content": []}
@@ -63,7 +63,7 @@ def _unfilled(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _content(item: Mapping[str, Any], place: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """What fills an item between its opening and its end."""
+    """Yield the events between an item's opening and its end."""
     match item.get("type"):
         case "message":
             for position, part in enumerate(item.get("content") or ()):
@@ -127,5 +127,5 @@ def _part(part: Mapping[str, Any], place: Mapping[str, Any]) -> Iterator[dict[st
 
 
 def _bare(part: Mapping[str, Any]) -> dict[str, Any]:
-    """A part's own fields but for what its events bring."""
+    """Return a part's fields except those that its events carry."""
     return {key: value for key, value in part.items() if key not in ("text", "annotations", "logprobs")}

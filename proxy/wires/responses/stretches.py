@@ -1,4 +1,4 @@
-"""Which items of a Responses conversation are one answer of a model."""
+"""Finds the items of a Responses conversation that form one answer of a model."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -12,11 +12,10 @@ Item = Mapping[str, Any]
 
 
 def stretches(items: Iterable[Item]) -> Iterator[tuple[int, int]]:
-    """Where each answer of a model begins and ends: its items up to the client's next one.
+    """Yield the start and end of each answer of a model: its items up to the client's next one.
 
-    An answer also ends behind the questions about calls that wait for approval.  The client's own items
-    behind them, which said yes or no, have been taken out of the conversation; the next question has a status
-    then.
+    An answer also ends after questions about calls that wait for approval. The client's items with the
+    decisions were removed from the conversation, so the status of the next question marks the border.
     """
     start: int | None = None
     asked, length = False, 0
@@ -34,11 +33,11 @@ def stretches(items: Iterable[Item]) -> Iterator[tuple[int, int]]:
 
 
 def stretch_length(items: Iterable[Item]) -> int:
-    """How many of the first items are one answer; none if the first is the client's."""
+    """Return how many of the first items form one answer; 0 if the first is the client's."""
     start, end = next(stretches(items), (0, 0))
     return 0 if start else end
 
 
 def _is_question(item: Item) -> bool:
-    """Whether an item stands for a question that the client was asked."""
+    """Return whether an item stands for a question that the proxy asked the client."""
     return item.get("type") == "message" and item.get("role") == "assistant" and is_mention(item_text(item))

@@ -1,4 +1,4 @@
-"""A conversation as the body of a Responses request.
+"""Writes a conversation as the body of a Responses request.
 
 Source: OpenAI's API reference, "Create a model response".
 """
@@ -43,8 +43,9 @@ _NO_PARAMETERS: Final = {"type": "object", "properties": {}}
 def write_conversation(conversation: Conversation, *, strict: bool = False) -> Written:
     """Write the body of a Responses request.
 
-    Raises :class:`RequestError` with status 400, which names the field of the client's request, for what
-    Responses cannot say and the body cannot go without; with ``strict`` for all that it goes without.
+    Raises :class:`RequestError` with status 400, which names the field of the client's request, if
+    Responses cannot express a required field. With ``strict`` it raises for every field that would be left
+    out.
     """
     ledger = Ledger(RESPONSES_FIELDS, conversation.names, strict=strict)
     ledger.check(conversation)
@@ -60,7 +61,7 @@ def write_conversation(conversation: Conversation, *, strict: bool = False) -> W
 
 
 def _instructions(system: Sequence[Message]) -> tuple[str, Sequence[Message]]:
-    """The first system message as instructions, where it is one text and nothing else; and the others."""
+    """Return the instructions, from a first message that is one plain text, and the other messages."""
     match system:
         case [Message(role="system", parts=(Text(native=()) as only,), native=()), *rest]:
             return only.text, rest
@@ -81,7 +82,7 @@ class _Items:
         return [item for message in messages for item in self._message(message)]
 
     def _message(self, message: Message) -> Iterator[Any]:
-        """The items of a message: texts that stand together are one, all else is one each."""
+        """Yield the items of a message: adjacent texts as one item, all else as one item each."""
         if message.role in ("system", "developer", "user"):
             item: dict[str, Any] = {"role": message.role, "content": self._content(message.parts, "input")}
             self._ledger.put_natives(message.native, item)
@@ -101,7 +102,7 @@ class _Items:
                 yield written
 
     def _spoken(self, parts: Sequence[Content], own: dict[str, Any]) -> dict[str, Any]:
-        """What the model said.  An item that has an id of its own must be whole."""
+        """Return a text item of the model. An item with an id needs all its fields."""
         whole = {"type": "message"} if "id" in own else {}
         return {
             **whole,
@@ -111,7 +112,7 @@ class _Items:
         }
 
     def _content(self, parts: Sequence[Part], side: str, *, whole: bool = False) -> Any:
-        """A text, or a list of parts where there is more than one text to say."""
+        """Return a string for a single plain text, else a list of parts."""
         written = [made for part in parts for made in self._contents(part, side)]
         if not written:
             return ""
@@ -121,7 +122,7 @@ class _Items:
         return written
 
     def _contents(self, part: Part, side: str) -> Iterator[Any]:
-        """A part as it stands in a content, on the ``input`` or the ``output`` side of the model."""
+        """Yield a part as content on the ``input`` or the ``output`` side of the model."""
         match part:
             case Text():
                 made: dict[str, Any] = {"type": f"{side}_text", "text": part.text}
@@ -174,7 +175,7 @@ class _Items:
         return source.file_id
 
     def _part(self, part: Part) -> Any:
-        """An item that is no message; ``None`` for one that is left out."""
+        """Return an item that is not a message; ``None`` for one that is left out."""
         match part:
             case ToolCallPart():
                 item = self._call(part)
@@ -200,7 +201,7 @@ class _Items:
         return {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}
 
     def _thought(self, part: Reasoning) -> dict[str, Any] | None:
-        """Reasoning goes back only to where it was made: there it has an id, or is encrypted."""
+        """Return a reasoning item. Only its maker can take it back: it must have an id or be encrypted."""
         own: dict[str, Any] = {}
         self._ledger.put_natives(part.native, own)
         if not part.encrypted and not own:
@@ -263,7 +264,7 @@ def _choice(choice: ToolChoice, custom: set[str], ledger: Ledger) -> Any:
 
 
 def _settings(conversation: Conversation) -> dict[str, Any]:
-    """What is asked for beside the input, without what is not."""
+    """Return the settings that the request gives, besides its input."""
     output, service, truncate = conversation.output, conversation.service, conversation.truncate
     text = {"format": _format(output.format), "verbosity": output.verbosity}
     reasoning = {"effort": conversation.reasoning.effort, "summary": conversation.reasoning.summary}

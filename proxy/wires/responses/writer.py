@@ -1,9 +1,9 @@
-"""Responses: the stream the client sees.
+"""Responses: the stream that the client sees.
 
-Like the Chat writer it begins by handing on the upstream's bytes; only what the lifecycle events say
-of our own changes to the request is put back to what the client sent.  From the first server call on
-it composes: one response id, one opening, dense output indices, numbers without a gap, one terminal
-event that repeats exactly what was emitted, one end mark.
+Like the Chat writer it begins by passing the upstream's bytes on. Only in lifecycle events it restores the
+client's values of fields that the proxy changed. From the first server call on it composes: one response
+id, one opening, dense output indices, numbers without a gap, one terminal event that repeats exactly what
+was emitted, one end mark.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,13 +52,13 @@ __all__ = ["ResponsesStreamWriter"]
 
 
 class ResponsesStreamWriter(FastWriter, RepairingWriter):
-    """One client's stream, over all turns of its run.
+    """Writes one client's stream for all turns of its run.
 
-    ``asked`` is the client's request, ``echo`` the raw values of the fields that the resource
-    repeats and that we changed on the way upstream; ``tools`` says
-    which tools it has.  With ``last_text_only`` the messages of a turn wait for its end: of several turns
-    only the last may give JSON output.  Calls of ``shown`` are shown whatever the trace; ``first`` are the
-    events of items that stand before all else.
+    ``asked`` is the client's request. ``echo`` are the client's raw values of fields that the resource
+    repeats and that the proxy changed for the upstream; ``tools`` provides its tools. With
+    ``last_text_only`` the messages of a turn wait for its end, because only the last of several turns may
+    contribute JSON output. Calls of ``shown`` tools are shown at every trace level. ``first`` are the
+    events of items that come before all others.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
     def write(self, frame: Frame) -> bytes:
         for event in frame.events:
             if isinstance(event, TurnStarted):
-                # An encoder gives the response an id of its own; the event has the upstream's.
+                # An encoder gives the response its own id; the event has the upstream's.
                 self._public_id = self._public_id or event_response_id(frame.payload) or event.id
             elif isinstance(event, ToolCallStarted) and not self._is_hidden(event.name):
                 self._client_ids[event.call_id] = event.call_id
@@ -163,9 +163,9 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         return b"".join(map(self._forward, self._held.take())) if self._phase is PASSING else b""
 
     def _is_defective(self, frame: Frame) -> bool:
-        """Whether a frame of a stream that is repaired is the first that may not leave as it came.
+        """Return whether a frame of a repaired stream is the first that must not leave unchanged.
 
-        The first item tells the last of it: what has a place and numbers there has them to the end.
+        The first item is the last check: if it has its place and number, so have all later events.
         """
         payload = frame.payload or {}
         kind = payload.get("type")
@@ -181,7 +181,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
     # The upstream's own bytes.
 
     def _forward(self, frame: Frame) -> bytes:
-        """Hand on a frame, remembering what a composed stream would have to go on with."""
+        """Pass a frame on, and record what a composed stream would need to continue it."""
         payload = frame.payload
         if payload is None:
             self._done_seen = self._done_seen or frame.is_end_mark
@@ -221,7 +221,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         return opened
 
     def _item_id(self, item: Mapping[str, Any]) -> str:
-        """The upstream's id of an item; in a composed stream one of its own that no other item has."""
+        """Return the upstream's id of an item; in a composed stream a new id if that is missing or taken."""
         item_id = item.get("id")
         if not isinstance(item_id, str) or not item_id or item_id in self._item_ids:
             item_id = mint_item_id(item.get("type")) if self.composing else str(item_id or "")
@@ -245,13 +245,13 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
             echoed = {key: orjson.loads(raw) for key, raw in self._echo.items()}
             self._result = {**response, **echoed, "tools": self._tools.of(response)}
             if not response.get("output"):
-                # Some gateways leave out in the end what they have streamed.
+                # Some gateways omit at the end what they have streamed.
                 self._result["output"] = [self._output[index] for index in sorted(self._output)]
         else:
             self._opened.add(kind)
 
     def _with_client_values(self, raw: bytes, payload: Mapping[str, Any]) -> bytes:
-        """A lifecycle event with the values the client sent where it repeats our own (rule W2)."""
+        """Return a lifecycle event with the client's values in place of the proxy's changes (rule W2)."""
         response = payload.get("response")
         if not isinstance(response, dict):
             return raw
@@ -262,7 +262,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         end = raw.rfind(b"}") + 1
         data = raw[start:end]
         if b"\n" in data or b"\r" in data:
-            # Data over several lines: written anew, in one.
+            # Data on several lines is written anew, on one.
             patched = {**response, **{key: orjson.loads(value) for key, value in echo.items()}}
             if "tools" in response:
                 patched["tools"] = self._tools.of(response)
@@ -288,18 +288,18 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         return self._show_first() + self._compose_next(str(kind), payload)
 
     def _compose_next(self, kind: str, payload: dict[str, Any]) -> bytes:
-        """Whatever comes after the opening and before the end."""
+        """Compose what comes after the opening and before the end."""
         if "output_index" in payload or "item_id" in payload or "item" in payload:
             return self._compose_item(kind, payload)
         return self._emit(payload)
 
     def _show_first(self) -> bytes:
-        """What stands before all else, once."""
+        """Show the items that come before all others, once."""
         first, self._first = self._first, ()
         return b"".join(map(self._show, first))
 
     def _compose_opening(self, kind: str, payload: dict[str, Any]) -> bytes:
-        """Only the first turn opens the response."""
+        """Open the response, only for the first turn."""
         if kind in self._opened or self._turns_hidden:
             return b""
         self._note_lifecycle(kind, payload)
@@ -308,7 +308,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         return self._emit({**payload, "response": whole})
 
     def _compose_closing(self) -> bytes:
-        """The items that the terminal event has and that were not streamed, or not to their end."""
+        """Write the items of the terminal event that were not streamed, or not to their end."""
         response = self._terminal.get("response")
         output = response.get("output") if isinstance(response, dict) else None
         items = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
@@ -331,7 +331,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
             key = self._keys.of(payload)
         opened = self._open.get(key)
         if opened is None:
-            # Hidden, or never opened, or without its name so far: told when it is whole, or never.
+            # Hidden, never opened, or still without a name: it is written when complete, or never.
             told = kind == "response.output_item.done" and isinstance(item, dict) and not self._hides(item)
             return self._tell(item) if told and item else b""
         if kind == "response.output_item.done" and isinstance(item, dict):
@@ -344,7 +344,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         return b"".join([self._compose_event(opened, event) for event in events])
 
     def _compose_event(self, opened: OpenItem, event: dict[str, Any]) -> bytes:
-        """An event of an open item, with all that clients need of it."""
+        """Write an event of an open item, with all fields that clients need."""
         opened.complete(event)
         opened.take(event)
         return self._emit(event)
@@ -358,7 +358,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         return self._emit({**event, "item": whole})
 
     def _tell(self, item: Mapping[str, Any]) -> bytes:
-        """A whole item that came in no events of its own."""
+        """Write a whole item that had no events of its own."""
         whole = {**item, "id": self._item_id(item)}
         index = self._next_index
         self._next_index += 1
@@ -366,12 +366,12 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         return b"".join(map(self._emit, item_events(whole, index)))
 
     def _hides(self, item: Mapping[str, Any]) -> bool:
-        """Whether an item is a call that the client must not see, or not before its name is known."""
+        """Return whether an item is a call that the client must not see, or not before its name is known."""
         name = item.get("name")
         return item.get("type") == "function_call" and (not name or self._is_hidden(str(name)))
 
     def _emit(self, payload: Mapping[str, Any]) -> bytes:
-        """One event of the composed stream, under the next number."""
+        """Write one event of the composed stream, with the next number."""
         numbered = {**payload, "sequence_number": self._sequence}
         self._sequence += 1
         return self._encode(numbered)
@@ -381,7 +381,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         return encode_event(orjson.dumps(payload), str(payload["type"]).encode())
 
     def _show(self, events: Iterable[Event]) -> bytes:
-        """An item of our own at the next place."""
+        """Write an item of the proxy's own at the next place."""
         index = self._next_index
         self._next_index += 1
         out = []
@@ -404,7 +404,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
             tools=self._tools.completed(self._tools_said),
         )
 
-    # What the run tells.
+    # Events of the run.
 
     def turn_ended(self, end: TurnEnd) -> bytes:
         frames = self._held.take()
@@ -427,11 +427,11 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
             self._turn_usage = {}
 
     def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
-        """Nothing yet: a call is shown when it has come to something, so that its item is whole."""
+        """Return nothing yet: a call is shown when it has ended, so that its item is complete."""
         return b""
 
     def tool_progressed(self, call: ToolCall, progress: ToolProgress) -> bytes:
-        """Nothing: a call is shown when it has come to something, so that its item is whole."""
+        """Return nothing: a call is shown when it has ended, so that its item is complete."""
         return b""
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
@@ -472,12 +472,12 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
             response = {**response, "incomplete_details": {"reason": "max_output_tokens"}}
         whole = self._whole(response, status=status)
         self._result = whole
-        # llama-server says its timings beside the response.
+        # llama-server puts its timings beside the response.
         beside = self._terminal if self._repairs else {}
         return self._emit({**beside, "type": f"response.{status}", "response": whole}) + END_MARK
 
     def fail(self, message: str, *, type: str, code: str | None) -> bytes:
-        """Error event, ``response.failed`` with the output so far, end mark."""
+        """Return an error event, ``response.failed`` with the output so far, and the end mark."""
         self._held.take()
         if self._done_seen or (self._terminal and not self.composing):
             return b"" if self._done_seen else END_MARK

@@ -194,7 +194,7 @@ class MessageListBody(ABC):
     def lower_token_limit(self, used: int) -> None:
         self._used_tokens = used
 
-    # What the upstream refuses.
+    # Refused fields.
 
     def mark_translated(self) -> None:
         """See :meth:`proxy.wires.upstream_port.TranslatedEditor.mark_translated`."""

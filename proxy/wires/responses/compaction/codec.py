@@ -74,7 +74,7 @@ def _role(message: Message) -> Any:
 
 
 def _in_words(message: Message) -> tuple[Part, ...]:
-    """The parts of a message, with calls and results as text and without reasoning."""
+    """Return the parts of a message, with calls and results as text and without reasoning."""
     return tuple(part for said in message.parts for part in _words(said))
 
 

@@ -19,7 +19,7 @@ from proxy.wires.responses.resource import whole_usage
 __all__ = ["CompactionReplyWriter"]
 
 _MOST_KEPT_BYTES: Final = 64 << 10
-"""The most bytes of the user's newest messages that follow the summary word for word."""
+"""The most bytes of the user's newest messages that follow the summary verbatim."""
 _WORDS: Final = "The user's newest messages, word for word:"
 
 
@@ -29,13 +29,14 @@ class CompactionReplyWriter(ResponsesReplyWriter):
     def __init__(
         self, view: ClientView, *, asked: ResponsesRequest, summaries: SealedSummaries, **options: Any
     ) -> None:
-        """``options`` are those of :class:`~proxy.wires.responses.reply.ResponsesReplyWriter`."""
+        """Take the ``options`` of :class:`~proxy.wires.responses.reply.ResponsesReplyWriter`."""
         super().__init__(view, asked=asked.asked, **options)
         self._request = asked
         self._summaries = summaries
 
     def finish(self, reason: str | None) -> bytes:
-        """The compaction as JSON.  Raises :class:`~proxy.errors.WireError` if the model wrote no summary."""
+        """Return the compaction as JSON. Raises :class:`~proxy.errors.WireError` if the model wrote no
+        summary."""
         super().finish(reason)
         answer = self.answer
         summary = "".join(item_text(item) for item in answer.get("output") or () if isinstance(item, dict))
@@ -54,17 +55,17 @@ class CompactionReplyWriter(ResponsesReplyWriter):
         )
 
     def result(self) -> dict[str, Any] | None:
-        """``None``: no request can continue a compaction by its id."""
+        """Return ``None``, because no request can continue a compaction by its id."""
         return None
 
 
 def _with_words(summary: str, words: list[str]) -> str:
-    """A summary, followed by what the user said, one paragraph per message."""
+    """Return a summary, followed by the user's messages, one paragraph each."""
     return "\n\n".join([summary, _WORDS, *words]) if words else summary
 
 
 def _newest_words(request: ResponsesRequest) -> list[str]:
-    """The texts of the user's newest messages, oldest first, as many as fit into 64 KiB."""
+    """Return the texts of the user's newest messages, oldest first, as many as fit into 64 KiB."""
     kept: list[str] = []
     room = _MOST_KEPT_BYTES
     for item in reversed(request.items):

@@ -1,4 +1,4 @@
-"""Items of the proxy's own making in a client's stream: a server call shown, a line of text.
+"""Items that the proxy adds to a client's stream, such as a server call or a line of text.
 
 Each comes as the events that a provider would send for it, in the official order.
 """
@@ -37,11 +37,11 @@ __all__ = [
 ]
 
 Event = dict[str, Any]
-"""An event without its numbers; ``output_index`` and ``sequence_number`` are the writer's to give."""
+"""An event without its numbers; the writer adds ``output_index`` and ``sequence_number``."""
 
 
 def list_events(server: ShownServer) -> Iterator[Event]:
-    """The tools that a request gets of a server, as a hosted MCP server's list of them."""
+    """Yield the tools that a server adds to the request, as a hosted MCP server lists its tools."""
     item_id = own_item_id("mcpl")
     yield {"type": "response.output_item.added", "item": mcp_list(item_id, server.label, ())}
     yield {"type": "response.mcp_list_tools.in_progress", "item_id": item_id}
@@ -56,10 +56,11 @@ def call_events(
     served: tuple[str, str] | None = None,
     asked_by: str | None = None,
 ) -> Iterator[Event]:
-    """A server call that has come to something, redacted, as a hosted MCP call.
+    """Yield a finished server call, redacted, as a hosted MCP call.
 
-    ``served`` is what the client calls the server, and the server its tool; ``None`` for a tool that the
-    client did not choose by its server.  ``asked_by`` is the id of the item that asked for its approval.
+    ``served`` are the client's name of the server, and the server's name of its tool; ``None`` if the
+    client did not choose the tool by its server. ``asked_by`` is the id of the item that asked for
+    approval.
     """
     label, name = served or (SERVER_LABEL, call.name)
     shown = {} if result.arguments_redacted is None else result.arguments_redacted
@@ -85,9 +86,10 @@ def call_events(
 def opening_events(
     lists: Sequence[ShownServer], approved: Sequence[ApprovedCall], shown: ShownTools, signer: ItemSigner
 ) -> Sequence[Sequence[Event]]:
-    """What is shown before a model says anything: the tools of servers, and calls that were approved.
+    """Return what the client sees before the model's output: the tools of servers, and approved calls.
 
-    Only calls of tools that the client chose by their server are shown: it was asked about these by items.
+    Approved calls are shown only for tools that the client chose by their server, since items asked about
+    these.
     """
     calls = [(one, shown.called(one.call.name)) for one in approved]
     return [
@@ -101,7 +103,7 @@ def opening_events(
 
 
 def approval_events(item_id: str, label: str, name: str, arguments: str) -> Iterator[Event]:
-    """A call that waits for approval, as a hosted MCP server's call; it has no events of its own."""
+    """Yield a call that waits for approval, as a hosted MCP server's. It has no events of its own."""
     item = {
         "id": item_id,
         "type": "mcp_approval_request",
@@ -126,10 +128,10 @@ def traced_events(
     served: tuple[str, str] | None,
     texts: bool,
 ) -> Sequence[Event]:
-    """What a trace shows of a server call that has come to something; none where nothing.
+    """Return what a trace shows of a finished server call, possibly nothing.
 
-    A tool that is ``served`` by a server that the client chose is shown whatever the trace.  ``texts`` says
-    whether there may be a message beside the answer.  A call that waits is shown once it has an end.
+    A tool that is ``served`` by a server that the client chose is shown at every trace level. ``texts``
+    allows a message beside the answer. A waiting call is shown only after it has ended.
     """
     if result.waits:
         return ()
@@ -143,7 +145,7 @@ def traced_events(
 
 
 def message_events(text: str) -> Iterator[Event]:
-    """A message of the assistant that says ``text``."""
+    """Yield a message of the assistant with this text."""
     item_id = own_item_id("msg")
     place = {"item_id": item_id, "content_index": 0}
     yield {"type": "response.output_item.added", "item": message_item(item_id, None, status="in_progress")}
@@ -155,7 +157,7 @@ def message_events(text: str) -> Iterator[Event]:
 
 
 def reasoning_events(text: str) -> Iterator[Event]:
-    """A reasoning item whose summary says ``text``."""
+    """Yield a reasoning item with this summary."""
     item_id = own_item_id("rs")
     place = {"item_id": item_id, "summary_index": 0}
     part = {"type": "summary_text", "text": text}
@@ -168,7 +170,7 @@ def reasoning_events(text: str) -> Iterator[Event]:
 
 
 def sealed_turn_events(sealed: str) -> Iterator[Event]:
-    """A reasoning item that holds an encrypted turn, which the client sends back with its conversation."""
+    """Yield a reasoning item with an encrypted turn, which the client sends back with its conversation."""
     item_id = own_item_id("rs")
     yield {"type": "response.output_item.added", "item": sealed_turn_item(item_id, None)}
     yield {"type": "response.output_item.done", "item": sealed_turn_item(item_id, sealed)}

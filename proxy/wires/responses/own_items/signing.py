@@ -1,8 +1,8 @@
-"""Items that show a server call are signed, so that one that comes back is known to be ours.
+"""Signs the items that show a server call, so that the proxy recognizes them when they come back.
 
-A client sends back what it was shown, as an ``mcp_call`` item.  Anybody can write such an item, so
-only a signed one becomes a call and its result for the model.  The signature stands in the item's
-``id``: client libraries drop fields that they do not know, and keep that one.
+A client sends back what it saw as an ``mcp_call`` item. Anyone can write such an item, so only a signed one
+becomes a call and its result for the model. The signature is in the item's ``id``: client libraries drop
+unknown fields, but keep the id.
 """
 
 import hashlib
@@ -20,13 +20,13 @@ _NONCE_BYTES = 8
 _MAC_BYTES = 16
 _BEGINNING = f"mcp_{SERVER_LABEL}"
 _ID_LENGTH = len(_BEGINNING) + 2 * (_NONCE_BYTES + _MAC_BYTES)
-"""61 characters; providers take ids of 64."""
+"""61 characters; providers accept ids of 64."""
 
 
 class ItemSigner:
-    """Signs and knows the items shown to one caller.
+    """Signs and verifies the items shown to one caller.
 
-    ``key`` are 32 bytes that every process of the record has, also after a restart.
+    ``key`` are 32 bytes that all processes with the same record share, also after a restart.
     """
 
     def __init__(self, key: bytes, caller: str) -> None:
@@ -36,7 +36,7 @@ class ItemSigner:
     def item_id(
         self, name: str, arguments: str, *, output: str | None, error: str | None, label: str = SERVER_LABEL
     ) -> str:
-        """The id of an item that shows a call and what came of it; ``label`` is that of its server."""
+        """Return the id of an item that shows a call and its outcome; ``label`` names its server."""
 
         def made() -> str:
             nonce = secrets.token_hex(_NONCE_BYTES)
@@ -45,7 +45,7 @@ class ItemSigner:
         return drawn("shown_item_id", made)
 
     def made(self, item: Mapping[str, Any]) -> bool:
-        """Whether this caller was shown an item, and with these very words."""
+        """Return whether this caller was shown this item with exactly this content."""
         item_id = item.get("id")
         label = item.get("server_label")
         if not is_shown_call(item) or not isinstance(label, str):
@@ -60,7 +60,8 @@ class ItemSigner:
         return hmac.compare_digest(_bytes(item_id), _bytes(expected))
 
     def _mac(self, nonce: str, *shown: str | None) -> str:
-        """A keyed hash of who was shown what; each part behind its length, so that none runs into another."""
+        """Return a keyed hash of the caller and the content. Each part follows its length, so that none can
+        shift."""
         mac = hashlib.blake2b(key=self._key, digest_size=_MAC_BYTES, person=b"shown mcp_call")
         for word in (self._caller, nonce, *shown):
             part = b"" if word is None else _bytes(word)
@@ -69,7 +70,7 @@ class ItemSigner:
 
 
 def _server(label: str) -> tuple[str, ...]:
-    """What is signed of a server: its label, where the client gave it one."""
+    """Return what is signed of a server: its label, if the client gave it one."""
     return () if label == SERVER_LABEL else (label,)
 
 

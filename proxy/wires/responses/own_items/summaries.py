@@ -18,12 +18,12 @@ __all__ = ["SealedSummaries", "is_own_compaction"]
 
 _KIND: Final = "compaction"
 _MOST_BYTES: Final = 1 << 20
-"""The longest sealed summary; models do not write as much in one answer."""
+"""The largest summary in bytes; no model writes as much in one answer."""
 _INTRODUCTION: Final = "A summary of the conversation up to here:"
 
 
 def is_own_compaction(item: Mapping[str, Any]) -> bool:
-    """Whether an item claims to be one of the proxy's own compactions."""
+    """Return whether an item claims to be one of the proxy's own compactions."""
     return item.get("type") == _KIND and is_ours(item)
 
 
@@ -39,16 +39,16 @@ class SealedSummaries:
         self._caller = caller.encode("utf-8", "surrogatepass")
 
     def item(self, summary: str) -> dict[str, Any]:
-        """A compaction item that holds a summary."""
+        """Return a compaction item that holds a summary."""
         item_id = own_item_id("cmp")
         content = self._seal.close(summary.encode("utf-8", "replace"), self._place(item_id))
         return {"id": item_id, "type": _KIND, "encrypted_content": content}
 
     def message(self, item: Mapping[str, Any], param: str) -> dict[str, Any]:
-        """The message that upstreams get in place of one of the proxy's own compaction items.
+        """Return the message that upstreams get in place of one of the proxy's own compaction items.
 
-        Raises :class:`~proxy.errors.RequestError` (400) that names ``param`` if the item was changed, or was
-        made for another caller or by another proxy.
+        Raises :class:`~proxy.errors.RequestError` (400) that names ``param`` if the item was changed, or
+        was made for another caller or by another proxy.
         """
         summary = self._open(item)
         if summary is None:
@@ -63,7 +63,7 @@ class SealedSummaries:
         return {"type": "message", "role": "user", "content": content}
 
     def _open(self, item: Mapping[str, Any]) -> str | None:
-        """The summary in an item; ``None`` if it was not made for this caller."""
+        """Return the summary in an item; ``None`` if it was not made for this caller."""
         content, item_id = item.get("encrypted_content"), item.get("id")
         if not isinstance(content, str) or not isinstance(item_id, str) or len(content) > 2 * _MOST_BYTES:
             return None
@@ -71,5 +71,5 @@ class SealedSummaries:
         return opened.decode() if opened is not None else None
 
     def _place(self, item_id: str) -> bytes:
-        """What a summary is bound to: its item and the caller."""
+        """Return what a summary is bound to: its item and the caller."""
         return b"%d:%b%b" % (len(item_id), item_id.encode("utf-8", "surrogatepass"), self._caller)
