@@ -1,8 +1,8 @@
-"""Turns of agents that wait for approvals: what the record has of them, so that the agents can go on.
+"""Stored turns of agents that wait for approvals, so that the agents can continue.
 
 An agent's run suspends like a run of a client: :class:`~proxy.relay.memory.history.History` holds its turn.
-What is here says how to ask its model again: the request, what the agent has used of its budgets, and the
-call of the agent in the run that called it.
+The records here say how to ask the agent's model again.  They have the request, what the agent has used of
+its budgets, and the agent's call in the run that called it.
 """
 
 import time
@@ -23,17 +23,18 @@ __all__ = ["AgentCall", "AgentTurn", "AgentTurns", "is_wait", "wait_of"]
 
 _WAIT: Final = "agent-"
 _COMMIT_S: Final = 10.0
-_APART: Final = 10_000
-"""Between the places of a call and of its continuations in the turn; no turn has that many calls."""
+_PLACES_APART: Final = 10_000
+"""The distance between the places of a call and of its continuations in the turn; no turn has so many
+calls."""
 
 
 def wait_of(approval_ids: Sequence[str]) -> str:
-    """The name under which a held turn waits for an agent, which waits for these approvals itself."""
+    """Return the name under which a held turn waits for an agent, which itself waits for these approvals."""
     return _WAIT + approval_ids[0]
 
 
 def is_wait(name: str) -> bool:
-    """Whether a held turn waits for an agent under this name, and not for an approval of its own."""
+    """Return whether a held turn waits under this name for an agent, and not for an approval of its own."""
     return name.startswith(_WAIT)
 
 
@@ -41,13 +42,13 @@ def is_wait(name: str) -> bool:
 class AgentTurn:
     """A turn of an agent that waits for approvals.
 
-    ``run_id`` is the agent's run and ``caller`` who asks.  ``approval_ids`` is what the turn waits for, in
-    the order of its calls.  ``body`` is the JSON request to the agent's model.  ``parent_run`` is the run
-    that called the agent, ``parent_turn`` the turn and ``call`` the call there; ``spec_digest`` is the
-    definition of the agent's tool.  ``invocation_id`` is the execution that has come to this turn.  ``used``
-    is all that the agent has used of its budgets.  ``continued`` counts how often the agent has gone on
-    before.  ``begun`` says that it has begun to go on from this turn.  An ``ephemeral`` one is never written
-    down.
+    ``run_id`` is the agent's run and ``caller`` its caller.  ``approval_ids`` are the approvals that the
+    turn waits for, in the order of its calls.  ``body`` is the JSON request to the agent's model.
+    ``parent_run`` is the run that called the agent, with the turn ``parent_turn`` and the ``call`` there.
+    ``spec_digest`` is the definition of the agent's tool.  ``invocation_id`` is the execution that led to
+    this turn.  ``used`` is all that the agent has used of its budgets.  ``continued`` counts how often the
+    agent has continued before.  ``begun`` says that it has begun to continue from this turn.  An
+    ``ephemeral`` turn is never written to the database.
     """
 
     run_id: str
@@ -75,18 +76,18 @@ class AgentTurn:
         return "\n\n".join(map(mention, self.approval_ids))
 
     def next_call(self) -> ToolCall:
-        """The call by which the agent goes on; its place in the turn is its own."""
+        """Return the call with which the agent continues; it has its own place in the turn."""
         number = self.continued + 1
         call_id = f"{self.call.call_id}+{number}"
-        return replace(self.call, call_id=call_id, index=self.call.index + _APART * number, native="")
+        return replace(self.call, call_id=call_id, index=self.call.index + _PLACES_APART * number, native="")
 
 
 @value_class
 class AgentCall:
-    """A call of an agent: the place that it has in the run that calls it.
+    """A call of an agent, with its place in the run that makes it.
 
-    ``spec_digest`` is the definition of the agent's tool.  ``goes_on`` is the turn of the agent from which it
-    goes on; ``None`` where it begins.
+    ``spec_digest`` is the definition of the agent's tool.  ``goes_on`` is the turn from which the agent
+    continues; ``None`` if it begins.
     """
 
     run_id: str
@@ -97,14 +98,14 @@ class AgentCall:
 
 
 class AgentTurns:
-    """Keeps turns of agents, sealed like other content.  One for the process."""
+    """Stores turns of agents, encrypted like other content.  The process has one instance."""
 
     def __init__(self, store: Store, now: Callable[[], float] = time.time) -> None:
         self._store = store
         self._now = now
 
     def put(self, turn: AgentTurn) -> None:
-        """Queue a turn, in place of what was kept of it.  It is deleted with the agent's run."""
+        """Queue a turn, in place of its earlier version.  It is deleted with the agent's run."""
         self._store.put_suspended(
             SuspendedTurn(
                 key=turn.name,
@@ -118,12 +119,13 @@ class AgentTurns:
         )
 
     async def begin(self, turn: AgentTurn) -> bool:
-        """Note that an agent goes on from a turn; whether that was committed in time."""
+        """Record that an agent continues from a turn; return whether this was committed in time."""
         self.put(replace(turn, begun=True))
         return await self._store.settle(_COMMIT_S)
 
     async def find(self, names: Sequence[str], caller: str) -> Mapping[str, AgentTurn]:
-        """The turns of a caller by the names of :func:`wait_of`; raises :class:`~proxy.errors.StoreError`."""
+        """Return the turns of a caller by the names of :func:`wait_of`; raise
+        :class:`~proxy.errors.StoreError`."""
         if not names:
             return {}
         found = await self._store.find_all_suspended(names)

@@ -1,9 +1,9 @@
-"""Waits for the record before a client continues from an answer.
+"""Wait for the record before a client continues from an answer.
 
 The client's next request may come within a millisecond and reach another process.  The data for it must be
-committed by then, so the last bytes of the answer wait.  For most answers they wait a second at most, because
-the answer is useful without that data.  A turn that waits for the client's results is useless without its
-hidden part, also after a crash of this process.  If its commit fails, the client gets an error.
+committed by then, so the last bytes of the answer wait.  For most answers they wait at most a second,
+because the answer is useful without that data.  A turn that waits for the client's results is useless
+without its hidden part, even after a crash of this process.  If its commit fails, the client gets an error.
 """
 
 import asyncio
@@ -20,29 +20,32 @@ __all__ = ["END_WAIT_S", "SUSPEND_WAIT_S", "CommitWaiter", "Late", "OnLate", "ig
 T = TypeVar("T")
 
 END_WAIT_S: Final = 1.0
-"""The longest that the end of an answer waits for what the next request is looked up in."""
+"""The longest that the end of an answer waits for the data of the next request, in seconds."""
 
 SUSPEND_WAIT_S: Final = 30.0
-"""The longest that a turn which waits for its client waits for its commit."""
+"""The longest that a turn which waits for its client waits for its commit, in seconds."""
 
 _AGAIN_S: Final = 0.25
 _PAUSES_S: Final[Sequence[float]] = (0.05, 0.1, 0.2, 0.3, 0.35)
-"""Between the looks at what another process may just be writing: one second in all."""
+"""The pauses between the look-ups of what another process may be writing: one second in all."""
 
 Late = Literal["suspended", "answer", "owner"]
-"""What the record did not have in time: a turn that waits for its client, what an answer leaves for the
-next request, whose a response is."""
+"""What the record did not have in time.
+
+``suspended``: a turn that waits for its client.  ``answer``: the data of an answer for the next request.
+``owner``: the owner of a response.
+"""
 
 OnLate = Callable[[Late], None]
-"""Told each time when the record did not have something in time."""
+"""Called each time the record did not have something in time."""
 
 
 def ignore_late(what: Late) -> None:
-    """Nobody counts."""
+    """Ignore the event: the default when nothing counts it."""
 
 
 class CommitWaiter:
-    """Waits for commits.  With ``shared`` another process may get the request that goes on from an answer."""
+    """Waits for commits.  With ``shared``, another process may get the request that continues an answer."""
 
     def __init__(self, store: Store, *, shared: bool = False, late: OnLate = ignore_late) -> None:
         self.shared = shared
@@ -51,18 +54,18 @@ class CommitWaiter:
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
 
     async def wait_before_end(self, what: Late = "answer") -> None:
-        """Wait until what was noted so far is where other processes find it, for :data:`END_WAIT_S` at most.
+        """Wait until everything noted so far can be found by other processes, at most :data:`END_WAIT_S`.
 
-        What comes too late is logged and counted; the answer goes out all the same.
+        If it is late, this is logged and counted, and the answer is sent all the same.
         """
         if self.shared and not await self._store.settle(END_WAIT_S):
             self._tell(what, f"not committed within {END_WAIT_S:g} s")
 
     async def wait_before_suspend(self, hold: Callable[[], Coroutine[Any, Any, bool]]) -> None:
-        """Hold a turn for its client: do ``hold``, and wait for the commit of what it queued, if anything.
+        """Hold a turn for its client: call ``hold``, and wait for the commit of what it queued, if anything.
 
-        Raises :class:`~proxy.errors.NotOnRecord` if that does not come within :data:`SUSPEND_WAIT_S`, or if
-        it is certain that it never will.
+        Raise :class:`~proxy.errors.NotOnRecord` if the commit does not come within :data:`SUSPEND_WAIT_S`,
+        or certainly never will.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + SUSPEND_WAIT_S
@@ -75,7 +78,7 @@ class CommitWaiter:
                     queued = await hold()
                 if not queued:
                     return
-                # What is lost is in the memory of this process alone, and nobody waits for its commit.
+                # Lost writes are only in the memory of this process, and nothing waits for their commit.
                 in_time = self._store.lost == lost and await self._store.settle(until - loop.time())
                 if in_time and self._store.lost == lost:
                     return
@@ -91,7 +94,8 @@ class CommitWaiter:
         raise NotOnRecord()
 
     async def look_again(self, look: Callable[[], Awaitable[T | None]]) -> T | None:
-        """What ``look`` finds; where another process may be about to write it, after some more looks."""
+        """Return what ``look`` finds.  If another process may be about to write it, look a few more
+        times."""
         found = await look()
         for pause_s in _PAUSES_S if self.shared else ():
             if found is not None:

@@ -1,7 +1,7 @@
-"""What a deleted response leaves with the upstream, deleted too.
+"""Delete at the upstream what belongs to a deleted response of the proxy.
 
-A run of several turns is several responses upstream, and the first of them goes by the very id that
-the client has: left there, it would come back as it was before anything was hidden.
+A run of several turns is several responses upstream.  The first of them has the same id that the client has.
+If it stayed there, the client could read it by this id, with everything that the proxy had hidden.
 """
 
 import asyncio
@@ -24,14 +24,15 @@ __all__ = ["UpstreamDeletion"]
 _PATIENCE_S = 10.0
 _MOST = 64
 _ID = re.compile(r"[A-Za-z0-9_:-]{1,256}\Z")
-"""What may stand in a path with our key: ids are the upstream's words, and a path means something."""
+"""Ids that may be part of a path sent with the proxy's own key.  The upstream chooses the ids, and other
+characters could change what the path means."""
 
 
 class UpstreamDeletion:
-    """Deletes at the upstream what a response of ours stands for.
+    """Deletes the responses at the upstream that belong to a response of the proxy.
 
-    ``upstream_ids`` reads from a continuation which responses the upstream was seen to keep; ``endpoint``
-    is the one that deletes a response.
+    ``upstream_ids`` reads from a continuation which responses the upstream has stored; ``endpoint`` deletes
+    a response.
     """
 
     def __init__(
@@ -49,9 +50,10 @@ class UpstreamDeletion:
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
 
     async def __call__(self, record: ResponseRecord, headers: Headers = ()) -> None:
-        """Delete what hangs on ``record`` upstream.  What fails is logged: ours is gone all the same.
+        """Delete the upstream's responses that belong to ``record``.  A failure is only logged: the proxy's
+        own response is deleted in any case.
 
-        ``headers`` are the client's, for an upstream that takes the client's own key.
+        ``headers`` are the client's, for an upstream that accepts the client's own key.
         """
         ids = self._upstream_ids(record.continuation)[:_MOST]
         if not ids:
@@ -59,7 +61,7 @@ class UpstreamDeletion:
         try:
             served = await self._hard_timeout.run(self._served(record.run_id), _PATIENCE_S)
         except (StoreError, TimeoutError):
-            # To ask any other would say that it is gone: what is not there is deleted.
+            # Another upstream would answer 404, which counts as deleted.
             self._log.warning("responses_left_upstream", run_id=record.run_id, responses=len(ids))
             return
         try:
@@ -73,9 +75,9 @@ class UpstreamDeletion:
             self._log.warning("responses_left_upstream", run_id=record.run_id, responses=deleted.count(False))
 
     async def _served(self, run_id: str) -> ServedUpstream:
-        """Who served the run; the default where that is not on record any more.
+        """Return the upstream that served the run; the default one if that is no longer on record.
 
-        Raises :class:`~proxy.errors.StoreError` where the record cannot be asked.
+        Raise :class:`~proxy.errors.StoreError` if the record cannot be read.
         """
         if len(self._router.served) == 1:
             return self._router.default

@@ -1,7 +1,8 @@
-"""The fingerprint of a prompt: what was asked of the model, less the conversation.
+"""The fingerprint of a prompt: a digest of what was asked of the model, without the conversation.
 
-Two runs with one fingerprint gave the model the same tools, schemas and parameters, so that a difference
-between them is not the request's.  It says how, never what or for whom.
+Two runs with the same fingerprint gave the model the same tools, schemas and parameters.  So a difference
+between them is not caused by the request.  The fingerprint shows how the model was asked, never what or for
+whom.
 """
 
 import hashlib
@@ -14,11 +15,11 @@ __all__ = ["prompt_fingerprint"]
 
 _LEFT_OUT = frozenset(
     {
-        # What is said.
+        # The conversation.
         "messages", "input", "instructions", "prompt", "prediction", "conversation", "previous_response_id",
-        # For whom, and what is remembered of it.
+        # The user, and what is stored.
         "user", "safety_identifier", "prompt_cache_key", "metadata", "store",
-        # How the answer travels.
+        # The transport of the answer.
         "stream", "stream_options",
     }
 )  # fmt: skip
@@ -26,10 +27,10 @@ _LISTS_OF_TOOLS = ("tools", "functions")
 
 
 def prompt_fingerprint(payload: Mapping[str, Any], offered: str) -> str:
-    """A digest of a request's model, tools and parameters.
+    """Return a digest of a request's model, tools and parameters.
 
-    ``payload`` is the request's body as the client sent it, ``offered`` the digest of the server tools
-    that go with it.  The order of keys and of tools does not change it.
+    ``payload`` is the request's body as the client sent it, and ``offered`` the digest of the offered server
+    tools.  The order of keys and of tools does not change the result.
     """
     parts = {key: value for key, value in payload.items() if key not in _LEFT_OUT}
     for key in _LISTS_OF_TOOLS:

@@ -1,4 +1,4 @@
-"""What look-ups found for a request, and how it is put back."""
+"""The results of the look-ups for a request, and how they are put back into it."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,8 @@ __all__ = ["Found", "asked_about", "payloads_of", "put_back", "waited_for"]
 
 @value_class
 class Found:
-    """What there is for a request: the response that it continues, and turns with their positions.
+    """Everything that was found for a request: the response that it continues, and turns with their
+    positions.
 
     ``loosely`` are the positions of turns that loose keys found, ``carried`` those of turns that the client
     sent itself.  ``is_local`` says that only the client's connection has the response.
@@ -34,17 +35,17 @@ class Found:
 
 
 def asked_about(request: ClientRequest, most: int) -> Sequence[Answer]:
-    """The last answers that name approvals: notices that calls wait are among them."""
+    """Return the last ``most`` answers that name approvals; they include notices that calls wait."""
     return [answer for answer in request.answers() if approval_ids_in(answer.text)][-most:]
 
 
 def waited_for(found: Found) -> Sequence[str]:
-    """The ids of the approvals that the found turns wait for, without duplicates."""
+    """Return the ids of the approvals that the found turns wait for, without duplicates."""
     return list(dict.fromkeys(one for payload in payloads_of(found) for one in waiting_of(payload)))
 
 
 def payloads_of(found: Found) -> Sequence[bytes]:
-    """The JSON of all that was found."""
+    """Return the JSON of everything that was found."""
     kept = [*(turn.payload for _, turn in found.held), *(turn.payload for _, turn in found.hidden)]
     return kept if found.response is None else [found.response.continuation, *kept]
 
@@ -73,7 +74,7 @@ def put_back(request: ClientRequest, editor: BodyEditor, found: Found, recall: R
             added = editor.restored[1] - before
             recall.put(PutBack(turn.run_id, _kind(found, position, needed), added, loosely, position))
             if not loosely:
-                # Of a turn that was found loosely nobody knows that this is its conversation.
+                # A loosely found turn may belong to another conversation.
                 asked_in += asked_in_of(kept)
             stranger, home = marks_of(kept)
             untrusted, upstream = untrusted or stranger, upstream if bound else home

@@ -1,4 +1,4 @@
-"""Puts hidden turns back, which the client has not seen and so cannot send.
+"""Put hidden turns back, which the client has not seen and so cannot send.
 
 A client can continue a run with hidden turns in three ways:
 
@@ -58,11 +58,11 @@ __all__ = ["Answers", "History", "LastTurn", "Restored", "Settle"]
 
 _MOST_LOOKUPS = 256
 _ASKED: Final = "approval"
-"""In place of the tools' fingerprint in the keys of turns that wait for approvals."""
+"""Replaces the tools' fingerprint in the keys of turns that wait for approvals."""
 
 
 class History:
-    """Keeps the hidden turns of conversations, and puts them back."""
+    """Stores the hidden turns of conversations, and puts them back."""
 
     def __init__(
         self,
@@ -71,8 +71,8 @@ class History:
         system_rule: SystemRule = "clock",
         sealed: SealedTurns | None = None,
     ) -> None:
-        """``system_rule`` says how system messages are compared.  ``sealed`` seals turns that clients carry;
-        with ``None`` no client is given any."""
+        """``system_rule`` says how system messages are compared.  ``sealed`` encrypts turns that clients carry;
+        with ``None`` no client gets any."""
         self._store = store
         self._sealed = sealed
         self._now = now
@@ -93,13 +93,13 @@ class History:
     ) -> "Restored":
         """Put back every hidden turn that fits.
 
-        ``offer_fingerprint`` stands for the tools that are offered; ``None`` if answers are not to be looked
-        up.  Without ``is_person`` the caller may be several people, and no held turn is put back.  ``local``
-        are further responses that the request can continue, which only the client's connection has.
-        ``settle`` says what the approvals came to that a turn waits for; with ``None`` no such turn is put
-        back.  ``why_not`` says for the record why answers are not looked up; with ``None`` nothing is said.
+        ``offer_fingerprint`` stands for the offered tools; with ``None`` answers are not looked up.  Without
+        ``is_person`` the caller may be several people, and no held turn is put back.  ``local`` are further
+        responses that the request can continue, which only the client's connection has.  ``settle`` returns
+        the outcomes of the approvals that a turn waits for; with ``None`` no such turn is put back.
+        ``why_not`` is recorded as the reason why answers are not looked up; ``None`` records none.
 
-        Nothing is used up: a client may continue from the same place again.  Raises what ``settle`` raises.
+        Nothing is used up: a client may continue from the same place again.  Raise what ``settle`` raises.
         """
         recall = Recall()
         if why_not is not None:
@@ -140,7 +140,7 @@ class History:
         return restored
 
     def _filled(self, found: Found, said: Answers, local: LocalResponses | None) -> Found:
-        """What was found, with the results of approvals filled in; each is kept so where it was found."""
+        """Fill in the results of approvals, and store each changed part again where it was found."""
         results, renewed = said.results, said.renewed
         response, held = found.response, list(found.held)
         if response is not None and any(one in results for one in waiting_of(response.continuation)):
@@ -169,7 +169,7 @@ class History:
         local: LocalResponses | None,
         recall: Recall,
     ) -> Found:
-        """Everything that there is for the request.  Nothing is put back before all look-ups are done."""
+        """Return all that exists for the request.  Nothing is put back before all look-ups are done."""
         wanted = request.continues
         response = None if local is None or wanted is None else local.find(wanted, caller)
         is_local = response is not None
@@ -205,7 +205,7 @@ class History:
             if key not in waiting:
                 recall.miss(carried.why_not(key, position, end))
         if asked and held:
-            # What waits for an approval is never kept as an answer, too.
+            # A turn that waits for an approval is never stored as an answer, too.
             taken = {position for position, _ in held}
             answers = [each for each in answers if each.position not in taken]
         hidden, loosely = await self._answers(request, caller, offer_fingerprint, answers, recall)
@@ -220,7 +220,7 @@ class History:
         answers: Sequence[Answer],
         recall: Recall,
     ) -> tuple[list[tuple[int, HiddenTurns]], frozenset[int]]:
-        """The hidden turns behind answers with their positions, and which positions loose keys found."""
+        """Return the hidden turns behind answers by position, and the positions that loose keys found."""
         recall.miss("not_found", len(answers[_MOST_LOOKUPS:]))
         answers = answers[:_MOST_LOOKUPS]
         if not answers:
@@ -242,7 +242,7 @@ class History:
         for at, (answer, key) in enumerate(zip(answers, exact, strict=True)):
             variants = known[key]
             if len(variants) > 1:
-                # The same words came about in two ways: from here on the client's version counts.
+                # The same words arose in two ways: from here on the client's version counts.
                 recall.miss("ambiguous", len(answers) - at)
                 break
             place = places[at]
@@ -273,7 +273,7 @@ class History:
         return sorted(hidden.items()), frozenset(loosely)
 
     async def _pointed(self, pointers: Mapping[int, Pointer], caller: str) -> dict[int, HiddenTurns]:
-        """The hidden turns that loose keys point to, if they still exist and their key has no others."""
+        """Return the hidden turns that loose keys point to, if they exist and their key has no others."""
         if not pointers:
             return {}
         known = await self._store.find_hidden([key for key, _ in pointers.values()])
@@ -292,9 +292,9 @@ class History:
         visible: str,
         offer_fingerprint: str,
     ) -> bool:
-        """Keep the turns behind an answer for when the client sends the answer back.
+        """Store the turns behind an answer for when the client sends the answer back.
 
-        Returns whether something was put on record.
+        Return whether something was put on record.
         """
         if not visible.strip() or not request.may_store:
             return False
@@ -349,9 +349,9 @@ class History:
         *,
         local: LocalResponses | None = None,
     ) -> bool:
-        """Keep a response that only the proxy knows as a whole, under the id that the client has.
+        """Store a response that only the proxy knows as a whole, under the id that the client has.
 
-        With ``local`` it is kept there instead of on record.  Returns whether something was put on record.
+        With ``local`` it is kept there instead of on record.  Return whether something was put on record.
         """
         if not isinstance(editor, ChainedEditor) or not isinstance(resource.get("id"), str):
             return False
@@ -388,12 +388,12 @@ class History:
         """Hold a turn until the client sends the results of its own calls, which are ``shown``.
 
         Upstreams reuse ids, so another turn may be held under the same key.  The newer turn replaces it; a
-        client that continues the older one sends other calls, and nothing is put back.  If both have the same
-        calls, neither is put back (rule R4).  Text beside the calls does not tell them apart, because clients
-        may leave it out.
+        client that continues the older one sends other calls, and nothing is put back.  If both have the
+        same calls, neither is put back (rule R4).  Text beside the calls does not distinguish them, because
+        clients may leave it out.
 
-        Returns whether something was put on record.  If the record does not answer, raises
-        :class:`~proxy.errors.StoreError` for a ``needed`` turn, and does not hold any other.
+        Return whether something was put on record.  If the record does not answer, raise
+        :class:`~proxy.errors.StoreError` for a ``needed`` turn, and do not hold any other.
         """
         made, marks = self._suspended(request, editor, turn, visible, shown)
         try:
@@ -417,9 +417,9 @@ class History:
         visible: str,
         shown: Sequence[ToolCall],
     ) -> str | None:
-        """The turn that :meth:`hold` would hold, for its client to carry.
+        """Return the turn that :meth:`hold` would hold, encrypted, for its client to carry.
 
-        ``None`` if the record is to keep it, the client does not send back what it is given, the turn is too
+        Return ``None`` if the record may store it, the client does not send such items back, the turn is too
         long, or it waits for approvals, which the record has.
         """
         if self._sealed is None or turn.waiting or not self._sealed.wants(request):
@@ -440,7 +440,7 @@ class History:
         visible: str,
         shown: Sequence[ToolCall],
     ) -> tuple[SuspendedTurn, dict[str, str]]:
-        """A turn as it is held until its client comes back, and the notes to add to its payload."""
+        """Return a turn as it is held until its client continues, and the notes to add to its payload."""
         ids = [call.client_id for call in turn.calls if call.client_id is not None]
         seen = digest_of(visible)
         made = SuspendedTurn(
@@ -473,8 +473,8 @@ class History:
     ) -> bool:
         """Hold a turn that waits for approvals until the client sends back the notice ``visible``.
 
-        Without an ``editor`` no model spoke: an earlier turn waits, and the notice is to be taken out again.
-        Without ``keeps`` it is held in memory.  Returns whether something was put on record.
+        Without an ``editor`` no model answered: an earlier turn waits, and the notice must be removed again.
+        Without ``keeps`` it is held in memory.  Return whether something was put on record.
         """
         payload = NO_TURN if editor is None else editor.suspend(turn.message, turn.calls, turn.mask)
         keeps = keeps and request.may_store
@@ -492,7 +492,7 @@ class History:
         return keeps
 
     async def _is_only(self, key: str, asked: str, variant: str) -> bool:
-        """Whether no other turn with these calls is held under a key."""
+        """Return whether no other turn with these calls is held under a key."""
         earlier = await self._store.find_suspended(key)
         if earlier is None:
             return True

@@ -1,17 +1,17 @@
-"""Repeated requests, whose side effects must not happen again (rule R5).
+"""Detect repeated requests, whose side effects must not happen again (rule R5).
 
-SDKs repeat a request if they did not get its answer, for example after a time-out of theirs, although its
-side effect has happened.  The repeat is a run of its own.  If it calls a tool with side effects that the
-first run has called, it gets the result of the first call.  This process finds the call in its memory.  For
-other processes, and for this one before a restart, the record has it under the same key.
+SDKs retry a request if they did not get its answer, for example after their own timeout, although its side
+effect has happened.  The repeat is a run of its own.  If it calls a tool with side effects that the first
+run has called, it gets the result of the first call.  This process finds the call in its memory.  For other
+processes, and for this one after a restart, the record has it under the same key.
 
 Source of the header: openai-python and openai-node send ``x-stainless-retry-count`` with every attempt, and
 no idempotency key by default.
 
 Some clients repeat a request without saying so.  After a faulty stream, Claude Code sends the same body
 without its ``stream``, with a retry count of 0.  So the same body within ten minutes after a run without a
-complete answer is a repeat, too.  For a run of another process the record says how it ended.  It is read only
-when a tool is about to have an effect.
+complete answer is a repeat, too.  For a run of another process the record says how it ended.  The record is
+read only when a tool is about to have an effect.
 
 A request can be repeated as long as its client has no answer to it.  If the client sends the same body anew
 after an answer, later repeats belong to the new request, and the effects of the old one do not count for it.
@@ -35,21 +35,21 @@ __all__ = ["NO_ATTEMPT", "NO_REPEAT", "Attempt", "Idempotency", "Repeat", "repea
 
 _MAX_BYTES: Final = 32 * 2**20
 _CAUSED_BYTES: Final = 1000
-"""What a request takes beside its ledger."""
+"""The memory of a request beside its ledger, in bytes."""
 
-_TRAVEL: Final = frozenset({"stream", "stream_options"})
-"""Members of a body that say how the answer travels, and nothing of what is asked."""
+_TRANSPORT: Final = frozenset({"stream", "stream_options"})
+"""Members of a body that describe the transport of the answer, not what is asked."""
 
 _WAITING: Final = 100
-"""Most first attempts of one request that are known to be without an answer."""
+"""The most first attempts of one request that are tracked as being without an answer."""
 
 
 @value_class
 class Attempt:
-    """What a client says of which request one is: ``key`` is what it calls it (``Idempotency-Key``).
+    """How a client identifies a request: ``key`` is its ``Idempotency-Key``.
 
-    ``counts`` are its lines of ``x-stainless-retry-count``, of which one that is not 0 is enough.
-    ``session`` is what it calls its conversation, if it names it in a header.
+    ``counts`` are its values of ``x-stainless-retry-count``; one that is not 0 marks a repeat.  ``session``
+    is the client's name of the conversation, if it sends one in a header.
     """
 
     key: str = ""
@@ -58,13 +58,13 @@ class Attempt:
 
 
 NO_ATTEMPT: Final = Attempt()
-"""Of a request that says nothing of which one it is."""
+"""The attempt of a request that does not identify itself."""
 
 
 class Repeat(NamedTuple):
-    """Which request one is: ``key`` is the same for all that are the same, and empty where nobody knows.
+    """The identity of a request: equal requests have the same ``key``, which is empty if it is unknown.
 
-    ``is_repeat`` says that its client calls it a repeat.
+    ``is_repeat`` says that the client marks the request as a repeat.
     """
 
     key: str = ""
@@ -72,25 +72,26 @@ class Repeat(NamedTuple):
 
 
 NO_REPEAT: Final = Repeat()
-"""Of a request that no other can be a repeat of."""
+"""The identity of a request that no other request can repeat."""
 
 
 def repeat_of(
     caller: str, people: str, path: str, body: Mapping[str, Any], attempt: Attempt = NO_ATTEMPT
 ) -> Repeat:
-    """What makes two requests of one person the same one, and whether this one says that it is a repeat.
+    """Return the identity of a person's request, and whether it is marked as a repeat.
 
-    The same ``Idempotency-Key`` is the same request, whatever else its body says; else the same body is,
-    streamed or not and in whatever order.  ``people`` is whom the body names: several may come with one
-    caller's key, and none of them may read what was done for another, or take its place.
+    Requests with the same ``Idempotency-Key`` are the same, whatever their bodies say.  Without a key,
+    requests with equal bodies are the same, whether streamed or not, and in any order of members.
+    ``people`` are the people that the body names.  Several people may share one caller's key, and none of
+    them may read what was done for another, or take its place.
     """
     asked: list[Any]
     if attempt.key:
         asked = ["key", ascii(attempt.key)]
     else:
-        said = {name: value for name, value in body.items() if name not in _TRAVEL}
+        said = {name: value for name, value in body.items() if name not in _TRANSPORT}
         asked = ["body", ascii(attempt.session), said]
-    # What a header says may be no text that JSON can hold.
+    # A header may hold text that JSON cannot express.
     whole = orjson.dumps([ascii(caller), ascii(people), path, asked], option=orjson.OPT_SORT_KEYS)
     digest = hashlib.blake2b(whole, digest_size=24)
     again = any(count.isdecimal() and int(count[:9]) > 0 for count in attempt.counts)
@@ -99,12 +100,12 @@ def repeat_of(
 
 @dataclass(slots=True)
 class _Caused:
-    """What was caused for requests that are the same, ``until`` when it is known.
+    """The effects of requests that are the same; known until ``until``.
 
-    ``ledger`` is the last one's.  ``waiting`` has for each first attempt, with all of its repeats, until
-    when it may be repeated, and the effects that nobody has been answered for yet; ``settled`` has those
-    that somebody has.  ``unanswered`` says until when the same request is a repeat of one that ended without
-    an answer, whatever its client says.
+    ``ledger`` is that of the last run.  ``waiting`` has an entry for each first attempt together with its
+    repeats: until when it may be repeated, and the effects for which no client has an answer yet.
+    ``settled`` has the effects for which a client has one.  Until ``unanswered`` an equal request repeats
+    one that ended without an answer, even if its client does not say so.
     """
 
     until: float
@@ -115,24 +116,24 @@ class _Caused:
     size: int = 0
 
     def measure(self) -> int:
-        """What it takes in memory; its size is that from then on, and the difference is given back."""
+        """Update the size in memory, and return the difference to the former size."""
         before, self.size = self.size, _CAUSED_BYTES + self.ledger.kept_bytes + 200 * len(self.settled)
         self.size += sum(200 * (1 + len(each)) for _, each in self.waiting if each is not self.ledger.caused)
         return self.size - before
 
 
 def _settle_nothing(invocation_ids: Collection[str]) -> None:
-    """No other process has to know."""
+    """Do nothing: the default when no other process must know."""
 
 
 class Idempotency:
-    """The effects of requests, by what makes a request the same; bounded, forgotten in time.
+    """The effects of requests by the identity of the request; bounded, with entries that expire.
 
-    Past ``max_bytes`` the oldest results are forgotten, and a repeat is told that its call was made and
-    that what it gave is not known any more; the effect itself is forgotten after those.
+    Past ``max_bytes`` the oldest results are dropped.  Then a repeat learns that its call was made, and that
+    its result is no longer known.  After the results, the effects themselves are dropped.
 
-    ``forget`` is told the execution of each effect that no repeat is to be answered with any more, and
-    ``settle`` those that a client has the whole answer for.
+    ``forget`` is called with the execution of each effect that no repeat can get any more.  ``settle`` is
+    called with those for which a client has the whole answer.
     """
 
     def __init__(
@@ -159,7 +160,8 @@ class Idempotency:
         declare("repeats", self._cache_size)
 
     def begin(self, key: str, *, is_repeat: bool) -> RunLedger:
-        """The ledger of a run that begins.  The ledger of a repeat knows the effects of the first run.
+        """Return the ledger of a run that begins.  The ledger of a repeat knows the effects of the first
+        run.
 
         A request without ``is_repeat`` is a repeat, too, if the first one ended without an answer.  A client
         that sends an answered request anew wants new effects, and so do the repeats of the new one.
@@ -179,9 +181,9 @@ class Idempotency:
         return RunLedger(request=request)
 
     def caused(self, key: str, ledger: RunLedger) -> None:
-        """A run is about to cause effects: a repeat of its request has to know of them.
+        """Note that a run is about to cause effects, so that a repeat of its request knows of them.
 
-        Without a key nothing can be a repeat of it.
+        Do nothing without a key, because then no request can repeat this one.
         """
         if not key:
             return
@@ -190,16 +192,15 @@ class Idempotency:
         waiting = [each for each in known.waiting if each[1] is not ledger.caused]
         known.waiting = [*waiting[: _WAITING - 1], (known.until, ledger.caused)]
         if self._caused.get(key) is not known:
-            self._drop(key)  # It was there, and too old.
+            self._drop(key)  # The old entry has expired.
         self._caused[key] = known
         self._caused.move_to_end(key)
         self._measure(key, known)
 
     def ended(self, key: str, ledger: RunLedger) -> None:
-        """A run is over; what is kept of it is counted, also what comes later of a call that goes on.
+        """Note the end of a run, and count the memory of its ledger, also for calls that still go on.
 
-        One that has caused effects, and that :meth:`answered` was not told of, left its client without an
-        answer.
+        If the run caused effects and :meth:`answered` was not called for it, its client has no answer.
         """
         known = self._known(key)
         if known is not None and any(each[1] is ledger.caused for each in known.waiting):
@@ -213,12 +214,12 @@ class Idempotency:
         ledger.ended(measured)
 
     def answered(self, key: str, ledger: RunLedger) -> None:
-        """The client has the whole answer of a run: there will be no repeat of its request."""
+        """Note that the client has the whole answer of a run, so its request will not be repeated."""
         if key and ledger.caused:
             self._settle(tuple(ledger.caused))
         known = self._known(key)
         if known is None or len(known.waiting) >= _WAITING:
-            return  # Of so many some were left out, so that nobody knows who still waits.
+            return  # Some attempts were left out, so it is unknown which still wait.
         left = [each for each in known.waiting if each[1] is not ledger.caused]
         if len(left) < len(known.waiting):
             known.waiting = left
@@ -226,7 +227,7 @@ class Idempotency:
             known.settled |= ledger.caused
 
     def _measure(self, key: str, known: _Caused) -> None:
-        """Count what a request takes, and make room."""
+        """Count the memory of a request, and make room."""
         self._bytes += known.measure()
         self._filled[key] = known
         now = self._clock()

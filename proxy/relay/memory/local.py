@@ -1,7 +1,7 @@
-"""Responses that one connection alone remembers: those that its client does not want on record.
+"""Responses that only one connection remembers, because the client does not want them on record.
 
-On the WebSocket of the Responses API a client goes on from a response with ``store: false`` by its id, as
-long as the connection is open (OpenAI's guide "WebSocket mode"; Open Responses, "WebSocket transport").
+On the WebSocket of the Responses API a client continues a response with ``store: false`` by its id, as long
+as the connection is open.  Sources: OpenAI's guide "WebSocket mode"; Open Responses, "WebSocket transport".
 """
 
 from collections import OrderedDict
@@ -17,10 +17,10 @@ _MAX_BYTES: Final = 8 * 2**20
 
 
 class LocalResponses:
-    """The newest responses of a connection, bounded in number and bytes.
+    """The newest responses of a connection, limited in number and bytes.
 
-    A response larger than the whole bound is not kept.  If its client continues it, the client learns that it
-    is unknown, and sends the whole conversation.
+    A response larger than the whole limit is not kept.  If the client continues it, the client gets an error
+    that it is unknown, and sends the whole conversation.
     """
 
     def __init__(self, most: int = _MOST, max_bytes: int = _MAX_BYTES) -> None:
@@ -31,12 +31,12 @@ class LocalResponses:
         declare("websocket_responses", self._cache_size)
 
     def find(self, response_id: str, caller: str) -> ResponseRecord | None:
-        """A response of this caller's; ``None`` for what is not here."""
+        """Return a response of this caller; ``None`` if it is not here."""
         kept = self._kept.get(response_id)
         return kept if kept is not None and kept.caller == caller else None
 
     def put(self, record: ResponseRecord) -> None:
-        """Keep a response, in place of the oldest where there is no room."""
+        """Keep a response, and drop the oldest ones if there is no room."""
         self.forget(record.id)
         if _size(record) > self._max_bytes:
             return
@@ -47,7 +47,7 @@ class LocalResponses:
             self._bytes -= _size(oldest)
 
     def forget(self, response_id: str) -> None:
-        """Keep a response no longer; does nothing where it is not here."""
+        """Drop a response; do nothing if it is not here."""
         if (record := self._kept.pop(response_id, None)) is not None:
             self._bytes -= _size(record)
 

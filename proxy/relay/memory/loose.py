@@ -1,8 +1,8 @@
-"""Finds answers again after a part of the conversation before them has changed.
+"""Find answers again after a part of the conversation before them has changed.
 
-The exact key of an answer covers the whole conversation before it.  Each answer is also noted under two loose
-keys.  Both cover the caller, the model, its system messages, its tools and the answer; one of them also
-covers the question.  Answers with nothing hidden behind them are noted, too: if the same words came about in
+The exact key of an answer covers the whole conversation before it.  Each answer is also noted under two
+loose keys.  Both cover the caller, the model, its system messages, its tools and the answer; one of them
+also covers the question.  Answers with nothing hidden behind them are noted, too: if the same words arose in
 two ways, neither is put back.  What a loose key finds must also fit the evidence of where the answer stood.
 """
 
@@ -32,11 +32,11 @@ PLAIN: Final = "plain"
 """The variant of an answer with nothing hidden behind it."""
 
 Pointer = tuple[str, str]
-"""Where hidden turns are kept: their key and their variant."""
+"""The place of hidden turns: their key and their variant."""
 
 
 def loose_keys(words: Sequence[str], shape: str, text: str, evidence: Evidence) -> Sequence[str]:
-    """The two loose keys of an answer: one with the question, one without.
+    """Return the two loose keys of an answer: one with the question, one without.
 
     ``words`` are those of :meth:`~proxy.wires.client_port.ClientRequest.identity_words`.
     """
@@ -48,14 +48,16 @@ def loose_keys(words: Sequence[str], shape: str, text: str, evidence: Evidence) 
 
 
 def evidence_of(evidence: Evidence, to: Pointer) -> bytes:
-    """The JSON to keep under a loose key: where the hidden turns are kept, and where their answer stood."""
+    """Return the JSON to store under a loose key: the place of the hidden turns, and where their answer
+    stood."""
     return orjson.dumps(
         {"to": to, "chain": evidence.chain, "question": evidence.question, "text": evidence.text}
     )
 
 
 def pointer_of(found: Sequence[HiddenTurns], caller: str, shown: Evidence) -> Pointer | None:
-    """Where the hidden turns of a loose key are; ``None`` unless it has exactly one entry, which fits."""
+    """Return the place of a loose key's hidden turns; ``None`` unless it has exactly one entry, which
+    fits."""
     if len(found) != 1 or found[0].variant == PLAIN or found[0].caller != caller:
         return None
     kept = orjson.loads(found[0].payload)
@@ -68,7 +70,7 @@ def pointer_of(found: Sequence[HiddenTurns], caller: str, shown: Evidence) -> Po
 def has_other(
     asked: Sequence[HiddenTurns], alone: Sequence[HiddenTurns], variant: str, shown: Evidence
 ) -> bool:
-    """Whether this answer may be one that came about in another way.
+    """Return whether this answer may have arisen in another way.
 
     ``asked`` are equal answers to the same question.  One of another variant is enough: a conversation that
     lost its oldest messages can look like the whole of another one.  ``alone`` are equal answers to any
@@ -80,7 +82,7 @@ def has_other(
 
 
 def fits_evidence(kept: Mapping[str, Any], shown: Evidence) -> bool:
-    """Whether an answer stands where the kept one stood, apart from what programs leave out later."""
+    """Return whether an answer has the position of the kept one, apart from what programs leave out later."""
     same = kept["question"] == shown.question or was_asked(kept["text"], shown.text)
     return same and fits_window(kept["chain"], shown.chain, whole=shown.whole)
 
@@ -88,9 +90,9 @@ def fits_evidence(kept: Mapping[str, Any], shown: Evidence) -> bool:
 def stand_here(
     exact: Sequence[str], loose: Sequence[Sequence[str]], known: Mapping[str, Sequence[HiddenTurns]]
 ) -> Mapping[str, set[str]]:
-    """By first loose key, the variants that exact keys found somewhere in this conversation.
+    """Return, by first loose key, the variants that exact keys found somewhere in this conversation.
 
-    They belong to their own positions, so they are no rivals at others.
+    They belong to their own positions, so they do not make other positions ambiguous.
     """
     found: dict[str, set[str]] = {}
     for key, keys in zip(exact, loose, strict=True):
@@ -100,7 +102,7 @@ def stand_here(
 
 
 def why_not_found(found: Sequence[HiddenTurns]) -> MemoryOutcome:
-    """The outcome to count for what a loose key found, if it is not put back."""
+    """Return the outcome to count for what a loose key found, if it is not put back."""
     if not found:
         return "not_found"
     if len(found) > 1:

@@ -1,4 +1,4 @@
-"""Marks for missing results, in turns that are held until somebody decides about their calls.
+"""Marks that replace missing results in turns that are held until somebody decides about their calls.
 
 A held turn is JSON in the client's own dialect, and may have strings with more JSON in them.  A mark is a
 string in place of the result of a call.  Only approvals that the turn itself lists are filled in, because a
@@ -19,12 +19,12 @@ _DEEPEST: Final = 200
 
 
 def mark_of(approval_id: str) -> str:
-    """The mark in place of the result of a call that waits for this approval."""
+    """Return the mark that replaces the result of a call which waits for this approval."""
     return _MARK + approval_id
 
 
 def waiting_of(payload: bytes) -> tuple[str, ...]:
-    """The approvals that a held turn waits for, in the order of its calls."""
+    """Return the approvals that a held turn waits for, in the order of its calls."""
     if _MARK.encode() not in payload:
         return ()
     said = orjson.loads(payload).get(WAITING)
@@ -32,9 +32,9 @@ def waiting_of(payload: bytes) -> tuple[str, ...]:
 
 
 def fill(payload: bytes, results: Mapping[str, str], renewed: Mapping[str, str] | None = None) -> bytes:
-    """A held turn with the results of these approvals filled in; it still waits for the others.
+    """Return a held turn with the results of these approvals filled in; it still waits for the others.
 
-    ``renewed`` has what it waits for from now on in place of some, whose results are marks.
+    ``renewed`` maps names that the turn waits for to those that replace them; their results are marks.
     """
     held = orjson.loads(payload)
     waiting = waiting_of(payload)
@@ -61,7 +61,7 @@ def _filled(value: Any, marks: Mapping[str, str], depth: int) -> Any:
 
 
 def _filled_text(text: str, marks: Mapping[str, str], depth: int) -> str:
-    """A string with its marks filled in: a mark, JSON with marks in it, or any other text."""
+    """Return a string with its marks filled in: a mark, JSON with marks in it, or any other text."""
     if _MARK not in text:
         return text
     if text in marks:

@@ -1,4 +1,4 @@
-"""Whether hidden turns were put back into a request, and why not: for people and metrics."""
+"""Whether hidden turns were put back into a request, and why not, for people and metrics."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,8 +23,10 @@ MemoryOutcome = Literal[
     "no_person",
     "too_long",
 ]
-"""What became of one earlier answer, or of one set of the client's own calls, that a request sends back;
-:data:`MEANINGS` explains each."""
+"""The outcome for one earlier answer, or one set of the client's own calls, that a request sends back.
+
+:data:`MEANINGS` explains each value.
+"""
 
 MEANINGS: Final[Mapping[MemoryOutcome, str]] = {
     "put_back": "The conversation before it is the same, so the hidden turns were put back.",
@@ -60,9 +62,9 @@ class PutBack:
     """Hidden turns of one earlier run that were put back into a request, and how many bytes they added.
 
     ``kind`` is ``answer`` (behind an answer), ``calls`` (a turn that waited for the client's results),
-    ``carried`` (such a turn, which the client sent itself) or ``response`` (what a ``previous_response_id``
-    stands for).  ``position`` is that of the message in the
-    request; the newest has the highest.
+    ``carried`` (such a turn, sent by the client itself) or ``response`` (the history of a
+    ``previous_response_id``).  ``position`` is the position of the message in the request; the newest has
+    the highest.
     """
 
     run_id: str
@@ -74,7 +76,7 @@ class PutBack:
 
 @dataclass(slots=True)
 class Recall:
-    """What the look-ups of one request found.
+    """The results of the look-ups of one request.
 
     ``given_bytes`` is the size of the encrypted turn that the client was given to carry; 0 for none.
     """
@@ -85,22 +87,23 @@ class Recall:
 
     @property
     def continues(self) -> str:
-        """The id of the run that this request goes on from: the newest that was put back; empty for none."""
+        """The id of the run that this request continues: the newest that was put back; empty for none."""
         newest = max(self.put_back, key=lambda one: (one.kind == "response", one.position), default=None)
         return "" if newest is None else newest.run_id
 
     def put(self, one: PutBack) -> None:
-        """Count what was put back."""
+        """Count turns that were put back."""
         self.put_back.append(one)
         self.counts["put_back_loosely" if one.loosely else "put_back"] += 1
 
     def miss(self, why: MemoryOutcome, count: int = 1) -> None:
-        """Count answers or calls that nothing was put back for."""
+        """Count answers or calls for which nothing was put back."""
         if count:
             self.counts[why] += count
 
     def left_out(self) -> "Recall":
-        """The same after the upstream found the conversation too long: no answer's hidden turns are left."""
+        """Return the results without the hidden turns of answers, because the conversation was too long
+        upstream."""
         kept = [one for one in self.put_back if one.kind != "answer"]
         removed = [one for one in self.put_back if one.kind == "answer"]
         counts = self.counts.copy()
@@ -110,9 +113,9 @@ class Recall:
         return Recall(kept, +counts, self.given_bytes)
 
     def written(self) -> Mapping[str, Any] | None:
-        """The JSON values for the record; ``None`` if nothing was looked up or given away.
+        """Return the JSON values for the record; ``None`` if nothing was looked up or given to the client.
 
-        Of very many earlier runs the newest are named.
+        If there are very many earlier runs, only the newest are named.
         """
         if not (self.counts or self.given_bytes):
             return None

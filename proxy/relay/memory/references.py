@@ -1,4 +1,4 @@
-"""Items of our own responses that a request names by their ids, for upstreams that know none of them."""
+"""Resolve references to items of the proxy's own responses, for upstreams that do not know these items."""
 
 import asyncio
 
@@ -30,12 +30,11 @@ class ItemReferences:
         caller: str,
         local: LocalResponses | None = None,
     ) -> tuple[Body, str]:
-        """The body of a request with all items that it names, and a tool whose untrusted result the model
-        had read by then, empty for none.
+        """Return the body with the items that the request refers to, and a tool with an untrusted result.
 
-        ``local`` are responses that only the client's connection knows.  An item that is in no response of
-        this caller's stays as it is.  Raises :class:`~proxy.errors.StoreError` where the record does not
-        answer.
+        The tool is one whose untrusted result the model had read by then, empty for none.  ``local`` are
+        responses that only the client's connection knows.  A reference stays unchanged if no response of
+        this caller has the item.  Raise :class:`~proxy.errors.StoreError` if the record does not answer.
         """
         named = wire.referred(request)
         wanted = list(dict.fromkeys(filter(None, named.values())))
@@ -56,7 +55,7 @@ class ItemReferences:
 
 
 def item_not_found(item_id: str) -> RequestError:
-    """The error for an item that the proxy does not know."""
+    """Return the error for an item that the proxy does not know."""
     return RequestError(
         404,
         f"Item with id {item_id[:100]!r} not found. Send the item itself. The proxy finds an item by its id "

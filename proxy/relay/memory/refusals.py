@@ -1,4 +1,4 @@
-"""What models were seen to refuse: tools, images in their results, fields of their own messages."""
+"""Remember what models have refused: tools, images in their results, fields of their own messages."""
 
 import time
 from typing import Literal
@@ -8,7 +8,7 @@ from proxy.caches import CacheSize, declare, text_bytes
 __all__ = ["RefusalCache", "Refused"]
 
 _MOST_FIELDS = 32
-"""Remembered for one model; real ones refuse one or two."""
+"""The most fields that are remembered for one model; real models refuse one or two."""
 
 Refused = Literal["tools", "images"]
 
@@ -18,10 +18,9 @@ _MAX_FIELDS_BYTES = 2000
 
 
 class RefusalCache:
-    """Which models of which upstreams were seen to take no tools, or no images in their results, and
-    which fields of their own messages they do not take back.
+    """The models of upstreams that refused tools, images in results, or fields of their own messages.
 
-    Bounded, and forgotten in time.
+    The cache is bounded, and its entries expire.
     """
 
     def __init__(self, *, keep_s: float = 3600.0, most: int = 1024) -> None:
@@ -30,23 +29,23 @@ class RefusalCache:
         self._refused: dict[tuple[str, str, Refused], float] = {}
         self._fields: dict[tuple[str, str], tuple[float, frozenset[str]]] = {}
         self.knows_fields = False
-        """Whether any model was seen to refuse one."""
+        """Whether any model has refused a field."""
         declare("refusals", self._cache_size)
 
     def refuses(self, upstream: str, model: str, what: Refused = "tools") -> bool:
-        """Whether this model was seen lately to refuse them."""
+        """Return whether this model recently refused ``what``."""
         until = self._refused.get((upstream, model, what))
         return until is not None and until > time.monotonic()
 
     def remember(self, upstream: str, model: str, what: Refused = "tools") -> None:
         if len(model) > _MAX_MODEL_CHARS:
-            return  # What a client makes up is not kept.
+            return  # A client may have invented the name.
         if len(self._refused) >= self._most:
             self._refused.pop(next(iter(self._refused)))
         self._refused[upstream, model, what] = time.monotonic() + self._keep_s
 
     def refused_fields(self, upstream: str, model: str) -> frozenset[str]:
-        """What this model was seen lately to refuse of its own messages."""
+        """Return the fields of its own messages that this model recently refused."""
         until, names = self._fields.get((upstream, model), (0.0, frozenset()))
         return names if until > time.monotonic() else frozenset()
 

@@ -10,7 +10,7 @@ from proxy.relay.memory.references import ItemReferences
 from proxy.relay.memory.refusals import RefusalCache
 from proxy.relay.memory.threads import Threads
 
-if TYPE_CHECKING:  # What asks people stands above what keeps turns for them.
+if TYPE_CHECKING:  # The approvals import the memory.
     from proxy.relay.approvals.approvals import Approvals
 
 __all__ = ["RunMemory"]
@@ -18,12 +18,12 @@ __all__ = ["RunMemory"]
 
 @dataclass(frozen=True, slots=True)
 class RunMemory:
-    """The memory of earlier requests that planning and running share.  There is one for each process.
+    """The memory of earlier requests that planning and running share.  The process has one instance.
 
-    ``history`` holds hidden turns, ``items`` finds items by their ids, ``threads`` knows which conversations
-    contain untrusted results, ``refusals`` which fields models refuse, ``idempotency`` the effects that a
-    repeat must not cause again.  ``commits`` waits for the record before a client continues.  ``approvals``
-    are the pending ones.
+    ``history`` holds hidden turns, and ``items`` finds items by their ids.  ``threads`` knows which
+    conversations contain untrusted results, and ``refusals`` what models refuse.  ``idempotency`` knows the
+    effects that a repeat must not cause again.  ``commits`` waits for the record before a client continues.
+    ``approvals`` asks for approvals and runs approved calls.
     """
 
     history: History

@@ -23,24 +23,25 @@ from proxy.wires.client_port import CarriedTurn, CarryingRequest, ClientRequest
 __all__ = ["MAX_BYTES", "NOTHING_CARRIED", "Carried", "SealedTurns"]
 
 MAX_BYTES: Final = 1 << 20
-"""The longest turn that a client is given to carry, before encryption.  With each request it comes again."""
+"""The longest turn that a client gets to carry, in bytes before encryption.  It comes again with each
+request."""
 
 _MOST: Final = 256
 """The most sealed turns of one request that are opened, the newest ones."""
 
 _LONG_BYTES: Final = 256 << 10
-"""Of what takes milliseconds to encrypt or decrypt, and is left to a thread."""
+"""Above this size encryption and decryption take milliseconds, and run in a thread."""
 
 _VERSION: Final = b"\x01"
-"""The format of what is sealed, including the payload, which is the JSON of the client's dialect."""
+"""The format of a sealed text, including the payload, which is JSON in the client's dialect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
     """The sealed turns of one request.
 
-    ``turns`` are by their keys.  ``ambiguous`` are keys that have several different ones.  ``missed`` has for
-    each sealed turn its position in the request, and why it would not be put back.
+    ``turns`` holds the turns by key.  ``ambiguous`` are keys with several different turns.  ``missed`` has,
+    for each sealed turn, its position in the request, and why it would not be put back.
     """
 
     turns: Mapping[str, SuspendedTurn] = field(default_factory=dict)
@@ -48,13 +49,13 @@ class Carried:
     missed: Sequence[tuple[int, MemoryOutcome]] = ()
 
     def knows(self, key: str) -> bool:
-        """Whether the request itself says what is to become of this key, so that nobody else is asked."""
+        """Return whether the request itself decides about this key, so that the record is not asked."""
         return key in self.turns or key in self.ambiguous
 
     def why_not(self, key: str, start: int, end: float) -> MemoryOutcome:
-        """The outcome to count for calls that no turn was found for.
+        """Return the outcome to count for calls for which no turn was found.
 
-        Their items, and what belongs to them, are at the positions from ``start`` to before ``end``.
+        Their items are at the positions from ``start`` to before ``end``.
         """
         if key in self.ambiguous:
             return "ambiguous"
@@ -66,7 +67,7 @@ NOTHING_CARRIED: Final = Carried()
 
 
 class SealedTurns:
-    """Seals turns for clients, and opens those that come back."""
+    """Encrypts turns for clients, and decrypts those that come back."""
 
     def __init__(
         self,
@@ -76,20 +77,20 @@ class SealedTurns:
         unstored: bool = False,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """``keys`` are those of :class:`~proxy.sealed_text.TextSeal`.  A turn can be put back for ``lasts_s``
-        seconds.  ``unstored`` says that the record keeps no turns at all."""
+        """``keys`` are those of :class:`~proxy.sealed_text.TextSeal`.  A turn can be put back for
+        ``lasts_s`` seconds.  ``unstored`` says that the record stores no turns at all."""
         self._seal = TextSeal(keys, b"held turns", _VERSION)
         self._lasts_s = lasts_s
         self._unstored = unstored
         self._now = now
 
     def wants(self, request: ClientRequest) -> bool:
-        """Whether the record is not to keep turns of this request, and the client carries them."""
+        """Return whether the record must not store turns of this request, and the client can carry them."""
         may_keep = request.may_store and not self._unstored
         return not may_keep and isinstance(request, CarryingRequest) and request.carries()
 
     async def close(self, turn: SuspendedTurn) -> str | None:
-        """The turn as its client carries it; ``None`` if it is longer than :data:`MAX_BYTES`."""
+        """Encrypt a turn for its client to carry; return ``None`` if it is longer than :data:`MAX_BYTES`."""
         if len(turn.payload) > MAX_BYTES:
             return None
         head = {"key": turn.key, "run": turn.run_id, "wire": turn.wire, "at": turn.created_at}
@@ -100,7 +101,7 @@ class SealedTurns:
         return self._seal.close(text, _place(turn.caller))
 
     async def open(self, request: ClientRequest, caller: str) -> Carried:
-        """Open the turns that a request of this caller carries."""
+        """Decrypt the turns that a request of this caller carries."""
         if not isinstance(request, CarryingRequest):
             return NOTHING_CARRIED
         sealed = request.carried()[-_MOST:]
@@ -122,7 +123,7 @@ class SealedTurns:
             missed.append((one.position, "sealed_elsewhere"))
             if turns.setdefault(turn.key, turn).payload != turn.payload:
                 ambiguous.add(turn.key)
-        # Nobody can say which of several is the one that happened.
+        # It is unknown which of several turns really happened.
         left = {key: turn for key, turn in turns.items() if key not in ambiguous}
         return Carried(left, frozenset(ambiguous), missed)
 
@@ -146,5 +147,5 @@ class SealedTurns:
 
 
 def _place(caller: str) -> bytes:
-    """What a sealed turn is bound to, beside what its own head says: the caller that it was given to."""
+    """Return what a sealed turn is bound to, beside its own head: the caller that got it."""
     return caller.encode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""Notes on kept turns, and the check that a client sends back what it was shown of one."""
+"""Notes in stored turns, and the check that a client sends a turn back as it was shown."""
 
 import hashlib
 import json
@@ -24,46 +24,47 @@ __all__ = [
 ]
 
 _MOST_ASKED_IN: Final = 32
-"""The most runs of one conversation that are noted to have asked for approvals; the newest count."""
+"""The most runs of one conversation that are noted to have asked for approvals; the newest ones are
+noted."""
 AMBIGUOUS: Final = "several"
-"""In place of the variant of a held turn: other turns with the same calls were held under its key."""
+"""Replaces the variant of a held turn if several turns with the same calls were held under its key."""
 
 
 def with_marks(payload: bytes, **marks: str) -> bytes:
-    """Add the notes that are not empty to the JSON object of a kept turn.
+    """Add the non-empty notes to the JSON object of a stored turn.
 
-    ``untrusted`` names a tool whose untrusted result the model has read in it, ``upstream`` where it was
-    made, ``asked_in`` which runs of the conversation have asked for approvals.
-    A held turn also has ``seen`` and ``asked``, digests of the text and the calls that the client was shown,
-    and ``variant``, which tells it from others with the same calls.
+    ``untrusted`` names a tool whose untrusted result the model has read in it, and ``upstream`` the upstream
+    that made it.  ``asked_in`` lists the runs of the conversation that have asked for approvals.  A held turn
+    also has ``seen`` and ``asked``, digests of the text and the calls that the client was shown.  Its
+    ``variant`` distinguishes it from other turns with the same calls.
     """
     said = {name: orjson.dumps(mark) for name, mark in marks.items() if mark}
-    # An editor's object is never empty and has no members of these names.
+    # An editor's object is never empty, and has no members with these names.
     return payload[:-1] + b"," + join_object(said)[1:] if said else payload
 
 
 def marks_of(kept: Mapping[str, Any]) -> tuple[str, str]:
-    """The notes ``untrusted`` and ``upstream`` of :func:`with_marks`; empty strings if missing."""
+    """Return the notes ``untrusted`` and ``upstream`` of :func:`with_marks`; empty strings if missing."""
     return str(kept.get("untrusted", "")), str(kept.get("upstream", ""))
 
 
 def said_asked_in(run_ids: Sequence[str]) -> str:
-    """The note ``asked_in``: the last of these runs, each once."""
+    """Return the value of the note ``asked_in``: the last of these runs, without duplicates."""
     return " ".join(list(dict.fromkeys(run_ids))[-_MOST_ASKED_IN:])
 
 
 def asked_in_of(kept: Mapping[str, Any]) -> Sequence[str]:
-    """What :func:`said_asked_in` noted; nothing if it is missing."""
+    """Return the runs in the note ``asked_in``; none if it is missing."""
     return str(kept.get("asked_in", "")).split()
 
 
 def untrusted_in(payloads: Iterable[bytes]) -> str:
-    """A tool whose untrusted result is in one of these kept turns; empty if none."""
+    """Return a tool whose untrusted result is in one of these stored turns; empty if none."""
     return next(filter(None, (marks_of(orjson.loads(payload))[0] for payload in payloads)), "")
 
 
 def is_shown(request: ClientRequest, position: int, kept: Mapping[str, Any]) -> bool:
-    """Whether a client sends back what it was shown of this turn, and the turn is the only one that fits."""
+    """Return whether a client sends this turn back as it was shown, and no other turn fits as well."""
     if kept.get("variant") == AMBIGUOUS:
         return False
     # The text of an answer is part of its key, so only held turns have this digest.
@@ -72,7 +73,7 @@ def is_shown(request: ClientRequest, position: int, kept: Mapping[str, Any]) -> 
 
 
 def digest_of(text: str) -> str:
-    """A digest of a text that a client was shown, in hexadecimal; the text may be empty.
+    """Return a digest of a text that a client was shown, in hexadecimal; the text may be empty.
 
     Whitespace around the text does not count: models begin and end with it, and libraries trim it.
     """
@@ -80,6 +81,6 @@ def digest_of(text: str) -> str:
 
 
 def digest_of_calls(calls: Sequence[ToolCall]) -> str:
-    """A digest of the calls that a client was shown, in hexadecimal."""
+    """Return a digest of the calls that a client was shown, in hexadecimal."""
     asked = json.dumps([[call.name, call.arguments] for call in calls])
     return hashlib.blake2b(asked.encode(), digest_size=16).hexdigest()

@@ -1,8 +1,9 @@
-"""Untrusted results in conversations that only the upstream keeps.
+"""Track untrusted results in conversations that only the upstream stores.
 
 A Responses request may name a conversation, an earlier response or items that only the upstream has.  The
-proxy does not see them again, so it notes untrusted results when the model reads them.  A conversation
-without a note counts as untrusted: another program may have made it, or it is older than the record.
+proxy does not see their content again, so it notes untrusted results when the model reads them.  A
+conversation without a note counts as untrusted: another program may have made it, or it is older than the
+record.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from proxy.store.base import Store
 __all__ = ["UNKNOWN_THREAD", "Threads", "threads_of"]
 
 UNKNOWN_THREAD = "a conversation that this proxy does not know"
-"""In the place of the tool whose untrusted result was read."""
+"""Used in place of the name of the tool whose untrusted result was read."""
 
 _MOST_IDS = 256
 
@@ -29,7 +30,8 @@ class Threads:
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
 
     async def untrusted(self, ids: Sequence[str], caller: str) -> str:
-        """The tool whose untrusted result is in one of these threads; empty if all are known to have none."""
+        """Return the tool whose untrusted result is in one of these threads; empty if all are known to have
+        none."""
         if not ids:
             return ""
         wanted = list(dict.fromkeys(ids))
@@ -44,20 +46,21 @@ class Threads:
         return next((word for word in said if word), "")
 
     def made(self, thread: str, caller: str, noted: Callable[[bool], None] | None = None) -> None:
-        """Remember a thread that was made just now, with nothing in it but its caller's own words.
+        """Remember a thread that was just created, and contains only its caller's own text.
 
-        ``noted`` is called once with whether that was committed.
+        ``noted`` is called once, with whether this was committed.
         """
         self._store.put_threads([thread], caller, "", noted)
 
     def note(self, ids: Sequence[str], caller: str, untrusted: str) -> None:
-        """Remember what the model has read in threads."""
+        """Remember that the model has read the result of ``untrusted`` in these threads; empty for no such
+        result."""
         if ids:
             self._store.put_threads(ids[:_MOST_IDS], caller, untrusted)
 
 
 def threads_of(resource: Mapping[str, Any] | None) -> list[str]:
-    """The ids by which later requests may go on from a response, or refer to its items."""
+    """Return the ids by which later requests may continue a response, or refer to its items."""
     if resource is None:
         return []
     output = resource.get("output")

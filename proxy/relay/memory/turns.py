@@ -1,4 +1,4 @@
-"""What is kept of a run for the client's next request, and what was put back into that request."""
+"""The parts of a run that are stored for the client's next request, and what was put back into it."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field
@@ -19,13 +19,13 @@ __all__ = ["Answers", "LastTurn", "Restored", "Settle"]
 
 @value_class
 class LastTurn:
-    """The last turn of a run, as it is kept for the client's next request.
+    """The last turn of a run, as it is stored for the client's next request.
 
     ``wire`` is the client's dialect and ``upstream`` the upstream that answered.  ``message`` is the model's
-    message and ``calls`` the calls in it.  ``mask`` hides private arguments from what is written unencrypted.
-    ``untrusted`` names a tool whose untrusted result the model has read, if any.  ``waiting`` are the ids of
-    the approvals that the turn waits for, and the names of the turns of agents; ``asked_in`` are the runs of
-    this conversation, this one and its agents' among them, that asked for approvals.
+    message and ``calls`` the calls in it.  ``mask`` hides private arguments from what is written
+    unencrypted.  ``untrusted`` names a tool whose untrusted result the model has read, if any.  ``waiting``
+    are the ids of the approvals that the turn waits for, and the names of the turns of agents.  ``asked_in``
+    are the runs of this conversation that asked for approvals, including this one and its agents'.
     """
 
     run_id: str
@@ -41,17 +41,17 @@ class LastTurn:
 
     @property
     def waits(self) -> dict[str, str]:
-        """The notes on what the turn waits for, and who has asked."""
+        """The notes on what the turn waits for, and which runs have asked."""
         return {WAITING: " ".join(self.waiting), "asked_in": said_asked_in(self.asked_in)}
 
 
 class Answers(Protocol):
-    """What approvals came to.
+    """The outcomes of approvals.
 
-    ``results`` are texts for the model by approval id, ``waiting`` are still undecided, and ``untrusted``
-    names a tool with an untrusted result, if there is one.  ``ran`` are those whose calls have run, with
-    their results.  ``renewed`` has what turns wait for now in place of what they waited for: agents that
-    went on, and ask again.  Their new approvals are ``asked``.
+    ``results`` are texts for the model by approval id, ``waiting`` are the undecided approvals, and
+    ``untrusted`` names a tool with an untrusted result, if there is one.  ``ran`` are the approvals whose
+    calls have run, with their results.  ``renewed`` maps what turns waited for to what they wait for now:
+    agents that continued, and ask again.  ``asked`` are the new approvals of these agents.
     """
 
     @property
@@ -74,23 +74,23 @@ class Answers(Protocol):
 
 
 Settle = Callable[[Sequence[str], str], Awaitable[Answers]]
-"""Takes ids of approvals and says what they came to; raises :class:`~proxy.errors.StoreError`.
+"""Gets ids of approvals and returns their outcomes; raises :class:`~proxy.errors.StoreError`.
 
-It also takes the name of a tool whose untrusted result the model had read by then, empty for none.
+The second argument names a tool whose untrusted result the model had read by then, empty for none.
 """
 
 
 @value_class
 class Restored:
-    """What was put back into a request: ``turns`` is how many hidden turns.
+    """What was put back into a request: ``turns`` is the number of hidden turns.
 
     ``untrusted`` names a tool whose untrusted result is among them, if any.  ``upstream`` made the newest of
     them; no other upstream accepts its signatures or has its caches.  ``bound`` says that the request
     continues a response by its id, which no other upstream knows.  ``unavailable`` says that the record did
-    not answer.  ``waiting`` are the undecided approvals of calls in these turns, ``asked`` those of them that
-    the client does not know, ``waits`` the names under which the turns wait, and ``ran`` the approvals whose
-    calls ran just now, with their results.  ``asked_in`` are the runs that asked for approvals in this very
-    conversation.  ``recall`` says what each look-up found.
+    not answer.  ``waiting`` are the undecided approvals of calls in these turns, and ``asked`` those that
+    the client does not know yet.  ``waits`` are the names under which the turns wait.  ``ran`` are the
+    approvals whose calls ran just now, with their results.  ``asked_in`` are the runs that asked for
+    approvals in exactly this conversation.  ``recall`` holds the result of each look-up.
     """
 
     turns: int = 0
@@ -111,8 +111,8 @@ class Restored:
     def check_found(self, request: ClientRequest) -> None:
         """Check that the response that the request continues was found, if it names one.
 
-        For requests whose upstream cannot know that response.  Raises :class:`~proxy.errors.RequestError`
-        (400) if it is not on record, and :class:`~proxy.errors.StoreError` if the record did not answer.
+        Call this if the upstream cannot know that response.  Raise :class:`~proxy.errors.RequestError` (400)
+        if it is not on record, and :class:`~proxy.errors.StoreError` if the record did not answer.
         """
         if request.continues is None or self.bound:
             return

@@ -1,7 +1,7 @@
-"""A digest that tells hidden turns apart that led to the same answer: their calls and results.
+"""Digests that distinguish hidden turns behind the same answer, by their calls and results.
 
 Call ids, signatures and reasoning differ each time a model answers, even if it does the same again.  So they
-are left out, and the newest turns stand for all that are otherwise equal.
+are left out, and the newest turns represent all that are otherwise equal.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from proxy.wires.turn.digest import canonical_arguments
 __all__ = ["variant_of"]
 
 _IDS: Final = frozenset({"id", "call_id", "client_id", "tool_call_id", "tool_use_id"})
-_ANEW: Final = frozenset(
+_VOLATILE: Final = frozenset(
     {
         *("reasoning", "reasoning_content", "reasoning_details", "reasoning_text", "thinking"),
         *("signature", "encrypted_content", "extra_content", "thought_signature", "status", "created_at"),
@@ -27,11 +27,12 @@ _THINKING: Final = frozenset({"thinking", "redacted_thinking", "reasoning"})
 
 
 def variant_of(payload: bytes, seen: str = "") -> str:
-    """A digest, in hexadecimal, of what an editor's ``suspend`` made and of ``seen``, the text's digest."""
+    """Return a digest, in hexadecimal, of the output of an editor's ``suspend`` and of ``seen``, the text's
+    digest."""
     ids: dict[str, int] = {}
     told = {}
     for name, raw in members(payload).items():
-        if name == NATIVE:  # As the upstream wrote it, with signatures.
+        if name == NATIVE:  # The upstream's own form, with signatures.
             continue
         value = orjson.loads(raw)
         if isinstance(value, list):
@@ -42,7 +43,7 @@ def variant_of(payload: bytes, seen: str = "") -> str:
 
 
 def _entry(entry: Any, ids: dict[str, int]) -> Any:
-    """A message or an item as JSON text, or a kept call with its result."""
+    """Reduce a message or an item as JSON text, or a kept call with its result; see :func:`_said`."""
     if isinstance(entry, str):
         return _said(orjson.loads(entry), ids)
     if isinstance(entry, dict) and isinstance(entry.get("result"), str):
@@ -51,7 +52,7 @@ def _entry(entry: Any, ids: dict[str, int]) -> Any:
 
 
 def _said(said: Any, ids: dict[str, int]) -> Any:
-    """The value without reasoning, and with ids replaced by numbers in the order in which they come.
+    """Return the value without reasoning, and with its ids numbered in the order of their appearance.
 
     Only the dialect's own ids are replaced: an id in the arguments or the result of a call is content.
     """
@@ -61,7 +62,7 @@ def _said(said: Any, ids: dict[str, int]) -> Any:
         return None
     found: dict[str, Any] = {}
     for key, value in said.items():
-        if key in _ANEW:
+        if key in _VOLATILE:
             continue
         if key in _IDS and isinstance(value, str):
             found[key] = ids.setdefault(value, len(ids))
@@ -74,7 +75,7 @@ def _said(said: Any, ids: dict[str, int]) -> Any:
 
 
 def _part(part: Any, ids: dict[str, int]) -> Any:
-    """A call in a list of calls, or a block of content."""
+    """Reduce a call in a list of calls, or a block of content."""
     made = _said(part, ids)
     function = made.get("function") if isinstance(made, dict) else None
     if isinstance(function, Mapping):

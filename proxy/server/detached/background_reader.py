@@ -128,10 +128,10 @@ class BackgroundReader:
                 param="stream",
             )
         record = await self._store.find_background(response_id, caller)
-        if record is not None and not await self._goes_on(record, after):
+        if record is not None and not await self._can_continue(record, after):
             raise _restarted()
 
-    async def _goes_on(self, record: BackgroundRecord, seen: int) -> bool:
+    async def _can_continue(self, record: BackgroundRecord, seen: int) -> bool:
         """Return whether a client that has seen the events up to ``seen`` can continue with the last
         attempt."""
         if seen < 0 or attempt_of(seen) >= record.attempt:
@@ -159,7 +159,7 @@ class BackgroundReader:
     async def _events_here(self, run: BackgroundRun, after: int) -> AsyncIterator[tuple[int, bytes]]:
         """Yield the events of a run of this process with their numbers; a keep-alive has the number -1."""
         log, place, silence_s = run.stream.log, 0, self._runs.settings.keepalive_s
-        after, leads = _beginning(after, run.lease.attempt)
+        after, leads = _start_after(after, run.lease.attempt)
         while True:
             for number, event in log.since(place):
                 place += 1
@@ -177,12 +177,12 @@ class BackgroundReader:
         attempt, piece, leads, told = 0, 0, False, time.monotonic()
         while (record := await self._store.find_background(response_id, caller)) is not None:
             if record.attempt != attempt:
-                if not await self._goes_on(record, seen):
+                if not await self._can_continue(record, seen):
                     said = _restarted()
                     yield error_event(said.message, type=said.type, code=said.code, sequence_number=seen + 1)
                     return
                 attempt, piece = record.attempt, 0
-                seen, leads = _beginning(seen, attempt)
+                seen, leads = _start_after(seen, attempt)
             state = await self._state_of(record)
             while state is not None and piece < state.pieces:
                 found = await self._kept.events(record.lease, caller, piece)
@@ -208,7 +208,7 @@ def _restarted() -> RequestError:
     return RequestError(400, RESTARTED, param="starting_after", code="response_restarted")
 
 
-def _beginning(seen: int, attempt: int) -> tuple[int, bool]:
+def _start_after(seen: int, attempt: int) -> tuple[int, bool]:
     """Return the number after which a client's events begin, and whether to skip the leading events.
 
     The client skips them if it has seen those of an earlier attempt; they contain nothing of the answer.

@@ -60,7 +60,7 @@ class _KeptStream:
 
     def __init__(self, room: _Room) -> None:
         self._room = room
-        self._told: dict[str, str] = {}
+        self._extra_headers: dict[str, str] = {}
         self._secrets: Secrets | None = None
         self._head: tuple[int, Headers] | None = None
         self._pieces: list[bytes] = []
@@ -91,7 +91,7 @@ class _KeptStream:
             self.client.blank_out(secrets)
 
     def set_header(self, name: str, value: str) -> None:
-        self._told[name] = value
+        self._extra_headers[name] = value
         if self.client is not None:
             self.client.set_header(name, value)
 
@@ -113,7 +113,7 @@ class _KeptStream:
         try:
             wait = client.push(data, last)
         except ConnectionError:
-            self._left(client)
+            self._drop_client(client)
             return None
         return None if wait is None else self._sent(client, wait)
 
@@ -121,7 +121,7 @@ class _KeptStream:
         try:
             await wait
         except ConnectionError:
-            self._left(client)
+            self._drop_client(client)
 
     async def write(self, data: bytes) -> None:
         if (wait := self.push(data)) is not None:
@@ -157,7 +157,7 @@ class _KeptStream:
         self._size = 0
         self._pieces.clear()
 
-    def _left(self, client: ClientStream) -> None:
+    def _drop_client(self, client: ClientStream) -> None:
         if self.client is client:
             self.client = None
         if self.lost:
@@ -190,7 +190,7 @@ class _KeptStream:
     async def _catch_up(self, client: ClientStream) -> None:
         """Send a client the kept bytes; raises as :meth:`replay` does."""
         client.blank_out(self._secrets)
-        for name, value in self._told.items():
+        for name, value in self._extra_headers.items():
             client.set_header(name, value)
         place = 0
         if self._head is not None:

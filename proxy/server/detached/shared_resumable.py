@@ -8,9 +8,7 @@ folder of a socket is closed to other users.
 import asyncio
 import contextlib
 import os
-import shutil
 from collections.abc import Awaitable, Callable, Coroutine
-from pathlib import Path
 from typing import Any, Final
 
 import orjson
@@ -20,7 +18,7 @@ from proxy.errors import ConfigError, RequestError
 from proxy.http.headers import Headers
 from proxy.http.secrets import Secrets
 from proxy.net.channel import MAX_BODY, Channel, ChannelBroken
-from proxy.net.socket_folder import socket_folder
+from proxy.net.socket_folder import SocketFolder
 from proxy.relay.base import ClientStream
 from proxy.server.detached.resumable import ResumableRuns, not_resumable
 from proxy.server.peers import Peers
@@ -104,7 +102,7 @@ class SharedResumableRuns:
         """Create the registry.  ``here`` holds the runs of this process."""
         self._here = here
         self._peers = peers
-        self._folder: Path | None = None
+        self._folder: SocketFolder | None = None
         self._server: asyncio.Server | None = None
         self._opening = asyncio.Lock()
         self._failed = False
@@ -115,7 +113,7 @@ class SharedResumableRuns:
         peers.publish(_SOCKETS, self._address)
 
     def _address(self) -> bytes:
-        return b"" if self._server is None or self._folder is None else os.fsencode(self._folder / _SOCKET)
+        return b"" if self._server is None or self._folder is None else os.fsencode(self._folder.socket)
 
     async def serve(
         self,
@@ -168,8 +166,8 @@ class SharedResumableRuns:
             if self._server is not None or self._failed:
                 return
             try:
-                self._folder = socket_folder(_PREFIX, _SOCKET)
-                self._server = await asyncio.start_unix_server(self._answer, str(self._folder / _SOCKET))
+                self._folder = SocketFolder(_PREFIX, _SOCKET)
+                self._server = await asyncio.start_unix_server(self._answer, str(self._folder.socket))
             except (ConfigError, OSError) as fault:
                 self._failed = True
                 self._log.warning("resumable_runs_not_shared", reason=str(fault))
@@ -227,7 +225,7 @@ class SharedResumableRuns:
                 answering.cancel()
         await self._here.drain(timeout_s)
         if self._folder is not None:
-            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+            await asyncio.to_thread(self._folder.remove)
 
 
 def _can_be_asked_for(run_id: str, caller: str) -> bool:

@@ -70,7 +70,7 @@ class TakeOver:
         self._store = store
         self._kept = KeptAttempts(store)
         self._ask_again = ask_again
-        self._told = told
+        self._on_outcome = told
         self._is_leaving = is_leaving
         self._looking = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
@@ -118,7 +118,7 @@ class TakeOver:
             await self._end(record, "cancelled")
             return
         if effects := await self._store.started_effects(record.run_id):
-            await self._fail(record, after_effects(self._what(record), effects))
+            await self._fail(record, after_effects(self._cause(record), effects))
             return
         left_s = record.asked_at + self._runs.settings.time_s - time.time()
         if left_s < _LEAST_S:
@@ -134,7 +134,7 @@ class TakeOver:
             await self._run_again(record, left_s)
 
     @staticmethod
-    def _what(record: BackgroundRecord) -> str:
+    def _cause(record: BackgroundRecord) -> str:
         """Return the message about what happened to the last process that ran a response."""
         return DIED if record.state is BackgroundState.RUNNING else STOPPED
 
@@ -144,13 +144,13 @@ class TakeOver:
             return  # It has ended meanwhile.
         request = read_request(data)
         if request.why_not:
-            words = f"{self._what(record)} The request cannot be run again: {request.why_not}."
+            words = f"{self._cause(record)} The request cannot be run again: {request.why_not}."
             await self._fail(record, failure(words))
             return
         try:
             ask = await self._ask_again(request)
         except RequestError as error:
-            await self._refused(record, error, self._what(record))
+            await self._refused(record, error, self._cause(record))
             return
         run_id = ask.identity.run_id
         # This counts as an attempt from here on, because planning too may kill the process.
@@ -163,12 +163,12 @@ class TakeOver:
         try:
             await self._runs.run_again(ask, claimed, left_s, takes_over=record.run_id)
         except RequestError as error:
-            await self._refused(claimed, error, self._what(record))
+            await self._refused(claimed, error, self._cause(record))
             return
         except StoreError:
             await self._store.release_background(claimed.lease)
             raise
-        self._tell("taken_over", record, attempt=claimed.attempt, by=run_id)
+        self._report("taken_over", record, attempt=claimed.attempt, by=run_id)
 
     async def _refused(self, record: BackgroundRecord, error: RequestError, what: str) -> None:
         """Fail a response whose request is refused; if it may work later, let any process try it then."""
@@ -202,9 +202,9 @@ class TakeOver:
                 record.caller,
                 KeptState(resource, record.run_id, pieces, state.full, state.leading),
             )
-        self._tell(status, record, reason="" if error is None else error["message"])
+        self._report(status, record, reason="" if error is None else error["message"])
 
-    def _tell(self, outcome: str, record: BackgroundRecord, **facts: object) -> None:
-        self._told(outcome)
+    def _report(self, outcome: str, record: BackgroundRecord, **facts: object) -> None:
+        self._on_outcome(outcome)
         log = self._log.info if outcome == "taken_over" else self._log.warning
         log(f"background_run_{outcome}", response=record.id, run_id=record.run_id, **facts)

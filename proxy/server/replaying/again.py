@@ -409,11 +409,11 @@ def _compare(detail: RunDetail, recorded: RecordedRun, attempt: _Attempt, exact:
     if exact is not None:
         # The replay's record lacks the hidden turns of earlier requests, so they are not put back.
         ids = (detail.run.id, run.id if run is not None else "no run")
-        lines += compare_bytes(exact, attempt.taped, ids, requests=not _put_back(detail))
+        lines += compare_bytes(exact, attempt.taped, ids, requests=not _restores_turns(detail))
     return Report(lines)
 
 
-def _put_back(detail: RunDetail) -> bool:
+def _restores_turns(detail: RunDetail) -> bool:
     return bool((detail.run.memory or {}).get("put_back"))
 
 

@@ -23,7 +23,7 @@ __all__ = [
 ERROR_CODE = web.ResponseKey("error_code", str)
 """The key under which one of the proxy's own responses holds its error code, for the log."""
 
-_SAID = web.ResponseKey("error_said", dict[str, Any])
+_ERROR_FIELDS = web.ResponseKey("error_said", dict[str, Any])
 """The key under which it holds the fields of its error, so that another dialect can format them."""
 
 
@@ -51,7 +51,7 @@ def error_response(
     if page := docs_path(code, status):
         name, link = help_link(page)
         response.headers[name] = link
-    response[_SAID] = said
+    response[_ERROR_FIELDS] = said
     response[ERROR_CODE] = code or type
     if headers and headers.get("Connection") == "close":
         response.force_close()
@@ -64,7 +64,7 @@ def told_in(dialect: Dialect, response: web.StreamResponse, request_id: str, ori
 
     ``origin`` is the server's own origin, as the client called it; empty if unknown.
     """
-    said = response.get(_SAID)
+    said = response.get(_ERROR_FIELDS)
     if said is None or not isinstance(response, web.Response):
         return
     page = docs_path(said["code"], response.status)

@@ -61,7 +61,7 @@ class WebSocketMessage:
 class EdgeRequest(AiohttpRequest):
     """A request as aiohttp's parser read it, and what the proxy found out about it; :attr:`task` serves it.
 
-    ``head`` is shared with other requests and does not contain the body's length.  ``raw_path`` is the target
+    ``head`` may be shared with other requests, and then lacks the body's length.  ``raw_path`` is the target
     as sent, ``content`` the body.  ``body_exists`` says that the head announces a body, which may be empty.
     ``client_address`` is empty unless the request came through a trusted proxy.  ``page_headers`` and
     ``limit_headers`` go into the head of every response to it; ``page_headers`` also holds the trace that was

@@ -47,7 +47,7 @@ class AccessLog:
             return
         model = facts.model
         if model and model not in self._seen and model not in self._models:
-            model = self._named(model)
+            model = self._checked_name(model)
         first, head, run_id = facts.first_byte_s, facts.upstream_s, facts.run_id
         # A line recurs, and is safe, only if the path is the name of its class and the proxy made the id.
         if first is None or head is None or facts.path != facts.endpoint or facts.id_given or not facts.sent:
@@ -72,7 +72,7 @@ class AccessLog:
     def _cache_size(self) -> CacheSize:
         return CacheSize(250 * len(self._seen), 250 * _MOST_MODELS)
 
-    def _named(self, model: str) -> str:
+    def _checked_name(self, model: str) -> str:
         """Return the name to log for a model that was not seen before."""
         if len(self._seen) >= _MOST_MODELS or _MODEL_NAME.match(model) is None:
             return "other"

@@ -47,7 +47,7 @@ class EventWriter:
     def write(self, event: EventDict) -> None:
         """Write one event, whose name is in the field ``event``."""
         if self._configured != self._known:
-            self._follow()
+            self._update_steps()
         made: Any = event
         try:
             for step in self._steps:
@@ -56,17 +56,17 @@ class EventWriter:
             return
         self._out.info(made)
 
-    def _follow(self) -> None:
+    def _update_steps(self) -> None:
         """Update the steps from the current configuration; structlog's way to capture events changes that
         list."""
         self._known = list(self._configured)
-        self._steps = [step for step in self._known if _concerns_events(step)]
+        self._steps = [step for step in self._known if _is_needed(step)]
         self._forms.clear()
 
     def form(self, key: Hashable) -> bytes | None:
         """Return the form that :meth:`make_form` made for ``key``, or ``None`` if there is none yet."""
         if self._configured != self._known:
-            self._follow()
+            self._update_steps()
         return self._forms.get(key)
 
     def make_form(self, key: Hashable, event: EventDict) -> bytes:
@@ -106,7 +106,7 @@ class EventWriter:
         self._out.info(form % (*values, text.encode(), micros))
 
 
-def _concerns_events(step: Processor) -> bool:
+def _is_needed(step: Processor) -> bool:
     """Return whether a step of the chain is needed for an event that has its ids and no exception."""
     faults = (structlog.processors.StackInfoRenderer, structlog.processors.ExceptionRenderer)
     return step is not structlog.contextvars.merge_contextvars and not isinstance(step, faults)

@@ -321,7 +321,7 @@ class Hooks:
         for tell in self._operation_began:
             tell(operation, facts)
         if operation.context:
-            request = request._replace(headers=_in_trace(request.headers, operation.context))
+            request = request._replace(headers=_with_traceparent(request.headers, operation.context))
         try:
             response = await inner.open(request)
         except BaseException as error:
@@ -378,7 +378,7 @@ class _ObservedUpstream:
         await self._inner.aclose()
 
 
-def _in_trace(headers: Headers, traceparent: str) -> list[tuple[str, str]]:
+def _with_traceparent(headers: Headers, traceparent: str) -> list[tuple[str, str]]:
     """Return the headers with the proxy's ``traceparent`` instead of the client's."""
     kept = [pair for pair in headers if pair[0].lower() != "traceparent"]
     return [*kept, ("traceparent", traceparent)]

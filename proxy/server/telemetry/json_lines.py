@@ -198,11 +198,11 @@ class JsonLines:
         """Return whether an event contains nothing to mask, cut or escape."""
         fine = self._fine
         for name, value in event.items():
-            if name not in fine and not self._find_fine(name):
+            if name not in fine and not self._check_text(name):
                 return False
             kind = value.__class__
             if kind is str:
-                if value not in fine and name != STAMP and not self._find_fine(value, name not in _EACH_NEW):
+                if value not in fine and name != STAMP and not self._check_text(value, name not in _EACH_NEW):
                     return False
             elif kind not in _PLAIN and not (kind is dict and self._is_safe_object(value)):
                 return False
@@ -214,16 +214,16 @@ class JsonLines:
         if len(value) > MAX_ITEMS:
             return False
         for name, part in value.items():
-            if name not in self._fine and not self._find_fine(name, False):
+            if name not in self._fine and not self._check_text(name, False):
                 return False
             if part.__class__ is str:
-                if part not in self._fine and not self._find_fine(part, False):
+                if part not in self._fine and not self._check_text(part, False):
                     return False
             elif part.__class__ not in _PLAIN:
                 return False
         return True
 
-    def _find_fine(self, text: str, remember: bool = True) -> bool:
+    def _check_text(self, text: str, remember: bool = True) -> bool:
         """Return whether a text that is not remembered is safe; remember it if wanted."""
         if text.__class__ is not str or len(text) > MAX_TEXT or not (text.isascii() and text.isprintable()):
             return False

@@ -32,7 +32,7 @@ LogFormat = Literal["json", "console"]
 MAX_FRAMES = 40
 REPLAY = "replay_of"
 """The context variable of structlog that holds the id of the replayed run."""
-_NOT_WRONG = frozenset({"debug", "info", "msg", "warn", "warning"})
+_NOT_FAULTS = frozenset({"debug", "info", "msg", "warn", "warning"})
 _CORO = re.compile(r"coro=<([\w.<>]+)\(")
 _LEVELS = {"warn": "warning", "exception": "error", "fatal": "critical", "msg": "info"}
 
@@ -147,7 +147,7 @@ def add_origin(logger: WrappedLogger, method: str, event: EventDict) -> EventDic
     In a replay no client asks, and a refused call is the replay's result.  So the log contains only faults of
     the proxy itself, with the run.
     """
-    if REPLAY in event and method in _NOT_WRONG:
+    if REPLAY in event and method in _NOT_FAULTS:
         raise structlog.DropEvent
     event["logger"] = logger.name
     event["level"] = _LEVELS.get(method, method)

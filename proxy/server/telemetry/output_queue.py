@@ -67,7 +67,7 @@ class OutputQueue:
         self._empty = threading.Condition(self._lock)
         self._lines: deque[bytes] = deque()
         self._size = 0
-        self._untold = 0
+        self._unreported = 0
         self._asleep = True
         self._closing = False
         self._thread: threading.Thread | None = None
@@ -77,10 +77,10 @@ class OutputQueue:
         with self._lock:
             if self._size + len(line) > self._max_bytes or len(self._lines) >= self._max_lines:
                 self.dropped += 1
-                self._untold += 1
+                self._unreported += 1
                 return
-            if self._untold:
-                self._tell_dropped()
+            if self._unreported:
+                self._report_dropped()
             self._lines.append(line)
             self._size += len(line)
             if not self._asleep:
@@ -99,10 +99,10 @@ class OutputQueue:
             self._thread = None
             self._asleep = True
 
-    def _tell_dropped(self) -> None:
+    def _report_dropped(self) -> None:
         """Queue the line about the dropped lines in their place.  The caller holds the lock."""
-        line = self.say_dropped(self._untold)
-        self._untold = 0
+        line = self.say_dropped(self._unreported)
+        self._unreported = 0
         self._lines.append(line)
         self._size += len(line)
 
@@ -121,8 +121,8 @@ class OutputQueue:
         """Return the next lines to write; if there are none, return empty bytes and mark the writer as
         asleep."""
         with self._lock:
-            if not self._lines and self._untold:
-                self._tell_dropped()
+            if not self._lines and self._unreported:
+                self._report_dropped()
             taken: list[bytes] = []
             room = MAX_WRITE
             while self._lines and (not taken or len(self._lines[0]) <= room):

@@ -208,7 +208,7 @@ class Tracing(Observer):
         name = f"{operation.name} {operation.model}".rstrip() if operation.name else "upstream request"
         span = operation.span = self._tracer.start_span(
             name,
-            context=self._below(facts),
+            context=self._child_context(facts),
             kind=self._api.SpanKind.CLIENT,
             start_time=operation.started_at,
         )
@@ -248,7 +248,7 @@ class Tracing(Observer):
         ended = time.time_ns()
         span = self._tracer.start_span(
             f"execute_tool {record.tool}",
-            context=self._below(facts),
+            context=self._child_context(facts),
             start_time=ended - round(seconds * 1e9),
             attributes={
                 "gen_ai.operation.name": "execute_tool",
@@ -272,7 +272,7 @@ class Tracing(Observer):
             return Context()
         return self._propagator.extract({"traceparent": given}, Context())
 
-    def _below(self, facts: RequestFacts | None) -> "Context":
+    def _child_context(self, facts: RequestFacts | None) -> "Context":
         from opentelemetry.context import Context
 
         if facts is None or facts.span is None:

@@ -78,8 +78,8 @@ def _spans(a: Sequence[_Piece], b: Sequence[_Piece], *, added: str) -> list[tupl
             continue
         common = min(a2 - a1, b2 - b1)
         found += [_span("rewritten", a, a1 + i, b, b1 + i) for i in range(common)]
-        found += [_lone("withheld", a, i, b, b1 + common, ours=True) for i in range(a1 + common, a2)]
-        found += [_lone(added, a, a1 + common, b, j, ours=False) for j in range(b1 + common, b2)]
+        found += [_one_sided("withheld", a, i, b, b1 + common, ours=True) for i in range(a1 + common, a2)]
+        found += [_one_sided(added, a, a1 + common, b, j, ours=False) for j in range(b1 + common, b2)]
     return found
 
 
@@ -112,7 +112,7 @@ def _span(kind: str, a: Sequence[_Piece], i: int, b: Sequence[_Piece], j: int) -
     return a[i].leg, {"kind": kind, "a": [a[i].start, a[i].end], "b": [b[j].start, b[j].end]}
 
 
-def _lone(
+def _one_sided(
     kind: str, a: Sequence[_Piece], i: int, b: Sequence[_Piece], j: int, *, ours: bool
 ) -> tuple[str, dict[str, Any]]:
     """Return a span that only one side has; it is empty on the other side, at the place where it would be."""

@@ -42,10 +42,10 @@ __all__ = ["WebSocketBounds", "WebSockets", "no_websocket_here"]
 
 _IDEMPOTENCY_KEY: Final = istr("Idempotency-Key")
 _LANE: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
-_OUR_WORDS: Final = frozenset({"type", "stream_id", "generate", "stream", "background"})
+_PROTOCOL_MEMBERS: Final = frozenset({"type", "stream_id", "generate", "stream", "background"})
 """Members of a message that do not belong to the request in it."""
 
-_OF_THE_HANDSHAKE: Final = (
+_HANDSHAKE_HEADERS: Final = (
     *(hdrs.UPGRADE, hdrs.CONNECTION, hdrs.SEC_WEBSOCKET_KEY, hdrs.SEC_WEBSOCKET_VERSION),
     *(hdrs.SEC_WEBSOCKET_EXTENSIONS, hdrs.SEC_WEBSOCKET_PROTOCOL, hdrs.CONTENT_LENGTH),
     *(hdrs.TRANSFER_ENCODING, hdrs.EXPECT, hdrs.ACCEPT, "x-request-id"),
@@ -194,7 +194,7 @@ class _Session:
         try:
             said = await self._read(raw)
             lane = _lane_of(said)
-            read = partial(_frame_of, said, raw, lane)
+            read = partial(_request_in, said, raw, lane)
             frame = await in_thread(read) if len(raw) > LARGE_BYTES else read()
         except RequestError as error:
             self._refuse(error, lane)
@@ -213,7 +213,7 @@ class _Session:
         """Parse a message; raises :class:`~proxy.errors.RequestError` (400) if it is not a JSON object."""
         said = self._bodies.load_now(raw)
         if said is None:
-            said = await self._bodies.load(raw, self._caller.counted_as, self._caller.also_counted_as)
+            said = await self._bodies.load(raw, self._caller.counted_as, self._caller.parent_counted_as)
         return said
 
     def _message(self, frame: _CreateRequest, message: WebSocketMessage) -> EdgeRequest:
@@ -231,7 +231,7 @@ class _Session:
     def _head_of_messages(self, digest: str) -> Head:
         """Return the handshake's head, changed as if the client had sent each message in a POST with it."""
         headers = CIMultiDict(self._handshake.headers)
-        for name in _OF_THE_HANDSHAKE:
+        for name in _HANDSHAKE_HEADERS:
             headers.popall(name, None)
         headers[hdrs.CONTENT_TYPE] = "application/json"
         if digest:
@@ -280,7 +280,7 @@ def _lane_of(said: dict[str, Any]) -> str:
     return lane
 
 
-def _frame_of(said: dict[str, Any], raw: bytes, lane: str) -> _CreateRequest:
+def _request_in(said: dict[str, Any], raw: bytes, lane: str) -> _CreateRequest:
     """Extract the request from a message; raises :class:`~proxy.errors.RequestError` (400) for other
     kinds."""
     kind = said.get("type")
@@ -300,7 +300,7 @@ def _frame_of(said: dict[str, Any], raw: bytes, lane: str) -> _CreateRequest:
     generate = said.get("generate")
     if generate not in (None, True, False) or type(generate) is int:
         raise RequestError(400, "generate must be true or false.", param="generate")
-    kept = {name: value for name, value in members(raw).items() if name not in _OUR_WORDS}
+    kept = {name: value for name, value in members(raw).items() if name not in _PROTOCOL_MEMBERS}
     previous = said.get("previous_response_id")
     return _CreateRequest(
         join_object({**kept, "stream": b"true"}),

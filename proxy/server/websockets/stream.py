@@ -36,7 +36,7 @@ _MAX_BODY_BYTES: Final = 1024 * 1024
 
 _ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 _TYPE: Final = re.compile(rb'\A\s*\{\s*"type"\s*:\s*"([a-z_.]{1,80})"')
-_TOLD: Final = frozenset({"retry-after", "retry-after-ms", "x-request-id", "x-should-retry"})
+_REPEATED_HEADERS: Final = frozenset({"retry-after", "retry-after-ms", "x-request-id", "x-should-retry"})
 """Headers that an error message repeats, because a message has no headers."""
 
 _BROKEN: Final = (
@@ -168,40 +168,40 @@ class WebSocketStream:
             self._error = event.data
             return None
         if name == "response.created" and self._own is not None:
-            self._note(event.data)
+            self._store_owner(event.data)
         if name not in _ENDS:
-            self._say(event.data)
+            self._send(event.data)
             return None
         self._ended = True
         self._message.failed = name == "response.failed"
         if self._pending and self._settle is not None:
-            return self._say_settled(event.data, self._settle)
-        self._say(event.data)
+            return self._send_settled(event.data, self._settle)
+        self._send(event.data)
         return None
 
-    async def _say_settled(self, data: bytes, settle: Settle) -> None:
+    async def _send_settled(self, data: bytes, settle: Settle) -> None:
         await settle()
-        self._say(data)
+        self._send(data)
 
-    def _note(self, data: bytes) -> None:
+    def _store_owner(self, data: bytes) -> None:
         """Read the response's id from its first event, and store its owner."""
         response = orjson.loads(data).get("response")
         found = response.get("id") if isinstance(response, dict) else None
         own, self._own = self._own, None
         if own is not None and isinstance(found, str) and found:
             self._pending = self._settle is not None
-            own(found, self._noted)
+            own(found, self._owner_stored)
 
-    def _noted(self, committed: bool) -> None:
+    def _owner_stored(self, committed: bool) -> None:
         self._pending = False
 
     def _fail(self, body: bytes) -> None:
         """Send an error in place of the response or of its rest."""
         self._message.failed = True
         status = self._status if self._status >= 400 else 502
-        self._say(error_message(status, body, self._headers))
+        self._send(error_message(status, body, self._headers))
 
-    def _say(self, data: bytes) -> None:
+    def _send(self, data: bytes) -> None:
         if not self.first_byte_at:
             self.first_byte_at = time.monotonic()
         if self._message.lane:
@@ -236,6 +236,6 @@ def error_message(status: int, body: bytes, headers: Headers = ()) -> bytes:
     error = said.get("error") if isinstance(said, dict) else None
     if not isinstance(error, dict):
         error = {"type": "upstream_error", "code": None, "message": "The upstream answered with an error."}
-    told = {name.lower(): value for name, value in headers if name.lower() in _TOLD}
+    told = {name.lower(): value for name, value in headers if name.lower() in _REPEATED_HEADERS}
     whole = {"param": None, **error, **({"headers": told} if told else {})}
     return orjson.dumps({"type": "error", "status": status, "error": whole})

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CloseCode", "WebSocket"]
 
-_SAYING: Final = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONT})
+_DATA_OPCODES: Final = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONT})
 """The frames that make up a message."""
 
 _MOST_UNREAD_BYTES: Final = 1 << 20
@@ -38,7 +38,7 @@ _CLOSING_S: Final = 2.0
 """Seconds that a client may take to answer a close frame."""
 
 
-def _silent() -> logging.Logger:
+def _null_logger() -> logging.Logger:
     """Return a logger that writes nothing, so that no message is logged."""
     return logging.Logger("websocket", logging.CRITICAL + 1)
 
@@ -59,12 +59,14 @@ class WebSocket:
         self._request = request
         self._max_bytes = max_message_bytes
         self._most_waiting = most_waiting
-        self._protocol = Protocol(Side.SERVER, state=State.OPEN, max_size=max_message_bytes, logger=_silent())
+        self._protocol = Protocol(
+            Side.SERVER, state=State.OPEN, max_size=max_message_bytes, logger=_null_logger()
+        )
         self._parts: list[bytes] = []
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._arrived = asyncio.Event()
-        self._left = False
+        self._ended = False
         self.dropped = 0
         self.first_byte_at = time.monotonic()
         self.sent = 0
@@ -76,7 +78,7 @@ class WebSocket:
         said = Headers()
         for name, value in request.headers.items():
             said[name] = value
-        answer = ServerProtocol(logger=_silent()).accept(Request(request.raw_path, said))
+        answer = ServerProtocol(logger=_null_logger()).accept(Request(request.raw_path, said))
         if answer.status_code != 101 or request.method != "GET":
             raise RequestError(
                 400,
@@ -102,15 +104,15 @@ class WebSocket:
     def closed(self) -> bool:
         """Whether nothing more can be sent."""
         transport = self._request.transport
-        return self._left or transport is None or transport.is_closing()
+        return self._ended or transport is None or transport.is_closing()
 
     def feed(self, data: bytes) -> None:
         """Process bytes from the client."""
-        if self._left:
+        if self._ended:
             return
         self._protocol.receive_data(data)
         for frame in self._protocol.events_received():
-            if isinstance(frame, Frame) and frame.opcode in _SAYING:
+            if isinstance(frame, Frame) and frame.opcode in _DATA_OPCODES:
                 self._take(bytes(frame.data), whole=frame.fin)
         self._flush()
         transport = self._request.transport
@@ -138,7 +140,7 @@ class WebSocket:
         Returns ``None`` if the caller must check its state: a message was dropped, the client closes the
         connection, or :meth:`wake` was called.
         """
-        if not (self._waiting or self.dropped or self._left):
+        if not (self._waiting or self.dropped or self._ended):
             self._arrived.clear()
             await self._arrived.wait()
         if not self._waiting:
@@ -178,7 +180,7 @@ class WebSocket:
             self._flush()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSING_S):
-                    while not self._left:
+                    while not self._ended:
                         self._arrived.clear()
                         await self._arrived.wait()
         if (transport := self._request.transport) is not None:
@@ -193,7 +195,7 @@ class WebSocket:
                 self.sent += len(data)
                 transport.write(data)
             elif not data:
-                self._left = True
+                self._ended = True
                 self._arrived.set()
                 if transport is not None:
                     transport.close()

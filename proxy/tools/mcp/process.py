@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import random
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,7 +19,7 @@ import orjson
 import structlog
 
 from proxy.net.channel import Channel, ChannelBroken
-from proxy.net.socket_folder import socket_folder
+from proxy.net.socket_folder import SocketFolder
 
 __all__ = ["INHERITED", "HostProcess", "own_environment"]
 
@@ -56,8 +55,8 @@ class HostProcess:
         ``tells`` the log says which servers were connected and which were lost."""
         self._settings = settings
         self._tells = tells
-        self._folder = socket_folder(_PREFIX, _SOCKET)
-        self.path = self._folder / _SOCKET
+        self._folder = SocketFolder(_PREFIX, _SOCKET)
+        self.path = self._folder.socket
         self._task: asyncio.Task[None] | None = None
         self._pid = 0
         self._groups: set[int] = set()
@@ -73,7 +72,7 @@ class HostProcess:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.remove()
 
     async def _run(self) -> None:
         wait_s = _FIRST_WAIT_S

@@ -71,16 +71,14 @@ def read_items(
 
 
 def _mention(approval_id: str, *, begins: bool) -> bytes:
-    """Return the item that replaces a question. Its status marks the item with which a model's answer
-    ``begins``."""
+    """Return the item that replaces a question. If a model's answer ``begins`` with it, it has a status."""
     said = {"type": "output_text", "text": mention(approval_id), "annotations": []}
     status = {"status": "completed"} if begins else {}
     return orjson.dumps({"type": "message", "role": "assistant", "content": [said], **status})
 
 
 def _question(item: Item, at: str) -> Shown | None:
-    """Return the question in an item that the client sends back, whole or by its id; ``None`` for other
-    items."""
+    """Return the question that an item repeats, whole or by its id; ``None`` for any other item."""
     one = approval_of_item(item.get("id"))
     if one and item.get("type") == "mcp_approval_request":
         return Shown(one, at, item.get("name"), loaded(item.get("arguments")))

@@ -44,8 +44,7 @@ _MOST_DIGITS = 20
 
 
 def loads(data: bytes, what: str = "an event") -> Any:
-    """Return an event's data as JSON; ``None`` if it is not JSON, or nested deeper than JSON can be
-    written.
+    """Return an event's data as JSON; ``None`` if it is not JSON, or nested too deeply to be written.
 
     The lenient reading only accepts objects. It replaces invalid UTF-8 and half surrogate pairs, because a
     call must not hide behind one bad byte, and some servers cut an emoji in two. It also replaces NaN and

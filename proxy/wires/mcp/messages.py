@@ -210,8 +210,7 @@ def _mismatch(message: Message, header: str, member: str) -> ProtocolFault:
 
 
 def _decoded(value: str) -> str | None:
-    """Return a header's value; text that is not plain ASCII is in base64. Return ``None`` if that is
-    malformed."""
+    """Return a header's value. One that is not plain ASCII is in base64; ``None`` if that is malformed."""
     found = _BASE64.match(value)
     if found is None:
         return value

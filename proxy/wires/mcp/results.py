@@ -1,5 +1,4 @@
-"""Builds the server's answers: results, errors and progress, as JSON-RPC messages and as events of a
-stream.
+"""Builds the server's answers as JSON-RPC messages and events: results, errors and progress.
 
 Sources: the specification's ``Result`` types, revisions 2024-11-05 to 2026-07-28.
 """
@@ -123,8 +122,7 @@ def listed_tool(
 
 
 def tool_list(tools: Sequence[Mapping[str, Any]], message: Message, version: str) -> dict[str, Any]:
-    """Return all tools, on one page. Raises :class:`~proxy.wires.mcp.messages.ProtocolFault` for another
-    page."""
+    """Return all tools on one page. Raise :class:`~proxy.wires.mcp.messages.ProtocolFault` for others."""
     if message.params.get("cursor") is not None:
         status = 400 if message.modern else 200
         raise ProtocolFault(
@@ -160,8 +158,7 @@ def _info(version: str) -> dict[str, str]:
 
 
 def _modern(version: str, kept: bool) -> dict[str, Any]:
-    """Return the members that each result has since 2026-07-28. A ``kept`` result also says how long, and
-    for whom."""
+    """Return the members of each result since 2026-07-28; for a ``kept`` one also how long, and for whom."""
     hints: dict[str, Any] = {"ttlMs": _KEPT_MS, "cacheScope": "private"} if kept else {}
     return {"resultType": "complete", **hints, "_meta": {_SERVER_INFO: _info(version)}}
 

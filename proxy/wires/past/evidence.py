@@ -1,5 +1,4 @@
-"""Evidence of the place of a model's answer in a conversation, to find it after the conversation has
-changed.
+"""Evidence that finds the place of a model's answer in a conversation that has changed since.
 
 Some programs cut off the oldest messages. Others add retrieved text to a question and leave it out of later
 requests. Then the conversation before an answer is no longer the same.

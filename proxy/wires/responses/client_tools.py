@@ -44,7 +44,7 @@ class ClientTools:
         return with_all_fields(self.of(response))
 
     def raw(self, response: Mapping[str, Any], listed: bytes) -> bytes:
-        """Return the same tools as bytes. Those from the upstream keep its bytes; ``listed`` is its raw
+        """Return the same tools as bytes, with the upstream's bytes where possible; ``listed`` is its raw
         list."""
         tools = response.get("tools")
         pieces = elements(listed) if tools and isinstance(tools, list) else []

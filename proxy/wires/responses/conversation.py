@@ -27,6 +27,5 @@ class ResponsesCodec:
         return write_conversation(conversation, strict=strict)
 
     def without_reasoning(self, conversation: Conversation) -> Conversation:
-        """Return the conversation unchanged: no known upstream of this dialect requires reasoning to be
-        removed."""
+        """Return the conversation unchanged: no upstream of this dialect is known to require reasoning."""
         return conversation

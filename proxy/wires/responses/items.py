@@ -242,8 +242,7 @@ def sealed_bytes(items: Sequence[bytes]) -> int:
 
 
 def without_sealed_turns(raw: bytes) -> bytes:
-    """Return the body of a request without items that hold encrypted turns; the same bytes if there are
-    none."""
+    """Return a request body without items that hold encrypted turns; the same bytes if it has none."""
     if f'"{_SEALED_TURN}'.encode() not in raw:
         return raw
     parts = members(raw)
@@ -274,7 +273,7 @@ def is_shown_call(item: Mapping[str, Any], labels: Collection[str] = ()) -> bool
 
 
 def called_name(item: Mapping[str, Any], servers: Sequence[ChosenServer], offered: Collection[str]) -> str:
-    """Return models' name for the tool of a call that the proxy showed, as far as it is known.
+    """Return the name that models use for the tool of a shown call, as far as it is known.
 
     ``servers`` are those that the request chooses, and ``offered`` the names of its server tools.
     """

@@ -28,8 +28,7 @@ _FIELDS = {
 
 
 class OpenItem:
-    """An open item. ``item`` is its opening state; ``index`` and ``item_id`` are its place in the client's
-    stream."""
+    """An item as it opened. ``index`` and ``item_id`` are its place in the client's stream."""
 
     def __init__(self, index: int, item_id: str, item: Mapping[str, Any]) -> None:
         self.index = index
@@ -56,8 +55,7 @@ class OpenItem:
             payload["item_id"] = self.item_id
 
     def unopened(self, payload: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the event that must precede the first text of an item if the upstream opened no part for
-        it.
+        """Return the event that must precede an item's first text if the upstream opened no part for it.
 
         llama-server opens none for its reasoning text, and openai-node throws for it.
         """
@@ -74,8 +72,7 @@ class OpenItem:
             self._texts.setdefault((kind, place), []).append(delta)
 
     def so_far(self) -> dict[str, Any]:
-        """Return the item with its content so far. Its status is ``incomplete`` if items of its type have a
-        status."""
+        """Return the item with its content so far, ``incomplete`` if items of its type have a status."""
         item = {**self.item, "id": self.item_id}
         content = []
         for (kind, _), pieces in sorted(self._texts.items(), key=lambda entry: entry[0][1]):

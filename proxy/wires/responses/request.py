@@ -131,8 +131,8 @@ class ResponsesRequest:
         return ""
 
     def check_history(self, reserved: Callable[[str], bool]) -> None:
-        """Raise unless every output answers one call, once. The call must be in this input if all calls
-        are."""
+        """Raise unless each output answers one call, once. If all calls are in this input, so must be that
+        call."""
         calls = [item for item in self.items if item.get("type") == "function_call"]
         self._check_ours(reserved)
         # Some models repeat an id in a later turn: each call with it needs its own output.
@@ -368,8 +368,7 @@ def _told_apart(items: Iterable[Mapping[str, Any]], labels: Collection[str]) -> 
 
 
 def answer_text(items: Iterable[Mapping[str, Any]]) -> str:
-    """Return the texts of an answer's messages as one, each after its length, so that lists never look
-    alike."""
+    """Return an answer's texts as one, each after its length, so that different lists never look alike."""
     return "".join(f"{len(text)}:{text}" for text in map(str.strip, _texts(items)) if text)
 
 

@@ -78,8 +78,7 @@ def complete_resource(
     usage: Mapping[str, Any] | None,
     tools: Sequence[Any],
 ) -> dict[str, Any]:
-    """Return a whole resource: the last turn's, with the run's id, and the output and the request of the
-    client."""
+    """Return a whole resource: the last turn's, with the run's id and the client's output and request."""
     whole = dict(_DEFAULTS)
     for key in ("text", "reasoning"):
         if isinstance(asked.get(key), dict):

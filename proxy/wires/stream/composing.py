@@ -89,8 +89,7 @@ class ComposingWriter(FastWriter):
         """Note what the client gets from a frame that goes out unchanged."""
 
     def _failed(self, frame: Frame, error: Mapping[str, Any]) -> bytes:
-        """Return the upstream's own error if clients can read it, otherwise the same error in the dialect's
-        form."""
+        """Return the upstream's own error if clients can read it, else the same in the dialect's form."""
         if self._over:
             return b""
         self._over = True

@@ -56,11 +56,11 @@ class TextReader(Protocol):
     def take_texts(
         self, chunk: bytes, is_open: Callable[[type[TurnEvent]], bool]
     ) -> tuple[type[TurnEvent], list[bytes]] | None:
-        """Take ``chunk`` like :meth:`FastReader.take_unread`, if each event holds one text of a kind that
+        """Take ``chunk`` like :meth:`FastReader.take_unread`, if each event holds one text that
         ``is_open``.
 
-        Return the kind, and for each event the inside of its JSON string. Return ``None`` if the caller
-        must feed the chunk.
+        ``is_open`` gets the kind of the text. Return the kind, and for each event the inside of its JSON
+        string. Return ``None`` if the caller must feed the chunk.
         """
         ...
 

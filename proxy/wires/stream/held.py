@@ -10,8 +10,7 @@ __all__ = ["HeldFrames", "unchanged"]
 _MAX_BYTES = 16 * 1024 * 1024
 
 unchanged: Callable[[bytes], bytes] = bytes
-"""Returns its argument. The type ``bytes`` returns the very same object, and costs less than a Python
-function."""
+"""Returns its argument: ``bytes`` returns the same object, and costs less than a Python function."""
 
 
 class HeldFrames:

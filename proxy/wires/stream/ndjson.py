@@ -42,8 +42,7 @@ def decode_line(raw: bytes) -> Line:
 
 
 def begins_lines(data: bytes) -> bool | None:
-    """Return whether the first bytes of a body begin with a JSON object on its own line; ``None`` while
-    unknown."""
+    """Return whether a body begins with a JSON object on its own line; ``None`` while unknown."""
     word = data.removeprefix(_BOM).lstrip(_BLANKS)
     if word[:1] not in (b"", b"{"):
         return False
@@ -139,11 +138,11 @@ class LineParser:
 
 
 class LineBoundary:
-    """Forwards a stream up to its last line end, and knows how it ended; see
-    :class:`proxy.wires.dialect.Boundary`.
+    """Forwards a stream up to its last line end, and knows how it ended.
 
-    It holds back the bytes after the last line end, at most ``max_held``. It adds nothing to a complete
-    stream. A stream that stops without its last line gets the line that its dialect has for that.
+    See :class:`proxy.wires.dialect.Boundary`. It holds back the bytes after the last line end, at most
+    ``max_held``. It adds nothing to a complete stream. A stream that stops without its last line gets the
+    line that its dialect has for that.
     """
 
     __slots__ = ("_head", "_held", "_max", "_over", "at_boundary", "done_seen", "overflowing")
@@ -195,8 +194,7 @@ class LineBoundary:
             self.done_seen = self.done_seen or (bool(whole) and self._ends(whole))
 
     def close(self) -> bytes:
-        """Return the rest of a stream that ended properly, plus a missing last line. Half a line is
-        dropped."""
+        """Return the rest of a stream that ended properly, and a missing last line. Drop half a line."""
         tail, self._held = self._held, b""
         if tail and not self.done_seen and self._ends(tail):
             self.done_seen = True

@@ -1,5 +1,4 @@
-"""The phases of a stream writer, from passing on the upstream's bytes to writing its own: one table for all
-dialects.
+"""The phases of a stream writer, between passing bytes on and writing its own: one table for all dialects.
 
 A writer begins by passing frames on. It holds frames back while it cannot know whether they may leave. From
 the first hidden call on, it writes the stream itself.
@@ -37,8 +36,7 @@ class Sign(StrEnum):
     OPEN = "open"
     """The frame may go out as it came only if its turn has no hidden call."""
     HIDDEN = "hidden"
-    """A call or a turn is hidden from the client, the turn pauses and will be continued, or the frame has a
-    defect that is repaired."""
+    """A call or a turn is hidden, the turn pauses and will continue, or the frame has a defect to repair."""
     TURN_ENDED = "turn ended"
     """The turn is over, and the client sees all of it."""
 

@@ -1,5 +1,4 @@
-"""The common part of turn readers: turns events into frames, takes similar events unread, and ends the
-calls."""
+"""The common part of turn readers: turns events into frames, and ends the calls."""
 
 import re
 from abc import abstractmethod
@@ -56,8 +55,7 @@ class SkippingParser(EventParser, Protocol):
 
 
 class StreamFormat(NamedTuple):
-    """The way a stream is cut into events: its parser, a decoder of one whole event, and the ends of
-    events."""
+    """How a stream is cut into events: its parser, a decoder of one event, and the ends of events."""
 
     parser: Callable[[], SkippingParser]
     decode: Callable[[bytes], Any]
@@ -226,8 +224,7 @@ class StreamReader(FastReader, Generic[E]):
         self._template = self._ready = self._example = None
 
     def _unread(self, event: E, *, cut: bool) -> Frame:
-        """Return the frame of an event whose data the proxy cannot read as a JSON object, though a client
-        might.
+        """Return the frame of an event that the proxy cannot read as a JSON object, though a client might.
 
         If it may hold a call, it goes no further (rule W5). Otherwise a piece of the turn is lost, so none
         of its calls can be trusted. Some clients read lines of JSON in a stream without ``data:``.
@@ -250,8 +247,8 @@ class StreamReader(FastReader, Generic[E]):
         return events
 
     def _repaired(self, call: ToolCall) -> ToolCall:
-        """Return a call as it goes back: a hidden call gets ``{}`` if its arguments are not a JSON object
-        or too long.
+        """Return a call to send back: a hidden one gets ``{}`` if its arguments are no JSON object or too
+        long.
 
         The model reads the error result instead. A client's call goes back as it came (rule W8).
         """

@@ -41,7 +41,8 @@ _BOM = b"\xef\xbb\xbf"
 _LINE_ENDS = re.compile(rb"[\r\n]+")
 # CR CR ends an event at once, in every stream: an LF after it would begin the next one, harmlessly.
 _BOUNDARY = re.compile(rb"\r\r|(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
-# Matches many events without content, so that a burst of them is one step. Unusual ones are taken one by one.
+# These match many events without content at once, so that a burst of them is one step. Unusual events are
+# taken one by one.
 _MOST_FILLER = 64 * 1024
 _BLANK_RUN = re.compile(rb"[\r\n]++")
 _COMMENT_LINE = rb"(?>:[^\r\n]*+\r?\n)"

@@ -18,8 +18,7 @@ MOST_KEPT: Final = 256
 """The largest number of events whose values a template keeps before they are merged."""
 
 MOST_TEMPLATE_BYTES: Final = 16 * 1024
-"""The largest event, in bytes, to take unread: merging and reading ``MOST_KEPT`` of them takes
-milliseconds."""
+"""The largest event, in bytes, to take unread. Merging ``MOST_KEPT`` of them takes milliseconds."""
 
 _MOST_TAKEN_BYTES: Final = 32 * 1024
 """The largest chunk of several events to take at once. A larger one is read in parts, with pauses."""
@@ -47,8 +46,7 @@ _QUOTE, _BACKSLASH, _ZERO = b'"\\0'
 
 @dataclass(frozen=True, slots=True)
 class _Placeholder:
-    """A variable part of an event: where its value begins and ends, which values fit, and whether it is
-    text."""
+    """A variable part of an event: the place of its value, which values fit, and whether it is text."""
 
     start: int
     end: int
@@ -177,8 +175,7 @@ class Template:
         return True
 
     def merge(self) -> bytes:
-        """Return one event that means the same as all events found: their texts joined, other values from
-        the last."""
+        """Return one event that means the same as all found: their texts joined, the rest from the last."""
         found, self.found = self.found, []
         count = len(self._joined)
         values = [

@@ -141,8 +141,7 @@ class UsageTap:
         return payload
 
     def keep(self, chunk: bytes) -> None:
-        """Take a piece of a reply that is not an event stream. Keep only the beginning and the end of a
-        long one."""
+        """Take a piece of a reply that is not an event stream. Keep only the two ends of a long reply."""
         self.began = True
         self._reply += chunk
         if len(self._reply) > _WHOLE_REPLY:

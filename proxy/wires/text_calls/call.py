@@ -82,8 +82,7 @@ class Declared:
         return raw
 
     def json(self, text: str) -> str:
-        """Return JSON as it was written, or repaired if that is allowed and possible; else raise
-        :class:`NotACall`."""
+        """Return JSON as written, or repaired if allowed and possible. Raise :class:`NotACall` otherwise."""
         text = text.strip()
         if _parses(text):
             return text

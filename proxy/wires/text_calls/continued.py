@@ -1,5 +1,4 @@
-"""A turn that begins as the upstream's bytes and continues as the proxy's own encoding, in the same
-dialect.
+"""A turn that begins with the upstream's bytes and continues with the proxy's own, in one dialect.
 
 Client and upstream speak one dialect. The upstream's bytes go out unchanged until a call is found in their
 text. From there on an encoder of that dialect continues the response that the client already has in part.
@@ -26,8 +25,7 @@ is not followed by JSON syntax."""
 
 
 class ContinuedReader:
-    """The reader of the upstream's turn. Its frames are the upstream's own up to the first call in its
-    text."""
+    """The upstream's reader, whose frames are the upstream's own up to the first call in its text."""
 
     def __init__(self, reader: TextCallReader, encoder: Callable[[], ContinuingEncoder]) -> None:
         self._reader = reader

@@ -21,8 +21,7 @@ __all__ = ["PromptedEditor", "prompted_editor"]
 
 
 class PromptedEditor:
-    """The editor that the module describes. ``own`` is the client's editor; ``change`` turns tools into
-    text."""
+    """See the module. ``own`` is the client's editor; ``change`` turns tools into text."""
 
     def __init__(
         self,
@@ -43,8 +42,7 @@ class PromptedEditor:
 
     @property
     def left_out(self) -> Sequence[LeftOut]:
-        """The fields of the client's request that the last rendered body leaves out, since the upstream has
-        none."""
+        """The fields of the client's request that the last rendered body leaves out."""
         if self._left_out is None:
             self.translate()
         return self._left_out or ()
@@ -156,8 +154,8 @@ class _ChainedPromptedEditor(PromptedEditor):
         return self._own
 
     def translate(self) -> None:
-        """See :meth:`PromptedEditor.translate`. Also raise for a result that answers no call: all calls are
-        known by now."""
+        """See :meth:`PromptedEditor.translate`. All calls are known by now, so also check that results
+        answer them."""
         self._client.parse(orjson.loads(self._own.render())).check_history(lambda name: False)
         super().translate()
 

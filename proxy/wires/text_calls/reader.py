@@ -45,8 +45,7 @@ __all__ = ["CallReading", "TextCallReader", "TextTools"]
 _CUT: Final = ("length", "content_filter")
 _CALLS: Final = (ToolCallStarted, ToolCallDelta, ToolCallFinished)
 _LARGEST_CALL: Final = 1024 * 1024
-"""The largest call in characters. A client's own tools may get whole files; the runner bounds the arguments
-of server tools."""
+"""The largest call, in characters. A client's tools may get whole files; the runner bounds server tools."""
 
 
 class TextTools:
@@ -276,8 +275,7 @@ class TextCallReader:
         self._text.clear()
 
     def _decide(self, reason: str, going: list[Frame]) -> None:
-        """Handle the end of the turn: waiting frames go on unchanged, or are replaced by events with the
-        calls."""
+        """End the turn: waiting frames go on unchanged, or become events with the calls."""
         scanner = self._scanner
         scanner.close(cut=reason in _CUT)
         self._tell_notes()
@@ -311,8 +309,7 @@ class TextCallReader:
         return [ToolCallStarted(number, call_id, part.name, kind), ToolCallDelta(number, arguments)]
 
     def _anew(self, frame: Frame, told: Sequence[TurnEvent] | None = None) -> Frame:
-        """Return a frame with the same meaning in events only. ``told`` are the events that replace its
-        text."""
+        """Return a frame with the same events but no bytes; ``told`` are the events that replace its text."""
         events: list[TurnEvent] = []
         for event in frame.events:
             if type(event) is TextDelta and told is not None:
@@ -363,8 +360,7 @@ def _texts(frame: Frame) -> list[str]:
 
 
 def _input_of(arguments: str) -> str:
-    """Return the input of a tool that takes text. Models see such a tool with one argument called
-    ``input``."""
+    """Return the input of a tool that takes text: models see it as one argument called ``input``."""
     value: Any = orjson.loads(arguments)
     return value["input"] if set(value) == {"input"} and isinstance(value["input"], str) else arguments
 

@@ -1,5 +1,4 @@
-"""Decides which models write calls into their text, in which form, and whether the prompt must describe the
-tools."""
+"""Decides in which form a model writes calls into its text, and whether its prompt describes tools."""
 
 from collections.abc import Sequence
 from typing import Final, Literal

@@ -19,8 +19,7 @@ __all__ = ["Scanner"]
 _BLANKS: Final = re.compile(r"[ \t\r\n]*+")
 _TICKS: Final = re.compile(r"`*+")
 _LOOK_AGAIN: Final = 1024
-"""Longer text that failed to be a call is not searched for another, or the same text would be read
-endlessly."""
+"""Longer text that failed to be a call is not searched again, or this could go on endlessly."""
 _THOUGHT: Final = "<think>"
 _THOUGHT_END: Final = "</think>"
 """The marks around a thought, which some servers leave at the beginning of a text."""

@@ -142,8 +142,7 @@ class Source:
                 return ""
 
     def maybe(self, *literals: str) -> Reading[str]:
-        """Read one of these literals if it stands here. Raises :class:`Incomplete` if the text was cut
-        within one."""
+        """Read one of these literals if it stands here. Raise :class:`Incomplete` if one is cut off."""
         found = yield from self.opening(literals)
         if not found and self.cut and self.at < len(self.text):
             rest = self.text[self.at :]

@@ -13,8 +13,7 @@ Source: Anthropic's documentation, "Fine-grained tool streaming", "Handling inva
 """
 
 CUT: Final = frozenset({"length", "content_filter"})
-"""Finish reasons after which the proxy runs no call of the turn: the last call may be incomplete (rule W7).
-"""
+"""Finish reasons after which no call of the turn runs: the last may be incomplete (rule W7)."""
 
 
 def arguments_object(arguments: str) -> dict[str, Any]:

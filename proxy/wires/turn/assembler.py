@@ -124,8 +124,7 @@ class _PartialCall:
 
     @property
     def value(self) -> Any:
-        """The arguments so far as parsed JSON, or ``_NOT_JSON``. Parsed only when they can be one complete
-        value."""
+        """The arguments so far as parsed JSON, or ``_NOT_JSON`` if they are not one complete value."""
         if self.known is _UNREAD:
             may_be = self.size <= _SHORT or self.brackets.closed
             self.known = _parse(self.arguments) if may_be else _NOT_JSON
@@ -156,8 +155,7 @@ class _PartialCall:
 
 
 def _parse(text: str) -> Any:
-    """Return ``text`` as parsed JSON. Return ``_NOT_JSON`` if it is not JSON or has over ``_MOST_VALUES``
-    values."""
+    """Return ``text`` as parsed JSON; ``_NOT_JSON`` if it is not JSON or has too many values."""
     if len(text) > _MOST_VALUES and count_values(text.encode(), _MOST_VALUES) > _MOST_VALUES:
         return _NOT_JSON
     try:
@@ -232,8 +230,7 @@ class ToolCallAssembler:
             slot.append(arguments, self._kept_of(slot, arguments))
 
     def settle_name(self, index: int, name: str) -> list[TurnEvent]:
-        """Set the name of the call with this index, unless the call has started. Return the events of its
-        start."""
+        """Set the name of the call with this index and start it, unless it has started. Return the events."""
         slot = self._by_index.get(index)
         if slot is None or slot.started:
             return []
@@ -283,8 +280,7 @@ class ToolCallAssembler:
         return slot or self._open(fragment)
 
     def _with_id(self, fragment: Fragment) -> _PartialCall | None:
-        """Return the slot of a fragment whose id was seen before in this turn; ``None`` if it begins a
-        call."""
+        """Return the slot of a fragment whose id was seen in this turn; ``None`` if it begins a call."""
         same = self._by_id[fragment.call_id or ""]
         slot = next((s for s in reversed(same) if s.index == fragment.index), same[-1])
         if not (fragment.name and slot.name):
@@ -295,8 +291,7 @@ class ToolCallAssembler:
         return None if elsewhere or again else slot
 
     def _adopting(self, fragment: Fragment) -> _PartialCall | None:
-        """Return the slot that a fragment with a new id continues, by its index; ``None`` if it begins a
-        call."""
+        """Return the slot that a fragment with a new id continues; ``None`` if it begins a call."""
         if fragment.index is None:
             # Some gateways create an id for each fragment, so a fragment without a name cannot begin a call.
             latest = self._slots[-1] if self._slots else None
@@ -358,8 +353,8 @@ class ToolCallAssembler:
         return text
 
     def _kept_of(self, slot: _PartialCall, text: str) -> str:
-        """Return how much of a new piece to store. For a hidden call this is just enough to see that it is
-        too large."""
+        """Return how much of a new piece to store; for a hidden call just enough to see that it is too
+        large."""
         if not (slot.name and self._is_hidden(slot.name)):
             return text
         return text[: max(0, self._kept + 1 - slot.size)]
@@ -400,8 +395,7 @@ def _opens_another(slot: _PartialCall, fragment: Fragment) -> bool:
 
 
 def _merged(known: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``new`` merged into ``known``. Neither is changed, because a frame must keep what was
-    received."""
+    """Return ``new`` merged into ``known``. Change neither: a frame must keep what was received."""
     merged = dict(known)
     for key, value in new.items():
         before = merged.get(key)

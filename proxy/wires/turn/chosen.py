@@ -1,5 +1,4 @@
-"""Removes the elements of a request body that choose server tools, and translates a ``tool_choice`` that
-names them.
+"""Removes the elements of a request that choose server tools, and translates a ``tool_choice`` of them.
 
 No upstream knows these elements. It gets the tools themselves, as functions.
 """
@@ -23,8 +22,7 @@ def without_elements(
     *,
     only_with_tools: Collection[str] = (),
 ) -> bytes:
-    """Return a request body without the elements that choose server tools. All other elements keep their
-    bytes.
+    """Return a request body without elements that choose server tools. All others keep their bytes.
 
     A list that becomes empty is removed. ``rewrite`` changes the other members in place. If no ``tools``
     are left, the members in ``only_with_tools`` are removed, too.

@@ -48,8 +48,7 @@ def read_annotations(annotations: Any, base: int = 0) -> Iterator[CitationAdded]
 
 
 def page_address(value: Any) -> str:
-    """Return ``value`` if it is the address of a page. Return ``""`` for anything else, such as a file
-    name."""
+    """Return ``value`` if it is a page's address; ``""`` for anything else, such as a file name."""
     return value if isinstance(value, str) and value.startswith(_ADDRESSES) else ""
 
 
@@ -73,8 +72,7 @@ def annotated(citation: CitationAdded, said: int) -> dict[str, Any]:
 
 
 def moved(annotations: Any, before: int, count: int = 0) -> Any:
-    """Return a Chat message's annotations with indices moved by ``before``, the characters of earlier
-    turns.
+    """Return a Chat message's annotations, moved by ``before``, the characters of earlier turns.
 
     Annotations of a stream may be numbered. Their numbers continue after the ``count`` annotations of those
     turns.

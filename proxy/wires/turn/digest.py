@@ -1,5 +1,4 @@
-"""Digests of conversations. Two conversations with the same words in the same order have the same digest,
-whoever sends them."""
+"""Digests of conversations: equal if they have the same words in the same order."""
 
 import hashlib
 import re
@@ -54,8 +53,7 @@ class PrefixDigests:
         self._parts: list[str] = []
 
     def upto(self, end: int | None, rule: SystemRule = "clock") -> bytes:
-        """Return a digest of the first ``end`` messages, or of all if ``end`` is ``None``; see
-        :data:`SystemRule`."""
+        """Return a digest of the first ``end`` messages, of all if it is ``None``; see :data:`SystemRule`."""
         digests = self._digests
         if (state := self._state) is None or rule != self._rule:
             # Created late, because most conversations need no digest.
@@ -82,10 +80,10 @@ class PrefixDigests:
         return len(self._messages)
 
     def evidence(self, end: int | None, rule: SystemRule = "clock") -> Evidence | None:
-        """Return what distinguishes the answer after the first ``end`` messages from other answers with the
-        same words.
+        """Return evidence of the place of the answer that follows the first ``end`` messages.
 
-        Return ``None`` if no question came before the answer.
+        It distinguishes the answer from others with the same words. Return ``None`` if no question came
+        before it.
         """
         end = len(self._messages) if end is None else min(end, len(self._messages))
         self.upto(end, rule)

@@ -42,8 +42,7 @@ class MessageListBody(ABC):
     def __init__(
         self, raw: bytes, named: Collection[str], refused: RefusedFields, *, tools_key: str = "tools"
     ) -> None:
-        """Take ``named``, the member names of ``raw``, and ``tools_key``, the name of the member that holds
-        tools."""
+        """Take ``named``, the member names of ``raw``, and ``tools_key``, the member that holds tools."""
         self._raw = raw
         self._named = named
         self._behind: dict[str, bytes] = {}
@@ -78,8 +77,7 @@ class MessageListBody(ABC):
         return self._definition(definition)
 
     def _stripped(self, messages: Sequence[bytes], theirs: Sequence[bytes] = ()) -> Sequence[bytes]:
-        """Return messages without what the upstream refuses. The client's own messages, ``theirs``, stay
-        complete."""
+        """Return messages without refused fields. The client's own messages, ``theirs``, stay complete."""
         return self._refused.strip(messages, theirs)
 
     # The members of the body.
@@ -107,8 +105,7 @@ class MessageListBody(ABC):
             self._members[name] = value
 
     def _uncut(self) -> bytes | None:
-        """Return the client's bytes with the added members behind them; ``None`` if anything else has
-        changed."""
+        """Return the client's bytes and the added members; ``None`` if anything else has changed."""
         changed = self._restored or self._added or self._withheld or self._used_tokens or self._strips_all
         if self._cut is None and not changed:
             return extend_object(self._raw, self._behind)
@@ -176,8 +173,7 @@ class MessageListBody(ABC):
         return restored_size(self._restored)
 
     def _shown(self, raw: bytes, mask: Mask) -> bytes:
-        """Return one of the proxy's messages as the store may hold it, to be restored later and for the
-        record."""
+        """Return one of the proxy's messages as the store may hold it, for later restoring and the record."""
         masked = self._masked.get(raw)
         if masked is None:
             masked = self._masked[raw] = self._masked_turn(raw, mask)

@@ -33,8 +33,7 @@ _REFUSAL = re.compile(
 )
 _NONE: frozenset[str] = frozenset()
 _NEAR = 160
-"""The largest distance, in characters, between such words and the field. Farther text may quote the
-request."""
+"""The largest distance of the field from such words, in characters. Farther text may be a quotation."""
 
 
 class RefusedFields:

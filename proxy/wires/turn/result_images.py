@@ -15,8 +15,7 @@ _ONE_IMAGE = re.compile(
 
 
 def refuses_one_image(said: str) -> bool:
-    """Return whether a lower-case error text is about one unusable image. Then it says nothing about
-    others."""
+    """Return whether a lower-case error text is about one unusable image, and so not about others."""
     return _ONE_IMAGE.search(said) is not None
 
 

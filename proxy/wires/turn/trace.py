@@ -24,8 +24,7 @@ def trace_call(call: ToolCall, arguments: Any) -> dict[str, Any]:
 
 
 def trace_progress(call: ToolCall, progress: ToolProgress) -> dict[str, Any]:
-    """Return ``x_toolrelay`` for the progress of a call. It leaves out the tool's message, which may quote
-    its result.
+    """Return ``x_toolrelay`` for a call's progress, without the tool's message, which may quote its result.
 
     A call that an agent made is shown like any other, with the agent's call id as its ``parent``.
     """

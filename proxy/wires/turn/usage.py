@@ -26,8 +26,7 @@ _NULLS = (b',"usage":null', b', "usage": null')
 
 
 def usage_of(payload: Mapping[str, Any]) -> Usage | None:
-    """Return the usage that an event or a reply reports, in whichever place the provider uses; ``None`` if
-    none.
+    """Return the usage that an event or a reply reports, wherever the provider puts it; ``None`` if none.
 
     Chat has it in a member, and one provider nests it in ``x_groq``. An event of Responses has it in its
     ``response``, the first event of Messages in its ``message``. Ollama has no member for it.
@@ -66,8 +65,7 @@ def read_usage(native: Mapping[str, Any]) -> Usage:
 
 
 def messages_usage(native: Mapping[str, Any]) -> Usage:
-    """Return the usage from an object of Messages: ``input_tokens`` excludes cached tokens, and there is no
-    total."""
+    """Return the usage from an object of Messages, which counts cached tokens apart and has no total."""
     written, cached = [_count(native.get(name)) for name in _CACHED]
     received = _count(native.get("input_tokens")) + written + cached
     sent = _count(native.get("output_tokens"))
@@ -81,8 +79,7 @@ def _counted_in(payload: Mapping[str, Any]) -> Usage | None:
 
 
 def counted_usage(payload: Mapping[str, Any]) -> Usage:
-    """Return the usage in the last line of an Ollama answer, with the durations that it reports, in
-    nanoseconds.
+    """Return the usage in the last line of an Ollama answer, with its durations in nanoseconds.
 
     WIRE: Ollama leaves out a count of 0, such as that of a prompt that was wholly cached.
     """
@@ -92,8 +89,7 @@ def counted_usage(payload: Mapping[str, Any]) -> Usage:
 
 
 def merge_usage(before: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    """Return two reports about one message as one. The later report wins, except where a field of it is
-    null.
+    """Return two reports about one message as one. The later one wins, except for null fields.
 
     Messages sends one part in the first event and the rest in the last one.
     """

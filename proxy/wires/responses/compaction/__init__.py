@@ -25,8 +25,7 @@ _READ = ("model", "input", "instructions", "previous_response_id")
 
 
 class ResponsesCompactionWire(ResponsesWire):
-    """The wire of ``/responses/compact``. Only clients use it; each upstream gets the request in its own
-    dialect."""
+    """The wire of ``/responses/compact``. Only clients use it; upstreams are asked in their own dialects."""
 
     codec: ConversationCodec = CompactionCodec()
 

@@ -35,8 +35,7 @@ class CompactionReplyWriter(ResponsesReplyWriter):
         self._summaries = summaries
 
     def finish(self, reason: str | None) -> bytes:
-        """Return the compaction as JSON. Raises :class:`~proxy.errors.WireError` if the model wrote no
-        summary."""
+        """Return the compaction as JSON. Raise :class:`~proxy.errors.WireError` if there is no summary."""
         super().finish(reason)
         answer = self.answer
         summary = "".join(item_text(item) for item in answer.get("output") or () if isinstance(item, dict))

@@ -60,8 +60,7 @@ class ItemSigner:
         return hmac.compare_digest(_bytes(item_id), _bytes(expected))
 
     def _mac(self, nonce: str, *shown: str | None) -> str:
-        """Return a keyed hash of the caller and the content. Each part follows its length, so that none can
-        shift."""
+        """Return a keyed hash of caller and content. Each part follows its length, so that none can shift."""
         mac = hashlib.blake2b(key=self._key, digest_size=_MAC_BYTES, person=b"shown mcp_call")
         for word in (self._caller, nonce, *shown):
             part = b"" if word is None else _bytes(word)

@@ -14,8 +14,8 @@ _RECIPIENT: Final = re.compile(r"\bto=([A-Za-z0-9_.:-]{1,140})")
 
 
 def _token(name: str) -> tuple[str, str]:
-    """Return one of DeepSeek's tokens in two spellings: with its block characters, and as other tokenizers
-    write it."""
+    """Return a token of DeepSeek's in two spellings: with block characters, and as other tokenizers write
+    it."""
     return f"<｜{name.replace(' ', '▁')}｜>", f"<｜{name.replace(' ', '_')}｜>"
 
 
