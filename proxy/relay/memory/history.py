@@ -71,8 +71,8 @@ class History:
         system_rule: SystemRule = "clock",
         sealed: SealedTurns | None = None,
     ) -> None:
-        """``system_rule`` says how system messages are compared.  ``sealed`` encrypts turns that clients carry;
-        with ``None`` no client gets any."""
+        """``system_rule`` says how system messages are compared.  ``sealed`` encrypts turns that clients
+        carry; with ``None`` no client gets any."""
         self._store = store
         self._sealed = sealed
         self._now = now
