@@ -88,7 +88,7 @@ async def create_app(
     item_keys = await _item_keys(services.store, hash_key)
     given = overrides or Overrides()
     authenticator = given.authenticator or authentication.authenticator
-    endpoints = given.endpoints.and_also(MCP_ENDPOINTS) if config.mcp.serve else given.endpoints
+    endpoints = given.endpoints.extended_with(MCP_ENDPOINTS) if config.mcp.serve else given.endpoints
     targets, draining = Targets(endpoints), Draining()
     peers, web_ui, has_ui = peers or Peers(), None, serves_ui(config, authentication)
     admin = make_admin(services, authenticator)
