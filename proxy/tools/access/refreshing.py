@@ -20,7 +20,7 @@ from proxy.tools.oauth.grants import Grant
 from proxy.tools.oauth.kept import Kept, read_kept
 from proxy.tools.oauth.port import OAuthFault, OAuthHttp
 
-__all__ = ["ConnectionFailure", "Refreshed"]
+__all__ = ["ConnectionFailure", "TokenRefresher"]
 
 _EARLY_S: Final = 60.0
 """Replace a token this many seconds before it expires, or after half its lifetime if that is later."""
@@ -45,7 +45,7 @@ class ConnectionFailure(HttpFailure):
         super().__init__(f'the connection "{name}" cannot be used now; its owner has to look at it')
 
 
-class Refreshed:
+class TokenRefresher:
     """The ``Authorization`` header of one connection, refreshed as needed.  Belongs to one event loop."""
 
     def __init__(

@@ -248,9 +248,9 @@ def plan(admitted: AdmittedCall, *, caller: str, key: str) -> PlannedCall | Refu
     except BaseException as error:  # noqa: BLE001
         return replace(admitted.refused("the tool could not check its arguments"), cause=error)
     shown = redact_arguments(arguments, redaction)
-    excess = policy.refuse_arguments(spec.name, arguments, spec.schema_with_defaults)
-    if excess is not None:
-        decided, words = excess
+    violation = policy.refuse_arguments(spec.name, arguments, spec.schema_with_defaults)
+    if violation is not None:
+        decided, words = violation
         failure = ToolFailure(words, code="policy_denied")
         return Refusal(failure, f"{decided.outcome}: {decided.rule}", shown)
     takes_key = spec.effect is not ToolEffect.READ_ONLY or IdempotencyKey.__name__ in spec.capabilities

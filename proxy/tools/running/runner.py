@@ -22,7 +22,7 @@ from proxy.records import InvocationLog, Limiter
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Intersections, Policy
 from proxy.tools.contract.capabilities import Clock, Credentials
-from proxy.tools.contract.paging import ResultShelf
+from proxy.tools.contract.paging import PagedResults
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.running.cache import ResultCache
 from proxy.tools.running.checks import Checks
@@ -65,7 +65,7 @@ class Runner:
     Args:
         clock: the tools' time of day; with ``CacheControl`` a tool sets an expiry by it.  The record uses the
             machine's clock: a clock that stands still (the demo's) would put a call days before its run.
-        shelf: keeps results that are too large, for ``core__read_result``; ``None`` keeps none.
+        paged_results: keeps results that are too large, for ``core__read_result``; ``None`` keeps none.
         max_read_only, max_read_only_per_caller: how many read-only tools run at the same time.
         max_parallel: how many of these one run may have at the same time.
         on_crash: called with what a tool raised, unless it is a ``ToolFailure``.
@@ -86,7 +86,7 @@ class Runner:
         default_timeout_s: float = 10.0,
         ids: Callable[[], str] = new_invocation_id,
         max_stuck: int = 3,
-        shelf: ResultShelf | None = None,
+        paged_results: PagedResults | None = None,
         max_read_only: int = 64,
         max_read_only_per_caller: int = 16,
         max_parallel: int = 8,
@@ -103,7 +103,7 @@ class Runner:
         self._ids = ids
         self._journal = InvocationJournal(log, on_closed, log_arguments=log_arguments)
         self._shared = None if effects is None else SharedEffects(effects, self._journal)
-        self._outcomes = Outcomes(self._journal, shelf, self._shared)
+        self._outcomes = Outcomes(self._journal, paged_results, self._shared)
         self._tasks = ToolTasks(max_stuck=max_stuck)
         self._executor = Executor(
             self._tasks,

@@ -12,7 +12,7 @@ from token_vault import Vault
 
 from proxy.errors import ToolFailure
 from proxy.tools.access.credentials import Connection, CredentialBroker
-from proxy.tools.access.refreshing import ConnectionFailure, Refreshed
+from proxy.tools.access.refreshing import ConnectionFailure, TokenRefresher
 from proxy.tools.contract.capabilities import HttpFailure
 from proxy.tools.oauth.grants import ClientCredentials, LoggedIn, OAuthToken, grant_of, login_place
 from proxy.tools.oauth.kept import read_kept
@@ -57,12 +57,12 @@ async def log_in_at(made: Brokers, time: Time) -> None:
     await made.vault.save(login_place("issues"), kept.written())
 
 
-def process(made: Brokers, time: Time, connection: Connection | None = None) -> Refreshed:
+def process(made: Brokers, time: Time, connection: Connection | None = None) -> TokenRefresher:
     """What one process has of the connection."""
     meant = connection or LoggedIn(server_url=made.server.mcp)
     assert isinstance(meant, LoggedIn | ClientCredentials | OAuthToken)
     http = made.pools.http(server_url=made.server.mcp)
-    return Refreshed(
+    return TokenRefresher(
         "issues", grant_of("issues", meant), http, vault=made.vault, clock=time.monotonic, now=time.now
     )
 
