@@ -256,7 +256,9 @@ async def _start(services: Services) -> Services:
     """Open the record, and serve the tools of MCP servers that are pinned there."""
     registry, mcp = services.registry, services.mcp
     if mcp:
-        services.instruments.add_source(figures_of(lambda: [one for each in mcp for one in each.counted]))
+        services.instruments.add_source(
+            figures_of(lambda: [one for each in mcp for one in each.latest_overview])
+        )
     await services.store.start()
     try:
         for provider in mcp:

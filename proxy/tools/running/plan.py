@@ -53,7 +53,7 @@ class ApprovedCall:
     arguments_digest: str
 
     @property
-    def used_up(self) -> str:
+    def consumed_approval(self) -> str:
         """The id of the approval that the call uses up when it begins; empty for none."""
         return self.id
 
@@ -82,7 +82,7 @@ class ContinuedCall:
     spec_digest: str
 
     @property
-    def used_up(self) -> str:
+    def consumed_approval(self) -> str:
         """Empty: the earlier call has used up its approval, or needed none."""
         return ""
 
@@ -184,7 +184,7 @@ class PlannedCall:
         """Return the refusal of this call because its connection has no credentials."""
         return Refusal(failure, f"refused: credentials.{self.connection}", self.arguments_redacted)
 
-    def value_anew(self) -> Any:
+    def fresh_value(self) -> Any:
         """Return a new copy of the value for a retry, because a tool may change its arguments."""
         return self.spec.validate(json.loads(self.arguments))
 

@@ -40,7 +40,7 @@ from proxy.tools.running.invocation import (
 )
 from proxy.tools.running.ledger import Claim, RunContext, fingerprint
 from proxy.tools.running.loop_watch import MAX_STEP_S, blocked_s, thread_use
-from proxy.tools.running.order import is_read_only, side_by_side
+from proxy.tools.running.order import groups_to_run, is_read_only
 from proxy.tools.running.outcome import Outcomes, failed, mark_untrusted
 from proxy.tools.running.plan import Approved, PlannedCall, Refusal, admit, plan
 from proxy.tools.running.tool_tasks import ToolTasks
@@ -244,7 +244,7 @@ class Runner:
             catalog = context.catalog or self._registry.current
             together = [at for at in alone if is_read_only(catalog.get(calls[at].name))]
             alone = [at for at in alone if at not in together]
-            for neighbours in (together, *side_by_side(alone, calls, catalog)):
+            for neighbours in (together, *groups_to_run(alone, calls, catalog)):
                 if len(neighbours) == 1:
                     await one(neighbours[0])
                     continue
