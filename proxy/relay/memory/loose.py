@@ -42,8 +42,8 @@ def loose_keys(words: Sequence[str], shape: str, text: str, evidence: Evidence) 
     """
     of = ("loose answer", *words, shape, text.strip())
     return [
-        conversation_digest((*of, "asked", evidence.question), evidence.told),
-        conversation_digest((*of, "alone"), evidence.told),
+        conversation_digest((*of, "asked", evidence.question), evidence.instructions),
+        conversation_digest((*of, "alone"), evidence.instructions),
     ]
 
 

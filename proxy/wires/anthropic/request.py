@@ -117,20 +117,22 @@ class AnthropicRequest:
     ) -> str:
         system = self._told(told)
         words = ("anthropic answer", caller, self.people, shape, self.model, system, text.strip())
-        return conversation_digest(words, self._beginnings.upto(upto, told))
+        return conversation_digest(words, self._beginnings.digest(upto, told))
 
     def conversation_key(
         self, caller: str, call_ids: Collection[str], upto: int | None = None, told: ToldRule = "clock"
     ) -> str:
         words = ("anthropic", caller, self.people, self.model, *sorted(call_ids))
-        return conversation_digest(words, self._beginnings.upto(upto, told))
+        return conversation_digest(words, self._beginnings.digest(upto, told))
 
     def loose_words(self, caller: str) -> tuple[str, ...]:
         return ("anthropic", caller, self.people, self.model)
 
     def evidence(self, upto: int | None = None, told: ToldRule = "clock") -> Evidence | None:
         found = self._beginnings.evidence(upto, told)
-        return found and replace(found, told=found.told + self._told(told).encode("utf-8", "surrogatepass"))
+        return found and replace(
+            found, instructions=found.instructions + self._told(told).encode("utf-8", "surrogatepass")
+        )
 
     def _told(self, rule: ToldRule) -> str:
         """Return the system prompt in the form in which it is compared."""
