@@ -83,7 +83,7 @@ NO_CACHE: dict[str, str] = {
     "proxy.server.ui.live.Live": "twenty pages that listen",
     "proxy.server.ui.run_rows.RunRows": "names of client keys, which an operator makes",
     "proxy.server.ui.sign_in._Failures": "a hundred addresses at most, of one minute",
-    "proxy.server.mcp.endpoint._Told": "progress of one call that is about to be sent",
+    "proxy.server.mcp.endpoint._ProgressEvents": "progress of one call that is about to be sent",
     "proxy.store.postgres.store.PostgresStore": "processes that may have died",
     "proxy.store.sql.write_behind.WriteBehind": "rows that record_queue counts",
     "proxy.tools.mcp.host.service.Service": "workers of this machine",

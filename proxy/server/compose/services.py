@@ -221,7 +221,7 @@ async def create_services(
         on_crash=given.on_tool_crash,
         on_closed=instruments.hooks.invocation_ended,
         effects=store,
-        credentials=credentials.broker if credentials is not None and given.connect else None,
+        credentials=credentials.broker if credentials is not None and given.fetch_credentials else None,
         log_arguments=config.store.content != "none",
     )
     services = Services(

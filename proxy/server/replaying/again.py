@@ -252,9 +252,9 @@ async def _run_again(
     overrides = Overrides(
         wrap_upstream=None if online else frozen,
         wrap_provider=lambda provider: FrozenProvider(provider, results),
-        connect=False,
+        fetch_credentials=False,
         providers=None if kind.tools is None else LoadedTools.of(kind.tools),
-        drawn=exact.drawn if exact is not None else None,
+        replayed_values=exact.drawn if exact is not None else None,
     )
     app = await make_app(again, overrides)
     services = app.services

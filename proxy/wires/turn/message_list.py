@@ -190,13 +190,13 @@ class MessageListBody(ABC):
             *(one for replacement in self._restored.values() for one in replacement.messages),
         ]
 
-    def spend_tokens(self, used: int) -> None:
+    def lower_token_limit(self, used: int) -> None:
         self._used_tokens = used
 
     # Refused fields.
 
-    def was_translated(self) -> None:
-        """See :meth:`proxy.wires.upstream_port.TranslatedEditor.was_translated`."""
+    def mark_translated(self) -> None:
+        """See :meth:`proxy.wires.upstream_port.TranslatedEditor.mark_translated`."""
         self._translated = True
 
     @property
