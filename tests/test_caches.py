@@ -58,7 +58,7 @@ NO_CACHE: dict[str, str] = {
     "proxy.server.serving.connection.EdgeConnection": "a connection's own; its bodies are bounded",
     "proxy.server.telemetry.metrics._Counter": "figures themselves; labels come from closed lists",
     "proxy.server.telemetry.metrics._Histogram": "figures themselves; labels come from closed lists",
-    "proxy.server.telemetry.metrics._Places": "one of figures",
+    "proxy.server.telemetry.metrics._Tally": "one of figures",
     "proxy.server.auth.minting._Narrowed": "a part of a token",
     "proxy.server.telemetry.output_queue.QueuedStream": "the beginning of a line",
     "proxy.server.peers.Peers": "the questions that workers answer: written in the code",

@@ -129,7 +129,7 @@ def _detached_runs(
     """Build the runs that continue without their clients, and the component that takes over runs of ended
     processes."""
     config, store, hooks = services.config, services.store, services.instruments.hooks
-    background = BackgroundRuns(runs, store, _background_settings(config), hooks.apart)
+    background = BackgroundRuns(runs, store, _background_settings(config), hooks.run_context)
     resumable = SharedResumableRuns(ResumableRuns(config.tools.resume_s), dependencies.peers)
     others = tuple(
         dict.fromkeys(one.dialect.wire for one in built_in_wires().values() if isinstance(one, CrossableWire))
@@ -147,7 +147,10 @@ def _detached_runs(
     take_over.start()
     services.detached.extend((take_over.stop, background.drain, resumable.drain))
     return DetachedRuns(
-        background, BackgroundReader(background, store, take_over.look), resumable, dependencies.tickets
+        background,
+        BackgroundReader(background, store, take_over.settle_orphans),
+        resumable,
+        dependencies.tickets,
     )
 
 

@@ -18,7 +18,7 @@ def make_taping(services: Services, given: Overrides, peers: Peers, *, captures_
         services.store, _refused(services) if captures_allowed else "the web UI is not served"
     )
     if captures.refused is None:
-        peers.publish(CAPTURES, captures.told)
+        peers.publish(CAPTURES, captures.report)
     return Taping(services.store, captures, not_kept=_not_kept(services), again=given.replayed_values)
 
 

@@ -157,7 +157,7 @@ class _Running:
         self.order = order
         self.within = ExitStack()
         self._keep = keep
-        tape.note(tape.leg("client.request", 0, None, "application/json"), job.client.ask.body.raw)
+        tape.record(tape.leg("client.request", 0, None, "application/json"), job.client.ask.body.raw)
         self.client: ClientStream = TapedStream(client, tape)
 
     def finish(self) -> None:
