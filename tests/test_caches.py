@@ -313,9 +313,9 @@ async def test_hits_are_bounded_in_all_and_the_caller_who_asks_keeps_its_own(
     assert 0 < size.held <= size.limit
     assert counters._counted() <= 1000
     for _ in range(100):
-        assert counters.hit_now("d", (limit,)) is not None
-    assert counters.hit_now("d", (limit,)) is None
-    assert counters.hit_now("a", (limit,)) is None
+        assert counters.try_hit("d", (limit,)) is not None
+    assert counters.try_hit("d", (limit,)) is None
+    assert counters.try_hit("a", (limit,)) is None
     assert (await counters.take("a", (limit,), (), None, "")).limit_statuses[0].left == 399
 
 

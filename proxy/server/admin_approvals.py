@@ -25,7 +25,7 @@ __all__ = [
     "decider_of",
     "grant_to_json",
     "log_read",
-    "verdict_of_body",
+    "read_verdict",
 ]
 
 _MAX_BODY: Final = 64 * 1024
@@ -100,7 +100,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def verdict_of_body(raw: bytes) -> Verdict:
+def read_verdict(raw: bytes) -> Verdict:
     """Return the decision in a request body: only the JSON value ``true`` approves.
 
     Raises :class:`~proxy.errors.RequestError` (400).
@@ -144,7 +144,7 @@ class AdminApprovals:
 
     decisions: Decisions
 
-    async def listed(
+    async def list_approvals(
         self,
         query: Mapping[str, str],
         decider: Decider,
@@ -170,7 +170,7 @@ class AdminApprovals:
         found = await self.decisions.list(wanted)
         return [approval_to_json(one) for one in found[:limit]], len(found) > limit
 
-    async def shown(self, approval_id: str, decider: Decider, *, content: bool) -> dict[str, Any]:
+    async def get_approval(self, approval_id: str, decider: Decider, *, content: bool) -> dict[str, Any]:
         """Return one approval; ``content`` adds the exact arguments that run, and this is logged.
 
         Raises :class:`~proxy.errors.RequestError` (404) and :class:`~proxy.errors.StoreError`.
@@ -181,7 +181,7 @@ class AdminApprovals:
             log_read(approval, decider)
         return approval_to_json(approval, whole=content)
 
-    async def granted(
+    async def list_grants(
         self, query: Mapping[str, str], decider: Decider, *, limit: int, active: bool
     ) -> tuple[Sequence[dict[str, Any]], bool]:
         """Return a page of the grants for tools that ``decider`` may approve, newest first, and whether there
@@ -194,16 +194,22 @@ class AdminApprovals:
         found = await grants.list(wanted)
         return [grant_to_json(one, grants.state(one)) for one in found[:limit]], len(found) > limit
 
-    async def grant(self, grant_id: str, decider: Decider, *, revokes: bool = False) -> dict[str, Any]:
-        """Return one grant; ``revokes`` revokes it first.
+    async def get_grant(self, grant_id: str, decider: Decider) -> dict[str, Any]:
+        """Return one grant.
 
         Raises :class:`~proxy.errors.RequestError` (404) and :class:`~proxy.errors.StoreError`.
         """
         grants = self.decisions.grants
-        found = await (grants.revoke if revokes else grants.find)(grant_id, decider)
+        found = await grants.find(grant_id, decider)
         return grant_to_json(found, grants.state(found))
 
-    async def decided(
+    async def revoke_grant(self, grant_id: str, decider: Decider) -> dict[str, Any]:
+        """Revoke a grant and return it; raise as :meth:`get_grant` does."""
+        grants = self.decisions.grants
+        revoked = await grants.revoke(grant_id, decider)
+        return grant_to_json(revoked, grants.state(revoked))
+
+    async def decide(
         self, approval_id: str, decider: Decider, request: EdgeRequest, via: DecidedVia
     ) -> dict[str, Any]:
         """Record the decision in the body of a request and return the approval.
@@ -211,7 +217,7 @@ class AdminApprovals:
         Raises :class:`~proxy.errors.RequestError` (400, 403, 404, 408, 409, 413) and
         :class:`~proxy.errors.StoreError`.
         """
-        verdict = verdict_of_body(await read_body(request, _MAX_BODY, _BODY_S))
+        verdict = read_verdict(await read_body(request, _MAX_BODY, _BODY_S))
         approval = await self.decisions.decide(approval_id, verdict, decider, via)
         return approval_to_json(approval)
 

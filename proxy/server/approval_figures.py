@@ -51,7 +51,7 @@ class ApprovalFigures:
         self._task: asyncio.Task[None] | None = None
         declare("followed_approvals", self._cache_size)
 
-    def told(self, kind: str, facts: Mapping[str, Any]) -> None:
+    def on_event(self, kind: str, facts: Mapping[str, Any]) -> None:
         """Take note of an event of an approval; see :data:`~proxy.relay.approvals.grants.OnApproval`."""
         approval = facts.get("approval")
         if kind == "approval_grant_used":
@@ -75,8 +75,8 @@ class ApprovalFigures:
             self._task.cancel()
             await asyncio.wait({self._task})
 
-    async def look(self) -> None:
-        """Count what has changed since the last look; raise :class:`~proxy.errors.StoreError` if the record
+    async def update(self) -> None:
+        """Count what has changed since the last update; raise :class:`~proxy.errors.StoreError` if the record
         fails."""
         self._pending = await self._log.count_waiting(None, self._now())
         ids = list(self._followed)
@@ -90,7 +90,7 @@ class ApprovalFigures:
         while True:
             await asyncio.sleep(self._every_s)
             try:
-                await self.look()
+                await self.update()
             except StoreError as error:
                 structlog.get_logger("proxy.approvals").warning("approvals_uncounted", reason=str(error))
 

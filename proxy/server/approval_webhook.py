@@ -89,7 +89,7 @@ class ApprovalWebhook:
         self._task: asyncio.Task[None] | None = None
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.approvals")
 
-    def told(self, kind: str, facts: Mapping[str, Any]) -> None:
+    def on_event(self, kind: str, facts: Mapping[str, Any]) -> None:
         """Queue a message if an approval was requested; see :data:`~proxy.relay.approvals.grants.OnApproval`.
 
         Returns at once.

@@ -8,11 +8,11 @@ from proxy.server.limits.rules import KeyLimits
 from proxy.tools.contract.bounds import ArgumentBound
 from proxy.wires.client_port import Trace
 
-__all__ = ["Caller", "OwnBound", "Rights", "end_user_name"]
+__all__ = ["Caller", "CallerBound", "Rights", "end_user_name"]
 
 
 @dataclass(frozen=True, slots=True)
-class OwnBound:
+class CallerBound:
     """One caller's limit on an argument: the value at ``path``, for the tools that match ``tools``.
 
     ``setting`` is the name of the setting that has it.
@@ -32,23 +32,23 @@ class Rights:
     models are allowed. ``upstreams`` are names; ``None`` means all. ``tools`` are pairs ``(setting,
     patterns)``, and each of these lists must allow a tool. ``arguments`` are bounds that hold in addition to
     those of the policy. ``endpoints`` are patterns of paths below ``/v1`` that are served besides inference.
-    With ``keyed`` only inference and ``endpoints`` are served, and only the caller's own responses. With
+    With ``isolated`` only inference and ``endpoints`` are served, and only the caller's own responses. With
     ``shared`` several people use one key.
     """
 
     models: tuple[tuple[str, ...], ...] = ()
     upstreams: frozenset[str] | None = None
     tools: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    arguments: tuple[OwnBound, ...] = ()
+    arguments: tuple[CallerBound, ...] = ()
     endpoints: tuple[str, ...] = ()
     trace_max: Trace | None = None
-    keyed: bool = False
+    isolated: bool = False
     shared: bool = False
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         narrowed = (self.models, self.upstreams, self.tools, self.arguments, self.endpoints, self.trace_max)
-        object.__setattr__(self, "_hash", hash((narrowed, self.keyed, self.shared)))
+        object.__setattr__(self, "_hash", hash((narrowed, self.isolated, self.shared)))
 
     def __hash__(self) -> int:
         """Return the hash, which is computed once: each request looks up its permissions by it."""
@@ -67,16 +67,16 @@ class Caller:
     sends to the upstream itself, or ``"open"``. Limits are counted by ``counted_as``: the key, or the address
     if there are no keys. ``limits`` are the caller's own; ``None`` if the general ones hold.
 
-    ``also_counted_as`` is the key behind a minted token, and ``also_limits`` are the limits of that key; they
-    hold for all its tokens together. For a caller with a credential that the proxy does not check, it is the
-    address, under the general limits. ``end_user`` is the person that a token was made for.
+    ``parent_counted_as`` is the key behind a minted token, and ``parent_limits`` are the limits of that key;
+    they hold for all its tokens together. For a caller with a credential that the proxy does not check, it is
+    the address, under the general limits. ``end_user`` is the person that a token was made for.
     """
 
     name: str = "open"
     counted_as: str = "unknown"
     limits: KeyLimits | None = None
-    also_counted_as: str | None = None
-    also_limits: KeyLimits | None = None
+    parent_counted_as: str | None = None
+    parent_limits: KeyLimits | None = None
     rights: Rights = EVERYTHING
     end_user: str = ""
 

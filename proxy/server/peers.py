@@ -44,11 +44,11 @@ class Peers:
         self._tells[name] = give
 
     @property
-    def told(self) -> Sequence[str]:
+    def published(self) -> Sequence[str]:
         """The names that this process publishes."""
         return tuple(self._tells)
 
-    def own(self, name: str) -> bytes | None:
+    def own_answer(self, name: str) -> bytes | None:
         """Return this process's own answer; ``None`` if there is none, or it is too large or fails."""
         give = self._tells.get(name)
         if give is None:
@@ -63,7 +63,7 @@ class Peers:
 
     async def ask_all(self, name: str, *, within_s: float = 1.0) -> Answers:
         """Return the answers of all processes to a name, within ``within_s`` seconds."""
-        body = self.own(name)
+        body = self.own_answer(name)
         own = Answers((body,)) if body is not None else Answers(missing=1)
         if self.ask_others is None:
             return own

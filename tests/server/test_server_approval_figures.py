@@ -33,20 +33,20 @@ async def test_each_outcome_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> 
     asked = [approval(f"ap_{number}", call_id=f"call_{number}") for number in range(4)]
     await store.put_approvals(asked)
     for one in asked:
-        figures.told("approval_requested", {"approval": one, "tool": one.tool})
-    await figures.look()
+        figures.on_event("approval_requested", {"approval": one, "tool": one.tool})
+    await figures.update()
     assert figures.figures() == {"toolrelay_approvals_pending": 4.0}
     await store.decide_approval(asked[0], APPROVED, T0 + 7)
     await store.decide_approval(asked[1], Decided(ApprovalEvent.DENY, "boss", "command"), T0 + 9)
     gone = Decided(ApprovalEvent.SUPERSEDE, "boss", "api")
     approved = await store.decide_approval(asked[2], APPROVED, T0 + 2)
     for _ in range(2):
-        await figures.look()
+        await figures.update()
     await store.decide_approval(approved, gone, T0 + 3)
-    figures.told("approval_grant_used", {"tool": grant().tool})
+    figures.on_event("approval_grant_used", {"tool": grant().tool})
     now[0] = T0 + 3700
     for _ in range(2):
-        await figures.look()
+        await figures.update()
     assert counted == {
         ("shop__buy", "requested"): 4,
         ("shop__buy", "approved"): 2,
@@ -70,9 +70,9 @@ async def test_what_is_followed_is_bounded_and_a_lost_record_is_told() -> None:
     )
     for number in range(MOST_FOLLOWED + 5):
         one = approval(f"ap_{number}")
-        figures.told("approval_requested", {"approval": one, "tool": one.tool})
+        figures.on_event("approval_requested", {"approval": one, "tool": one.tool})
     assert counted["requested"] == MOST_FOLLOWED + 5
-    await figures.look()  # None of them is on record.
+    await figures.update()  # None of them is on record.
     assert counted == {"requested": MOST_FOLLOWED + 5}
     looked = asyncio.Event()
 
@@ -80,7 +80,7 @@ async def test_what_is_followed_is_bounded_and_a_lost_record_is_told() -> None:
         looked.set()
         raise StoreUnavailable("no disk")
 
-    figures.look = broken  # type: ignore[method-assign]
+    figures.update = broken  # type: ignore[method-assign]
     with capture_logs() as lines:
         figures.start()
         await looked.wait()
@@ -100,14 +100,14 @@ async def test_metrics_have_approvals(tmp_path: Path) -> None:
         assert figures is not None
         conversation: list[object] = [{"role": "user", "content": "Buy milk."}]
         id_ = ID.findall(await say(client, "chat", conversation, stream=False))[0]
-        await figures.look()
+        await figures.update()
         text = (await proxy.ask(None, method="GET", path="/metrics")).body.decode()
         assert f'toolrelay_approvals_total{{outcome="requested",tool="{BUY}"}} 1.0' in text
         assert "toolrelay_approvals_pending 1.0" in text
         conversation.append({"role": "user", "content": "Yes."})
         header = {"x-toolrelay-approve": id_}
         await say(client, "chat", conversation, stream=False, extra_headers=header)
-        await figures.look()
+        await figures.update()
         text = (await proxy.ask(None, method="GET", path="/metrics")).body.decode()
         for outcome in ("approved", "used"):
             assert f'toolrelay_approvals_total{{outcome="{outcome}",tool="{BUY}"}} 1.0' in text

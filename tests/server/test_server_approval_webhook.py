@@ -134,8 +134,8 @@ async def test_arguments_go_along_only_where_the_operator_says_so() -> None:
     """Those that people see, without the tool's private fields."""
     shown = facts(arguments='{"pin":1,"what":"tea"}', arguments_shown={"what": "tea"})
     async with service() as told, hooked(told.url, arguments=True) as (hook, _):
-        hook.told("approval_requested", shown)
-        hook.told("approval_decided", shown)
+        hook.on_event("approval_requested", shown)
+        hook.on_event("approval_decided", shown)
         await until(lambda: bool(told.got))
         assert json.loads(told.got[0][1])["data"]["arguments"] == {"what": "tea"}
         assert b"pin" not in told.got[0][1]
@@ -147,7 +147,7 @@ async def test_a_message_that_was_not_taken_is_sent_again() -> None:
     async with service() as told, hooked(told.url) as (hook, waited):
         told.statuses = [500, 404, 307, 204]
         with capture_logs() as log:
-            hook.told("approval_requested", facts())
+            hook.on_event("approval_requested", facts())
             await until(has(log, "approval_webhook_sent"))
         assert waited == [1.0, 2.0, 4.0]
         assert len({headers["webhook-id"] for headers, _ in told.got}) == 1
@@ -157,8 +157,8 @@ async def test_a_message_that_was_not_taken_is_sent_again() -> None:
         told.got.clear()
         told.statuses = [503] * 8
         with capture_logs() as log:
-            hook.told("approval_requested", facts("appr_2"))
-            hook.told("approval_requested", facts("appr_3"))
+            hook.on_event("approval_requested", facts("appr_2"))
+            hook.on_event("approval_requested", facts("appr_3"))
             await until(has(log, "approval_webhook_sent"))
         failed = [line for line in log if line["event"] == "approval_webhook_failed"]
         assert [(line["approval_id"], line["reason"]) for line in failed] == [
@@ -172,7 +172,7 @@ async def test_what_has_expired_is_not_told() -> None:
     """Nobody could decide about it any more."""
     async with service() as told, hooked(told.url, now=lambda: 200.0) as (hook, _):
         with capture_logs() as log:
-            hook.told("approval_requested", facts())
+            hook.on_event("approval_requested", facts())
             await until(has(log, "approval_webhook_failed"))
         assert told.got == []
 
@@ -181,7 +181,7 @@ async def test_an_address_inside_is_not_called() -> None:
     """Unless the operator opened its network; the log names the setting."""
     async with service() as told, hooked(told.url, open_to=()) as (hook, _):
         with capture_logs() as log:
-            hook.told("approval_requested", facts())
+            hook.on_event("approval_requested", facts())
             await until(has(log, "approval_webhook_failed"))
         assert "approvals.webhook_networks" in log[-1]["reason"]
         assert told.got == []
@@ -194,7 +194,7 @@ async def test_the_queue_is_bounded() -> None:
         async with hooked(told.url) as (hook, _):
             with capture_logs() as log:
                 for number in range(MOST_QUEUED + 5):
-                    hook.told("approval_requested", facts(f"appr_{number}"))
+                    hook.on_event("approval_requested", facts(f"appr_{number}"))
                 dropped = [line for line in log if line["event"] == "approval_webhook_dropped"]
             assert len(dropped) == 5
 

@@ -144,8 +144,8 @@ class _Worker:
 
     def say_last(self) -> None:
         """Send the supervisor this worker's last answers, because it cannot be asked any more."""
-        for name in self._peers.told:
-            if (body := self._peers.own(name)) is not None:
+        for name in self._peers.published:
+            if (body := self._peers.own_answer(name)) is not None:
                 self._channel.send("last", body, name=name)
 
     def _ready(self, lines: Sequence[str]) -> None:
@@ -175,7 +175,7 @@ class _Worker:
             case "retire":
                 self.signals.retire.set()
             case "question":
-                told = self._peers.own(header["name"])
+                told = self._peers.own_answer(header["name"])
                 if not self._channel.send("answer", told or b"", id=header["id"], known=told is not None):
                     self._channel.send("answer", id=header["id"], known=False)
             case "answer" if question is not None:
@@ -189,7 +189,7 @@ class _Worker:
         number = next(self._numbers)
         question = self._questions[number] = _Question()
         try:
-            own = self._peers.own(name) or b""
+            own = self._peers.own_answer(name) or b""
             if not self._channel.send("ask", own, id=number, name=name, within_s=within_s):
                 return Answers(missing=1)
             async with asyncio.timeout(within_s + _GRACE_S):

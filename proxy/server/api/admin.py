@@ -33,7 +33,7 @@ from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Policy
 from proxy.tools.mcp.overview import ServerOverview
 
-__all__ = ["REPORT_S", "RUN_QUERY", "Admin", "json_answer", "page", "parse_query", "read_limit", "truth"]
+__all__ = ["REPORT_S", "RUN_QUERY", "Admin", "json_answer", "page", "parse_query", "read_bool", "read_limit"]
 
 REPORT_S: Final = 10.0
 """The most seconds that an administrator waits for the record."""
@@ -135,31 +135,30 @@ class Admin:
         approvals = self.approvals
         if approval_id == "grants":
             query = parse_query(target.query, "limit", "before", "active")
-            active, limit = truth(query, "active"), read_limit(query.get("limit"))
-            rows, more = await approvals.granted(query, decider, limit=limit, active=active)
+            active, limit = read_bool(query, "active"), read_limit(query.get("limit"))
+            rows, more = await approvals.list_grants(query, decider, limit=limit, active=active)
             return json_answer(page(rows, more=more))
         if approval_id is not None and _GRANT.fullmatch(approval_id):
             parse_query(target.query)
-            revokes = request.method == "DELETE"
-            grant_id = approval_id.removeprefix("grants/")
-            return json_answer(await approvals.grant(grant_id, decider, revokes=revokes))
+            act = approvals.revoke_grant if request.method == "DELETE" else approvals.get_grant
+            return json_answer(await act(approval_id.removeprefix("grants/"), decider))
         if approval_id is None:
             query = parse_query(target.query, *query_of("/admin/approvals"))
-            waiting, limit = truth(query, "waiting"), read_limit(query.get("limit"))
-            rows, more = await approvals.listed(query, decider, limit=limit, waiting=waiting)
+            waiting, limit = read_bool(query, "waiting"), read_limit(query.get("limit"))
+            rows, more = await approvals.list_approvals(query, decider, limit=limit, waiting=waiting)
             return json_answer(page(rows, more=more))
         if not _APPROVAL_ID.fullmatch(approval_id):
             raise _unknown(target)
         if request.method == "POST":
             parse_query(target.query)
-            return json_answer(await approvals.decided(approval_id, decider, request, "api"))
-        content = truth(parse_query(target.query, "content"), "content")
-        return json_answer(await approvals.shown(approval_id, decider, content=content))
+            return json_answer(await approvals.decide(approval_id, decider, request, "api"))
+        content = read_bool(parse_query(target.query, "content"), "content")
+        return json_answer(await approvals.get_approval(approval_id, decider, content=content))
 
     async def _record(self, facts: RequestFacts, target: Target, run_id: str | None) -> web.Response:
         if run_id is None:
             return json_answer(await self.runs(parse_query(target.query, *RUN_QUERY)))
-        content = truth(parse_query(target.query, "content"), "content")
+        content = read_bool(parse_query(target.query, "content"), "content")
         detail = await self.find(run_id)
         if detail is None:
             raise _unknown(target)
@@ -312,7 +311,7 @@ def _begins(query: Mapping[str, str]) -> str | None:
     return begins
 
 
-def truth(query: Mapping[str, str], name: str) -> bool:
+def read_bool(query: Mapping[str, str], name: str) -> bool:
     value = _TRUTH.get(query.get(name, "false"))
     if value is None:
         raise RequestError(400, f"{name} must be true or false.", param=name)
@@ -328,8 +327,8 @@ def _filter(query: Mapping[str, str]) -> RunFilter:
             model=query.get("model"),
             tool=query.get("tool"),
             key=query.get("key"),
-            errors=truth(query, "errors"),
-            agents=truth(query, "agents"),
+            errors=read_bool(query, "errors"),
+            agents=read_bool(query, "agents"),
         )
     except ConfigError as error:
         raise RequestError(400, f"{error}.", param=error.setting) from None

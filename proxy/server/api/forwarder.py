@@ -63,7 +63,7 @@ class Forwarder:
             except NextUpstream:
                 continue
 
-    async def send_by(self, context: Context, body: Body | None = None) -> web.StreamResponse:
+    async def send_to_default(self, context: Context, body: Body | None = None) -> web.StreamResponse:
         """Forward a request that chooses no upstream, to the first one that the caller may use."""
         route = default_route(context.permissions.router, context.target.endpoint.dialect)
         return await self.send(context, body, Candidates([route], NO_FALLBACK))
@@ -80,7 +80,7 @@ class Forwarder:
         if body is not None and route.served.repair != "off":
             repair = repair_of(self._wires, endpoint, route, body.payload)
         client = self._clients.open(context, caller)
-        relayed = client if body is None else self._clients.heard(client, body.raw)
+        relayed = client if body is None else self._clients.with_listener(client, body.raw)
         relayed.blank_out(route.served.secrets)
         try:
             # A stream may stay open for long, so no reference keeps the request alive once it is answered.
@@ -140,7 +140,7 @@ class Forwarder:
     def headers(self, context: Context, body: Body | None, *, identity: bool) -> HeaderSection:
         """Return the request headers that an upstream may see; see :func:`forwardable`."""
         section = context.request.head[_going_up_read if identity else _going_up]
-        if IDEMPOTENCY_KEY not in context.request.headers or not context.caller.rights.keyed:
+        if IDEMPOTENCY_KEY not in context.request.headers or not context.caller.rights.isolated:
             return section
         # Many people share one key of the provider. The provider answers a repeated idempotency key with its
         # earlier answer, so each person needs a different key.

@@ -14,7 +14,7 @@ from proxy.server.serving.errors import ERROR_CODE
 from proxy.server.serving.own_address import own_origin
 from proxy.server.serving.request import EdgeRequest
 
-__all__ = ["front_page", "health", "nothing_here"]
+__all__ = ["front_page", "health", "not_found_error"]
 
 _WHAT: Final = "an OpenAI-compatible API"
 _OLLAMA: Final = "Ollama is running"
@@ -69,7 +69,7 @@ def _asks_for_ollama(request: EdgeRequest) -> bool:
     )
 
 
-def nothing_here(request: EdgeRequest, path: str) -> RequestError:
+def not_found_error(request: EdgeRequest, path: str) -> RequestError:
     """Return the error for a path outside of the API; most such clients have a base URL without ``/v1``."""
     base_url = _base_url(request)
     return RequestError(

@@ -101,7 +101,7 @@ class Generate:
             # An upstream of this dialect gets the rest of the body unchanged.
             body = without_carried(wire, body)
         principal = self._request_reader.principal(context, body)
-        if context.caller.rights.keyed:
+        if context.caller.rights.isolated:
             await self._request_reader.check_rights(context, body, principal)
         options = request_options_of(context, history=self._history)
         heard = read_approvals(wire.dialect.name, body.raw, body.payload)
@@ -220,7 +220,7 @@ class Generate:
             stream.set_header(RUN, run_id)
             bound = structlog.contextvars.bind_contextvars(run_id=run_id)
             try:
-                await self._orchestrator.run(job, self._clients.heard(stream, ask.body.raw))
+                await self._orchestrator.run(job, self._clients.with_listener(stream, ask.body.raw))
             finally:
                 structlog.contextvars.reset_contextvars(**bound)
 
@@ -236,8 +236,7 @@ class Generate:
         client.set_header(RUN, run_id)
         bound = structlog.contextvars.bind_contextvars(run_id=run_id)
         try:
-            heard = self._clients.heard(client, ask.body.raw)
-            await self._orchestrator.run(job, heard)
+            await self._orchestrator.run(job, self._clients.with_listener(client, ask.body.raw))
         finally:
             structlog.contextvars.reset_contextvars(**bound)
         if not client.started:

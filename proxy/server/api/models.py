@@ -44,7 +44,7 @@ class Models:
         if endpoint.action == "show":
             return await self._shown(context, router)
         if router.is_plain and _lists(router.default, dialect) is dialect.models:
-            return await self._forwarder.send_by(context)
+            return await self._forwarder.send_to_default(context)
         headers = self._forwarder.headers(context, None, identity=True)
         match endpoint.action:
             case "version":

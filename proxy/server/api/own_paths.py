@@ -6,7 +6,7 @@ from typing import Protocol
 from aiohttp import web
 
 from proxy.server.api.admin import Admin
-from proxy.server.api.front_page import front_page, health, nothing_here
+from proxy.server.api.front_page import front_page, health, not_found_error
 from proxy.server.auth.authenticate import Authenticator
 from proxy.server.reference.error_pages import ErrorPages
 from proxy.server.serving.draining import Draining
@@ -76,4 +76,4 @@ class OwnPaths:
         if self._ui is not None and self._ui.serves(target):
             self._draining.check()
             return await self._ui.answer(request, facts, target)
-        raise nothing_here(request, target.path)
+        raise not_found_error(request, target.path)

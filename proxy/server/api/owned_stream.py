@@ -239,7 +239,7 @@ class ClientStreams:
         if request.page_headers:
             sent.update(request.page_headers)
         own: Own | None = None
-        if caller and endpoint.creates == "response" and context.caller.rights.keyed:
+        if caller and endpoint.creates == "response" and context.caller.rights.isolated:
             # The upstream keeps this response under the proxy's key; from now on only this caller may use it.
             own = partial(self._note_owner, caller)
         elif endpoint.creates == "conversation":
@@ -255,10 +255,9 @@ class ClientStreams:
         context.facts.client = client
         return client
 
-    def heard(self, client: ClientStream, asked: bytes) -> ClientStream:
-        """Return the response, with the listener attached if there is one; ``asked`` is the request's
-        body."""
-        return client if self._listen is None else TeeStream(client, self._listen(asked))
+    def with_listener(self, client: ClientStream, body: bytes) -> ClientStream:
+        """Return the response, with the listener attached if there is one; ``body`` is the request's."""
+        return client if self._listen is None else TeeStream(client, self._listen(body))
 
     def _note_owner(self, caller: str, response_id: str, noted: Callable[[bool], None]) -> None:
         self._store.put_owner(response_id, caller, noted)

@@ -48,12 +48,12 @@ class Passthrough:
             body = self._prepared(context, body, routes[0])
             return await self._forwarder.send(context, body, Candidates.of(routes, body.payload))
         if not endpoint.is_inference:
-            return await self._forwarder.send_by(context)
+            return await self._forwarder.send_to_default(context)
         check_query(context, [default_route(context.permissions.router, endpoint.dialect)])
         if endpoint.body == "form" and request.content_type == _FORM:
-            return await self._forwarder.send_by(context)
+            return await self._forwarder.send_to_default(context)
         # The body is read as strict JSON: two parsers must not read it in two ways.
-        return await self._forwarder.send_by(context, await self._request_reader.read(context))
+        return await self._forwarder.send_to_default(context, await self._request_reader.read(context))
 
     def _prepared(self, context: Context, body: Body, route: Route) -> Body:
         """Return the body for the upstream, in place of the one that was read."""

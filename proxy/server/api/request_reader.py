@@ -41,7 +41,7 @@ class RequestReader:
             raw = await read_body(request, self._bounds.max_body_bytes, self._bounds.body_timeout_s)
         payload = self._bodies.load_now(raw)
         if payload is None:
-            payload = await self._bodies.load(raw, caller.counted_as, caller.also_counted_as)
+            payload = await self._bodies.load(raw, caller.counted_as, caller.parent_counted_as)
         return Body(*name_deployment(raw, payload, deployment)) if deployment else Body(raw, payload)
 
     def principal(self, context: Context, body: Body | None) -> Principal:
@@ -62,7 +62,7 @@ class RequestReader:
         self, rights: Rights, permits: Callable[[str], bool], body: Body, caller: str, *, refers: bool
     ) -> None:
         """Check a body without its HTTP; ``refers`` says that ids in it may belong to other callers."""
-        if rights.keyed:
+        if rights.isolated:
             check_rights(rights, permits, body.payload)
             if refers:
                 await check_references(rights, body.payload, caller, self._store, self._commits)

@@ -53,7 +53,7 @@ class Stored:
             target.query,
             self._request_reader.principal(context, None).name,
             [("Authorization", value) for value in request.headers.getall("Authorization", ())],
-            keyed=context.caller.rights.keyed,
+            isolated=context.caller.rights.isolated,
         )
         if own is not None:
             return own
@@ -67,7 +67,7 @@ class Stored:
             raise not_found(endpoint.stored_id(target.below or ""))
         if len(routes) > 1 and not request.body_exists:
             return await self._forwarder.send(context, None, Candidates(routes, FALLBACK_IF_ABSENT))
-        return await self._forwarder.send_by(context)
+        return await self._forwarder.send_to_default(context)
 
     async def _of_background(self, context: Context) -> web.StreamResponse | None:
         """Return the answer for a response that runs or ran in the background; ``None`` for any other.

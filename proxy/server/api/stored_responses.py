@@ -51,10 +51,10 @@ class StoredResponses:
         caller: str,
         headers: Headers = (),
         *,
-        keyed: bool,
+        isolated: bool,
     ) -> web.Response | None:
-        """Answer as :meth:`answer` does; ``None`` means that the request goes to an upstream. With client
-        keys (``keyed``) only requests for the caller's own responses do.
+        """Answer as :meth:`answer` does; ``None`` means that the request goes to an upstream. With
+        ``isolated`` only requests for the caller's own responses do.
 
         Raises :class:`RequestError` (404) for a response that does not exist or is another caller's, and
         :class:`~proxy.errors.StoreError` if the record cannot be read.
@@ -62,7 +62,7 @@ class StoredResponses:
 
         async def look() -> web.Response | bool | None:
             own = await self.answer(endpoint, response_id, query, caller, headers)
-            if own is not None or not keyed:
+            if own is not None or not isolated:
                 return own or True
             return await self._store.owns_response(response_id, caller) or None
 

@@ -102,7 +102,7 @@ def credential(request: EdgeRequest, credentials: Iterable[Credential]) -> str:
 def may_call(rights: Rights, method: str, target: Target) -> bool:
     """Return whether a path of the API is served to a caller with these rights."""
     below, endpoint = target.below or "", target.endpoint
-    if not rights.keyed or endpoint.is_inference or endpoint.kind in ("models", "stored", "mcp"):
+    if not rights.isolated or endpoint.is_inference or endpoint.kind in ("models", "stored", "mcp"):
         return True
     if (method, below) == ("POST", TOKENS_PATH):
         return True
@@ -220,7 +220,9 @@ class KeyAuthenticator(_Admins):
         # The head is known: its key and its right to this path were checked. Only the key's validity is
         # checked again.
         key: Key | None = request.head.get(self)
-        return key.caller if key is not None and self._ring.holds(key) else self._admit(request, target)
+        if key is not None and self._ring.is_still_valid(key):
+            return key.caller
+        return self._admit(request, target)
 
     async def _admit(self, request: EdgeRequest, target: Target) -> Caller:
         secret = credential(request, target.endpoint.dialect.credentials)
@@ -363,7 +365,7 @@ def _forwardable(value: str) -> bytes | None:
 @lru_cache(maxsize=1024)
 def _forwarded(name: str, address: str) -> Caller:
     """Return the caller that sends a credential from an address."""
-    return Caller(name=name, counted_as=name, also_counted_as=f"address:{address}")
+    return Caller(name=name, counted_as=name, parent_counted_as=f"address:{address}")
 
 
 declare_lru("forwarding_callers", _forwarded, 1500)

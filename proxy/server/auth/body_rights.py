@@ -23,7 +23,7 @@ def must_read(rights: Rights, request: EdgeRequest, target: Target) -> bool:
     read.
     """
     endpoint = target.endpoint
-    if rights.keyed and endpoint.refers:
+    if rights.isolated and endpoint.refers:
         return True
     if not rights.models:
         return False

@@ -30,7 +30,7 @@ from proxy.store.base import LOOK_UP_S, KeySource
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-__all__ = ["DECLARED", "Key", "KeyRing", "new_key", "new_secret", "signer", "stand_in"]
+__all__ = ["DECLARED", "Key", "KeyRing", "dummy_key", "new_key", "new_secret", "signer"]
 
 DECLARED = "config:"
 """The prefix of the ids of keys that the configuration declares."""
@@ -99,7 +99,7 @@ class Key:
         """Return whether the key has expired."""
         return self.expires_at is not None and self.expires_at <= now
 
-    def signed(self, signature: bytes, text: bytes) -> bool:
+    def verifies(self, signature: bytes, text: bytes) -> bool:
         """Return whether this key's holder signed a text."""
         if self.verify_key is None:
             return False
@@ -112,7 +112,7 @@ class Key:
         return True
 
 
-def stand_in() -> Key:
+def dummy_key() -> Key:
     """Make a key that nobody has; it verifies signatures if there is no real key."""
     public = signer(new_secret()).public_key()
     return Key(Caller(), "", b"", admin=False, verify_key=public, expires_at=None)
@@ -209,7 +209,7 @@ class KeyRing:
                     return True
         return False
 
-    def holds(self, key: Key) -> bool:
+    def is_still_valid(self, key: Key) -> bool:
         """Return whether a key that was found before is still valid, as far as this is known without a
         query."""
         if key.expires_at is not None and key.expired(self._now()):
@@ -218,7 +218,7 @@ class KeyRing:
             return True
         return self._is_fresh() and self._by_id.get(key.caller.name) is key
 
-    async def named(self, key_id: str) -> Key | None:
+    async def find_by_id(self, key_id: str) -> Key | None:
         """Return the valid key with that id; raise as :meth:`find` does."""
         if not key_id.startswith(DECLARED):
             await self.refresh()

@@ -23,7 +23,7 @@ from proxy.caches import CacheSize, declare
 from proxy.errors import RequestError
 from proxy.globs import is_costly
 from proxy.relay.routing.router import fits_all
-from proxy.server.auth.key_ring import Key, KeyRing, signer, stand_in
+from proxy.server.auth.key_ring import Key, KeyRing, dummy_key, signer
 from proxy.server.callers import Caller, end_user_name
 from proxy.server.config.key_grants import KeyGrants, check_key_limits, key_limits
 from proxy.server.limits.rules import KeyLimits
@@ -155,7 +155,7 @@ class Minting:
             return None
         text, _, signature = token.rpartition(".")
         key_id, _, said = text.removeprefix(TOKEN_PREFIX).partition(".")
-        key = await self._ring.named(key_id)
+        key = await self._ring.find_by_id(key_id)
         if not self._ring.mints:
             return None
         name = hashlib.blake2b(token.encode(), digest_size=32).digest()
@@ -188,9 +188,9 @@ class Minting:
         """
         by = key
         if by is None or by.verify_key is None:
-            by = self._nobody = self._nobody or stand_in()
+            by = self._nobody = self._nobody or dummy_key()
         try:
-            if not by.signed(_decode(signature), text.encode()) or key is None or by is not key:
+            if not by.verifies(_decode(signature), text.encode()) or key is None or by is not key:
                 return None
             claims = _Claims.model_validate(load_strict(_decode(said)))
             grants = claims.grants()
@@ -209,13 +209,13 @@ def _caller(key: Key, claims: _Claims, grants: KeyGrants) -> Caller:
         parent.rights,
         models=(*parent.rights.models, *own.models),
         tools=(*parent.rights.tools, *own.tools),
-        keyed=True,
+        isolated=True,
     )
     return Caller(
         name=parent.name,
         counted_as=f"{parent.name}/{end_user_name(claims.subject)}",
-        also_counted_as=parent.counted_as,
-        also_limits=parent.limits,
+        parent_counted_as=parent.counted_as,
+        parent_limits=parent.limits,
         limits=_narrower(parent.limits, key_limits(claims.limits)),
         rights=rights,
         end_user=claims.subject,

@@ -34,7 +34,7 @@ class Tickets:
             return None
         if caller == Caller(counted_as=caller.counted_as):
             return self._of_anybody(caller.counted_as)
-        key = await self._ring.named(caller.name)
+        key = await self._ring.find_by_id(caller.name)
         return {"key": caller.name} if key is not None and key.caller == caller else None
 
     def _of_anybody(self, counted_as: str) -> Mapping[str, Any] | None:
@@ -49,7 +49,7 @@ class Tickets:
         Raises :class:`~proxy.errors.RequestError` (503) if keys cannot be read.
         """
         if (name := ticket.get("key")) is not None:
-            key = await self._ring.named(str(name)) if self._mode != "forward" else None
+            key = await self._ring.find_by_id(str(name)) if self._mode != "forward" else None
             return None if key is None else key.caller
         counted_as = str(ticket.get("open"))
         return Caller(counted_as=counted_as) if ticket == self._of_anybody(counted_as) else None

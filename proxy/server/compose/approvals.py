@@ -63,9 +63,9 @@ def make_approvals(
 ) -> Approvals:
     """Build the component that asks people about calls, and calls the ``followers`` for each event."""
     settings = config.approvals
-    listening = [one.told for one in followers if one is not None]
+    listening = [one.on_event for one in followers if one is not None]
 
-    def told(kind: str, facts: Mapping[str, Any]) -> None:
+    def on_event(kind: str, facts: Mapping[str, Any]) -> None:
         for tell in listening:
             tell(kind, facts)
 
@@ -81,6 +81,6 @@ def make_approvals(
             url=settings.public_url,
             max_grant_s=settings.max_grant_s,
         ),
-        told=told,
+        told=on_event,
         agents=AgentTurns(store),
     )

@@ -54,16 +54,20 @@ def make_access(
     server, instruments = services.config.server, services.instruments
     cors = Cors(server.cors_origins)
     # Whether callers send keys of this proxy.
-    keyed = not isinstance(authenticator, (OpenAuthenticator, ForwardAuthenticator))
+    needs_key = not isinstance(authenticator, (OpenAuthenticator, ForwardAuthenticator))
     loopback_only = is_loopback(server.host)
     hosts = None
-    if loopback_only or server.allowed_hosts or not keyed:
+    if loopback_only or server.allowed_hosts or not needs_key:
         hosts = HostRule(loopback_only, (server.host.lower(), *server.allowed_hosts))
     return AccessMiddleware(
         pipeline.serve,
         targets,
         guard=PageGuard(
-            targets, cors=cors, hosts=hosts, keyed=keyed, proxies=TrustedProxies(server.trusted_proxies)
+            targets,
+            cors=cors,
+            hosts=hosts,
+            needs_key=needs_key,
+            proxies=TrustedProxies(server.trusted_proxies),
         ),
         cors=cors,
         draining=draining,

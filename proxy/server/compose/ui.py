@@ -197,7 +197,7 @@ def _player(config: Config) -> Caller | None:
         rights=Rights(
             models=() if ui.playground_models == every else (ui.playground_models,),
             tools=() if ui.playground_tools == every else (("ui.playground_tools", ui.playground_tools),),
-            keyed=True,
+            isolated=True,
             shared=True,
         ),
     )

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from proxy.server.callers import OwnBound, Rights
+from proxy.server.callers import CallerBound, Rights
 from proxy.server.config.types import (
     Bounds,
     Patterns,
@@ -158,13 +158,13 @@ class KeyGrants(BaseModel):
             upstreams=frozenset(self.upstreams) if self.upstreams else None,
             tools=() if self.tools == _ALL else ((tools, self.tools),),
             arguments=tuple(
-                OwnBound(arguments, pattern, path, bound.bound())
+                CallerBound(arguments, pattern, path, bound.bound())
                 for pattern, bounds in self.arguments.items()
                 for path, bound in bounds.items()
             ),
             endpoints=self.endpoints,
             trace_max=self.trace_max,
-            keyed=True,
+            isolated=True,
             shared=self.shared,
         )
 

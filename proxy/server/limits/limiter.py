@@ -77,7 +77,7 @@ class Admission:
         self.parent: Admission | None = None
         """The admission of the key behind a minted token, which also spends what its tokens spend."""
 
-    def stands_for(self, parent: "Admission") -> None:
+    def add_parent(self, parent: "Admission") -> None:
         """Add the admission of the key behind a token: its limits apply here, too."""
         self.parent = parent
         self.counts_usage = self.counts_usage or parent.counts_usage
@@ -161,11 +161,11 @@ class RateLimiter:
         """Admit a request if that needs no wait; ``None`` means that :meth:`admit` decides."""
         own = caller.limits
         limits = self._default if own is None else self._limits(own)
-        if caller.also_counted_as is not None or limits.spending or limits.streams is not None:
+        if caller.parent_counted_as is not None or limits.spending or limits.streams is not None:
             return None
         name, headers = caller.counted_as, _NO_HEADERS
         if limits.requests:
-            limit_statuses = self._counters.hit_now(name, limits.requests)
+            limit_statuses = self._counters.try_hit(name, limits.requests)
             if limit_statuses is None:
                 return None
             headers = _headers(limit_statuses)
@@ -177,15 +177,15 @@ class RateLimiter:
         Raises :class:`~proxy.errors.RequestError`: 429 naming the limit that is reached, 503 if limits cannot
         be counted and ``on_error`` is closed.
         """
-        if caller.also_counted_as is None:
+        if caller.parent_counted_as is None:
             return self._admit(caller.counted_as, caller.limits)
-        return self._admit_token(caller, caller.also_counted_as)
+        return self._admit_token(caller, caller.parent_counted_as)
 
     async def _admit_token(self, caller: "Caller", key: str) -> Admission:
         """Count a request for its token and for the key behind it."""
         admission = await self._admit(caller.counted_as, caller.limits)
         try:
-            admission.stands_for(await self._admit(key, caller.also_limits))
+            admission.add_parent(await self._admit(key, caller.parent_limits))
         except BaseException:  # A client that leaves meanwhile holds no place either.
             admission.release()
             raise

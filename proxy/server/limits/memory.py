@@ -156,7 +156,7 @@ class MemoryCounters:
             self._open[caller] = self._open.get(caller, 0) + 1
         return Verdict(refused, longest, limit_statuses)
 
-    def hit_now(self, caller: str, hits: Sequence[Limit]) -> Sequence[LimitStatus] | None:
+    def try_hit(self, caller: str, hits: Sequence[Limit]) -> Sequence[LimitStatus] | None:
         """Count one against all of ``hits`` if each has counted before and has room now."""
         now = self._clock()
         known = []

@@ -135,7 +135,7 @@ class RedisCounters:
         by = limits[refused - 1] if refused <= len(limits) else Limit("concurrent_streams", streams or 0, 0)
         return Verdict(by, float(wait) / _MICROS, limit_statuses)
 
-    def hit_now(self, caller: str, hits: Sequence[Limit]) -> None:
+    def try_hit(self, caller: str, hits: Sequence[Limit]) -> None:
         """Return ``None``: this needs a round trip."""
         return
 

@@ -153,7 +153,7 @@ class Counters(Protocol):
         """
         ...
 
-    def hit_now(self, caller: str, hits: Sequence[Limit]) -> Sequence[LimitStatus] | None:
+    def try_hit(self, caller: str, hits: Sequence[Limit]) -> Sequence[LimitStatus] | None:
         """Do :meth:`take` without spending and streams, if the request can be let in without a wait.
 
         Returns ``None``, and counts nothing, if it would be refused or if that is not known at once.

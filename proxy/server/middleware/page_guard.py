@@ -111,8 +111,8 @@ class HostRule:
 class PageGuard:
     """The guard that answers preflight requests and refuses requests that only a foreign page would send.
 
-    ``hosts`` is ``None`` if a client may call the server by any name. ``keyed`` says that callers send keys,
-    which no page has.
+    ``hosts`` is ``None`` if a client may call the server by any name. ``needs_key`` says that callers send
+    keys, which no page has.
     """
 
     def __init__(
@@ -121,13 +121,13 @@ class PageGuard:
         *,
         cors: Cors,
         hosts: HostRule | None,
-        keyed: bool,
+        needs_key: bool,
         proxies: TrustedProxies,
     ) -> None:
         self._targets = targets
         self._cors = cors
         self._hosts = hosts
-        self._keyed = keyed
+        self._needs_key = needs_key
         self._proxies = proxies if proxies else None
         self._refused = RefusedOrigins(cors.origins)
         # Without both, the check depends on the head alone: no peer address and no page headers are needed.
@@ -162,10 +162,10 @@ class PageGuard:
                 raise _not_allowed(
                     "Web pages of another site may not call the proxy without an Origin header"
                 )
-        elif not self._keyed and method in _UNASKED:
+        elif not self._needs_key and method in _UNASKED:
             _check_unmarked(request, request.head[self._targets])
         through = self._proxies is not None and self._proxies.trusts(request.remote)
-        if not self._keyed:
+        if not self._needs_key:
             if not through:
                 _check_direct(request)
                 _check_version(request)

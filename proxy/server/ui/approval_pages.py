@@ -11,7 +11,7 @@ from proxy.errors import RequestError
 from proxy.grant_records import GRANT_ID
 from proxy.relay.approvals.rules import Decider
 from proxy.server.admin_approvals import AdminApprovals, approval_to_json
-from proxy.server.api.admin import json_answer, page, parse_query, read_limit, truth
+from proxy.server.api.admin import json_answer, page, parse_query, read_bool, read_limit
 from proxy.server.ui.run_rows import RunRows
 from proxy.server.ui.sessions import OPERATOR, Session
 from proxy.server.ui.surface import UiRequest
@@ -52,24 +52,24 @@ class ApprovalPages:
         if asked.rest == "grants":
             asked.allow("GET")
             query = parse_query(asked.target.query, "active", "limit", "before")
-            active, limit = truth(query, "active"), read_limit(query.get("limit"))
-            rows, more = await self._approvals.granted(query, decider, limit=limit, active=active)
+            active, limit = read_bool(query, "active"), read_limit(query.get("limit"))
+            rows, more = await self._approvals.list_grants(query, decider, limit=limit, active=active)
             return json_answer(page(await self._rows.named(rows), more=more))
         if _GRANT.fullmatch(asked.rest):
             asked.allow("GET", "DELETE")
             parse_query(asked.target.query)
-            revokes, grant_id = asked.method == "DELETE", asked.rest.removeprefix("grants/")
-            row = await self._approvals.grant(grant_id, decider, revokes=revokes)
+            act = self._approvals.revoke_grant if asked.method == "DELETE" else self._approvals.get_grant
+            row = await act(asked.rest.removeprefix("grants/"), decider)
             return json_answer((await self._rows.named([row]))[0])
         if not _ID.fullmatch(asked.rest):
             raise asked.unknown()
         asked.allow("GET", "POST")
         if asked.method == "POST":
             parse_query(asked.target.query)
-            row = await self._approvals.decided(asked.rest, decider, asked.request, "page")
+            row = await self._approvals.decide(asked.rest, decider, asked.request, "page")
         else:
             query = parse_query(asked.target.query, "content")
-            row = await self._approvals.shown(asked.rest, decider, content=truth(query, "content"))
+            row = await self._approvals.get_approval(asked.rest, decider, content=read_bool(query, "content"))
         return json_answer((await self._rows.named([row]))[0])
 
     async def news(self) -> list[dict[str, Any]]:
@@ -95,7 +95,7 @@ class ApprovalPages:
         if before is not None and not _ID.fullmatch(before):
             raise RequestError(400, "before must be the id of an approval.", param="before")
         limit = read_limit(query.get("limit"))
-        rows, more = await self._approvals.listed(query, decider, limit=limit, **_STATES[state])
+        rows, more = await self._approvals.list_approvals(query, decider, limit=limit, **_STATES[state])
         rules = self._approvals.decisions.rules
         may = {"edit": rules.edit, "max_grant_s": rules.max_grant_s}
         return page(await self._rows.named(rows), more=more) | {"rules": may}

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from proxy.errors import RequestError, ToolRelayError
 from proxy.records import RunRecord
-from proxy.server.api.admin import RUN_QUERY, Admin, json_answer, parse_query, truth
+from proxy.server.api.admin import RUN_QUERY, Admin, json_answer, parse_query, read_bool
 from proxy.server.api.json_output import detail_to_json, to_line
 from proxy.server.ui.comparing import comparison
 from proxy.server.ui.copying import copied
@@ -189,7 +189,7 @@ class Runs:
         return detail
 
     async def _detail(self, asked: UiRequest, run_id: str) -> web.Response:
-        content = truth(parse_query(asked.target.query, "content"), "content")
+        content = read_bool(parse_query(asked.target.query, "content"), "content")
         detail = await self._found(run_id)
         if content:
             self._tell(asked, detail, "runs")
@@ -240,7 +240,7 @@ class Runs:
         return json_answer(copied(detail, form, address_of(asked.request), self._paths))
 
     async def _export(self, asked: UiRequest, detail: RunDetail) -> web.Response:
-        content = truth(parse_query(asked.target.query, "content"), "content")
+        content = read_bool(parse_query(asked.target.query, "content"), "content")
         if content:
             self._tell(asked, detail, "export")
         line = await asyncio.to_thread(lambda: to_line(detail_to_json(detail, content=content)))

@@ -65,7 +65,7 @@ class NamedKeys(Protocol):
         read."""
         ...
 
-    async def named(self, key_id: str) -> Key | None:
+    async def find_by_id(self, key_id: str) -> Key | None:
         """Return the valid key with this id, or ``None``; raises as :meth:`find` does."""
         ...
 
@@ -178,7 +178,7 @@ class Sessions:
         if session is None or not session.seen <= self._now() + _RENEW_S or self._now() >= session.idle_at:
             return None
         if session.key_id is not None:
-            key = await self._keys.named(session.key_id)
+            key = await self._keys.find_by_id(session.key_id)
             if key is None or role_of(key) != session.role:
                 return None
             session = replace(session, approves=_approves(key))

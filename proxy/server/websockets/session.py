@@ -213,7 +213,7 @@ class _Session:
         """Parse a message; raises :class:`~proxy.errors.RequestError` (400) if it is not a JSON object."""
         said = self._bodies.load_now(raw)
         if said is None:
-            said = await self._bodies.load(raw, self._caller.counted_as, self._caller.also_counted_as)
+            said = await self._bodies.load(raw, self._caller.counted_as, self._caller.parent_counted_as)
         return said
 
     def _message(self, frame: _CreateRequest, message: WebSocketMessage) -> EdgeRequest:

@@ -16,7 +16,7 @@ from command_line import Here
 
 from proxy.commands.serve.serve import banner
 from proxy.server.auth.authenticate import Authentication
-from proxy.server.callers import Caller, OwnBound, Rights
+from proxy.server.callers import Caller, CallerBound, Rights
 from proxy.server.config.load import Config
 from proxy.store.factory import open_store
 from proxy.tools.access.catalog import Catalog
@@ -320,8 +320,10 @@ def test_bounds_of_keys_are_told(tmp_path: Path, here: Here, quiet: Check) -> No
 @pytest.mark.parametrize(("key_id", "warned"), [("key_1", True), ("config:web", False)])
 def test_a_start_warns_of_bounds_that_bound_nothing(key_id: str, warned: bool) -> None:
     """A made key's typing error is told at each start; one of the configuration has stopped it before."""
-    own = OwnBound("the argument limits of key web", "core__get_wether", "days", ArgumentBound(max=1))
-    key = SimpleNamespace(name="web", caller=Caller(name=key_id, rights=Rights(arguments=(own,), keyed=True)))
+    own = CallerBound("the argument limits of key web", "core__get_wether", "days", ArgumentBound(max=1))
+    key = SimpleNamespace(
+        name="web", caller=Caller(name=key_id, rights=Rights(arguments=(own,), isolated=True))
+    )
     entrance = SimpleNamespace(mode="keys", ring=SimpleNamespace(keys=lambda: [key]))
     services = SimpleNamespace(catalog=Catalog(), policy=Policy(allow=()))
     lines = banner(Config(), services, "http://127.0.0.1:1", cast(Authentication, entrance))

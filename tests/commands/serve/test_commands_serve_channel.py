@@ -115,7 +115,7 @@ class Member:
             if header["kind"] == "question" and self.silent:
                 self.heard.set()
             elif header["kind"] == "question":
-                told = self.peers.own(header["name"])
+                told = self.peers.own_answer(header["name"])
                 self.channel.send("answer", told or b"", id=header["id"], known=told is not None)
             elif header["kind"] == "answer":
                 self.answers.append(body)

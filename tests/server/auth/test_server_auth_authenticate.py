@@ -670,7 +670,7 @@ def test_what_rights_open() -> None:
     """Rights that are not a key's open every path; a key's open what is its own, and no trick around it."""
     read = Targets(SERVED).read
     assert may_call(Rights(), "PATCH", read("PATCH", "/v1/anything"))
-    key = Rights(keyed=True, endpoints=("/files/*",))
+    key = Rights(isolated=True, endpoints=("/files/*",))
     assert may_call(key, "DELETE", read("DELETE", "/v1/responses/resp_1"))
     assert may_call(key, "GET", read("GET", "/v1/files/x/content"))
     for method, path in (

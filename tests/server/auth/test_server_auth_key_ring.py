@@ -93,12 +93,12 @@ async def test_a_change_is_read_with_the_next_request(store: Shaky, clock: Clock
     ring = await ring_over(store, clock)
     key = await ring.find(secret)
     assert key is not None
-    assert ring.holds(key)
+    assert ring.is_still_valid(key)
     await store.revoke_key(key.caller.name)
-    assert not ring.holds(key)
+    assert not ring.is_still_valid(key)
     assert await ring.find(secret) is None
-    assert not ring.holds(key)
-    assert await ring.named(key.caller.name) is None
+    assert not ring.is_still_valid(key)
+    assert await ring.find_by_id(key.caller.name) is None
     assert store.asked == ["version", "keys"]
 
 
@@ -207,12 +207,12 @@ async def test_keys_expire(store: Shaky, clock: Clock) -> None:
     found = [await ring.find(secret), await ring.find(ALICE)]
     held = [key for key in found if key is not None]
     assert len(held) == len(ring.keys()) == 2
-    assert all(ring.holds(key) for key in held)
+    assert all(ring.is_still_valid(key) for key in held)
     clock.now = 101.0
-    assert not any(ring.holds(key) for key in held)
+    assert not any(ring.is_still_valid(key) for key in held)
     assert await ring.find(secret) is None
     assert await ring.find(ALICE) is None
-    assert await ring.named("config:alice") is None
+    assert await ring.find_by_id("config:alice") is None
     assert ring.keys() == []
 
 

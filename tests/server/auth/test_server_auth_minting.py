@@ -65,7 +65,7 @@ async def test_a_token_is_its_subjects() -> None:
     assert caller is not None
     assert (caller.name, caller.end_user) == ("config:alice", "ann")
     assert caller.counted_as.startswith("config:alice/")
-    assert caller.also_counted_as == "config:alice"
+    assert caller.parent_counted_as == "config:alice"
     assert caller.limits == KeyLimits(
         requests=parse_limits("requests", ("9/minute", "3/minute")), concurrent_streams=8
     )
@@ -95,7 +95,7 @@ async def test_a_token_narrows_its_key() -> None:
         ("keys.alice.tools", ("core__*",)),
         ("the token's tools", ("*__calculate",)),
     )
-    assert caller.rights.keyed
+    assert caller.rights.isolated
     nothing = await minting.find(await minted(minting, tools=[]))
     assert nothing is not None
     assert nothing.rights.tools[-1] == ("the token's tools", ())

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.server.auth.permissions import narrowed_policy
-from proxy.server.callers import OwnBound, Rights
+from proxy.server.callers import CallerBound, Rights
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.bounds import ArgumentBound
 
@@ -19,7 +19,7 @@ def test_a_list_of_tools_changes_no_bound() -> None:
     policy = Policy(
         allow=("*",), max_argument_bytes=1 << 30, max_result_bytes=2 << 30, max_image_bytes=3 << 30
     )
-    bound = OwnBound("keys.web.arguments", "t__*", "n", ArgumentBound(max=1))
+    bound = CallerBound("keys.web.arguments", "t__*", "n", ArgumentBound(max=1))
     narrowed = narrowed_policy(policy, Rights(tools=(("keys.web.tools", ("core__*",)),), arguments=(bound,)))
     assert narrowed.max_argument_bytes == 1 << 30
     assert narrowed.max_result_bytes == 2 << 30
@@ -39,7 +39,7 @@ def test_a_keys_bounds_hold_beside_the_general_ones(
     general_bound = ArgumentBound(min=general[0], max=general[1])
     own_bound = ArgumentBound(min=own[0], max=own[1], required=True)
     policy = Policy(allow=("*",), arguments={"t__*": {"n": general_bound}})
-    rights = Rights(arguments=(OwnBound("keys.web.arguments", "*__a", "n", own_bound),))
+    rights = Rights(arguments=(CallerBound("keys.web.arguments", "*__a", "n", own_bound),))
     narrowed = narrowed_policy(policy, rights)
     alone = Policy(allow=("*",), arguments={"*__a": {"n": own_bound}})
     refused = [each.refuse_arguments(tool, arguments, {}) is not None for each in (policy, alone)]

@@ -122,14 +122,14 @@ async def test_names_of_minting_keys_are_not_to_be_told(late: bool, monkeypatch:
     )
     minting = Minting(ring, now=lambda: NOW)
     checked: list[Key] = []
-    signed = Key.signed
+    verifies = Key.verifies
 
     def noting(self: Key, signature: bytes, text: bytes) -> bool:
         assert self.verify_key is not None, "no signature was checked"
         checked.append(self)
-        return signed(self, signature, text)
+        return verifies(self, signature, text)
 
-    monkeypatch.setattr(Key, "signed", noting)
+    monkeypatch.setattr(Key, "verifies", noting)
     said = {"subject": "eve", "until": int(NOW) + 60}
     names = ("config:alice", "config:bob", "config:nobody", "key_0123456789abcdef", "x", "config:other")
     await minting.find(token_for("config:nobody", new_secret(), said))
@@ -143,7 +143,7 @@ async def test_names_of_minting_keys_are_not_to_be_told(late: bool, monkeypatch:
     assert len(checked) == len(names)
     # A name of the record's is asked for again there where what is known is too old: by its form alone.
     assert max(counts) - min(counts) <= 6
-    # The stand-in signs for nobody, and one who has the right secret is let in while it is valid.
+    # The dummy key signs for nobody, and one who has the right secret is let in while it is valid.
     right = await minting.find(token_for("config:alice", ALICE, said))
     assert (right is None) is late
     assert await minting.find(token_for("config:bob", BOB, said)) is None
@@ -152,7 +152,7 @@ async def test_names_of_minting_keys_are_not_to_be_told(late: bool, monkeypatch:
 async def test_where_nobody_mints_no_signature_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library for signatures takes 8 MiB, and there is no name to keep."""
     minting = Minting(await ring_of(2), now=lambda: NOW)
-    monkeypatch.setattr(Key, "signed", lambda *_: pytest.fail("checked"))
+    monkeypatch.setattr(Key, "verifies", lambda *_: pytest.fail("checked"))
     assert await minting.find(token_for("config:key0", new_secret(), {"subject": "eve", "until": 1})) is None
 
 

@@ -55,7 +55,7 @@ async def workers(folder: Path) -> AsyncIterator[Workers]:
 
     def ask(other: Peers) -> Any:
         async def others(name: str, _: float) -> Answers:
-            body = other.own(name)
+            body = other.own_answer(name)
             return Answers() if body is None else Answers((body,))
 
         return others

@@ -151,7 +151,7 @@ async def test_a_key_pays_for_its_tokens() -> None:
     own = KeyLimits(requests=(parse("2/minute"),))
 
     def token(subject: str) -> Caller:
-        return Caller("key", f"key/{subject}", own, also_counted_as="key", also_limits=key)
+        return Caller("key", f"key/{subject}", own, parent_counted_as="key", parent_limits=key)
 
     first, second = await made.admit(token("ann")), await made.admit(token("bea"))
     assert (await refused(made, token("cleo"))).message.startswith("Rate limit reached for open requests")
@@ -171,7 +171,7 @@ async def test_a_token_past_its_own_tool_calls_costs_its_key_none() -> None:
     key = KeyLimits(tool_calls=(parse("3/minute"),))
     own = KeyLimits(tool_calls=(parse("1/minute"),))
     first, second = [
-        await made.admit(Caller("key", f"key/{name}", limits, also_counted_as="key", also_limits=key))
+        await made.admit(Caller("key", f"key/{name}", limits, parent_counted_as="key", parent_limits=key))
         for name, limits in (("ann", own), ("bea", None))
     ]
     assert await first.hit("tool_calls", "") is None
@@ -201,7 +201,7 @@ async def test_a_client_that_leaves_at_the_door_gives_its_place_back() -> None:
     counters = Slow()
     made = limiter(counters=counters)
     one = KeyLimits(concurrent_streams=1)
-    token = Caller("key", "key/ann", one, also_counted_as="key", also_limits=one)
+    token = Caller("key", "key/ann", one, parent_counted_as="key", parent_limits=one)
     task = asyncio.ensure_future(made.admit(token))
     await counters.asked.wait()
     task.cancel()
@@ -213,7 +213,7 @@ async def test_what_a_token_uses_its_key_has_used() -> None:
     """Tokens that were used through a minted token count against its key's limit."""
     made = limiter()
     key = KeyLimits(tokens=(parse("10/minute"),))
-    admission = await made.admit(Caller("key", "key/ann", also_counted_as="key", also_limits=key))
+    admission = await made.admit(Caller("key", "key/ann", parent_counted_as="key", parent_limits=key))
     admission.spend(10, 0)
     assert "tokens" in (await refused(made, Caller("key", "key", key))).message
 

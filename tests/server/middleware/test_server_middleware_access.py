@@ -65,7 +65,7 @@ def edge(
     return AccessMiddleware(
         serve,
         targets,
-        guard=PageGuard(targets, cors=cors, hosts=None, keyed=True, proxies=TrustedProxies()),
+        guard=PageGuard(targets, cors=cors, hosts=None, needs_key=True, proxies=TrustedProxies()),
         cors=cors,
         draining=Draining(),
         hooks=Hooks(SERVED),

@@ -142,7 +142,7 @@ async def test_two_hosts_are_none() -> None:
         assert upstream.requests == []
     # Parsers differ in whether they let such a request through at all.
     guard = PageGuard(
-        Targets(SERVED), cors=Cors(), hosts=HostRule(True), keyed=False, proxies=TrustedProxies()
+        Targets(SERVED), cors=Cors(), hosts=HostRule(True), needs_key=False, proxies=TrustedProxies()
     )
     twice = CIMultiDict([("Host", "localhost"), ("Host", "evil.example")])
     with pytest.raises(RequestError) as caught:

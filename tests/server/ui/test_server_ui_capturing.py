@@ -200,7 +200,7 @@ async def test_other_workers_are_told_and_read_the_order(tmp_path: Path) -> None
             order = (await browser.send("POST", "capture", {"runs": 2, "key": "webui"})).json
             other = Browser(two, browser.cookie)
             assert (await other.get("capture")).json["data"] == []
-            assert told.own(CAPTURES) == b"{}"
+            assert told.own_answer(CAPTURES) == b"{}"
 
             async def read() -> bool:
                 return bool((await other.get("capture")).json["data"])

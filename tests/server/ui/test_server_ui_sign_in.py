@@ -236,7 +236,7 @@ class Keys:
     async def find(self, secret: str) -> None:
         return None
 
-    async def named(self, key_id: str) -> None:
+    async def find_by_id(self, key_id: str) -> None:
         return None
 
 
