@@ -37,8 +37,11 @@ MOST_REASON: Final = 500
 """The greatest length of the reason for a decision, in characters."""
 
 DecidedVia = Literal["header", "tool message", "item", "api", "page", "command"]
-"""How a decision was made: by a header, a tool message or an item of the caller's next request, by the admin
-API, on the page of the web UI, or on the command line."""
+"""How a decision was made.
+
+A header, a tool message or an item of the caller's next request can decide.  So can the admin API, the page
+of the web UI, or the command line.
+"""
 
 _NAMED: Final = re.compile(rf"(?<![0-9A-Za-z_])({APPROVAL_ID})(?![0-9A-Za-z])")
 _MOST_NAMED: Final = 16

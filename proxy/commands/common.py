@@ -125,7 +125,7 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
                 if task is None or _is_real(end) or _is_own(end, task):
                     raise
                 if task.done():
-                    # If timers keep exiting, the loop cannot end at all.
+                    # A callback that exits every time would never let the loop end.
                     exits.prevented(end)
                     return cast("T", task.result())
                 # The loop logs it: uvloop does not handle signals while it is stopped.

@@ -55,7 +55,7 @@ _REPORT_SHARE: Final = 0.2
 """The share of an agent's time limit that is reserved for its report; tools run only in the rest."""
 _MARGIN_S: Final = 1.0
 """An agent is stopped this many seconds before its call times out, so that its findings are not lost."""
-_PEOPLE: Final = ("safety_identifier", "user")
+_USER_FIELDS: Final = ("safety_identifier", "user")
 """Fields that name the end user, by which providers count abuse."""
 
 _ASKING: Final = (
@@ -220,7 +220,7 @@ class AgentRuns:
             try:
                 job = await self._planner.job(self._planner.begin(ask))
                 _check_goes_on(job)
-                await self._orchestrator.run(job, _Unheard())
+                await self._orchestrator.run(job, _NullStream())
             except ToolRelayError as error:
                 raise ToolFailure(f"the agent could not be asked: {error}") from error
             finally:
@@ -334,7 +334,7 @@ def _body(agent: Agent, model: str, task: str, outer: Mapping[str, Any], asking:
     instructions = agent.instructions
     if asking:
         instructions += _ASKING.format(", ".join(asking))
-    payload: dict[str, Any] = {name: outer[name] for name in _PEOPLE if isinstance(outer.get(name), str)}
+    payload: dict[str, Any] = {name: outer[name] for name in _USER_FIELDS if isinstance(outer.get(name), str)}
     if agent.output_schema is not None:
         instructions += schema_words(agent.output_schema)
         written = {"name": "report", "schema": agent.output_schema}
@@ -437,7 +437,7 @@ class _Watch:
         self.end = end
 
 
-class _Unheard:
+class _NullStream:
     """A :class:`~proxy.relay.base.ClientStream` that sends nothing: an agent's report comes from its
     :class:`_Watch`."""
 

@@ -16,7 +16,7 @@ __all__ = [
     "returned",
 ]
 
-_OF_A_DIALECT: Final = ("anthropic-", "openai-", "x-claude-code-", "x-ratelimit-", "x-stainless-")
+_DIALECT_PREFIXES: Final = ("anthropic-", "openai-", "x-claude-code-", "x-ratelimit-", "x-stainless-")
 
 
 def forwardable(headers: Headers, *, identity: bool) -> HeaderSection:
@@ -72,7 +72,7 @@ def _coming_back_whole(names: tuple[str, ...]) -> Columns:
 
 @by_names
 def _of_any_dialect(names: tuple[str, ...]) -> Columns:
-    return Columns.where(names, lambda name: not name.lower().startswith(_OF_A_DIALECT))
+    return Columns.where(names, lambda name: not name.lower().startswith(_DIALECT_PREFIXES))
 
 
 def _renamed(columns: Columns) -> Columns:

@@ -141,7 +141,7 @@ class RunEnd:
 
 
 class RunWatch(Protocol):
-    """Gets the events of a run while it goes on.  The methods must not wait or raise."""
+    """Gets the events of a run while it is in progress.  The methods must not wait or raise."""
 
     def call_started(self, call: ToolCall, arguments: Any) -> None:
         """Handle the start of a tool call; ``arguments`` are redacted."""

@@ -59,13 +59,12 @@ UsageKey = Literal["key", "caller", "model", "tool", "day"]
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Which runs to list, the newest first: at most ``limit``, and if given, older than ``before`` (a run
-    id).
+    """Which runs to list: the newest ``limit``, or those before the run id ``before``, the newest first.
 
     ``since`` and ``until`` limit the start time; ``since`` is included, ``until`` is not. ``caller`` is
     either a key, which includes all its end users, or one end user (``KEY/PERSON``). ``begins`` is a prefix
-    of the run id. If ``agents`` is false, runs of agents are left out. ``parent`` is the id of the run that
-    called the agents.
+    of the run id. If ``agents`` is false, runs of agents are left out. With ``parent``, a run id, only runs
+    of agents that this run called are listed.
     """
 
     limit: int = 50
@@ -108,7 +107,7 @@ class UsageRow:
     days since the epoch. If the runs are not grouped by tool, ``errors`` counts runs, and the tokens are the
     sums over all turns.
 
-    If they are, ``tool_calls``, ``errors`` and ``tool_seconds`` count the calls of that tool. ``tool_p50_s``
+    If they are, ``tool_calls``, ``errors`` and ``tool_seconds`` are those of the tool's calls. ``tool_p50_s``
     and ``tool_p95_s`` are the seconds within which 50 % and 95 % of its successful calls ended; ``None`` if
     none succeeded. There are then no token counts, because a model's tokens cannot be attributed to a tool.
 

@@ -55,7 +55,7 @@ class ContentTable:
     """A table whose rows are content (rule R3), with its key columns and the columns that are sealed.
 
     ``columns`` are the columns of its record. Every such table has a column ``sealed_by``, and all except
-    that of calls have ``created_at``. ``called`` is the name of one row in messages.
+    that of calls have ``created_at``. ``called`` is what messages to operators call a row.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""For authors: one tool, run as the proxy runs it, with answers and a clock of the test's choosing.
+"""Test support for authors: run one tool as the proxy does, with the test's own HTTP responses and clock.
 
-No server, no network, no configuration.  Everything goes through the same runner, validation,
-redaction and bounds as a model's call, so that what holds here holds there.
+It needs no server, no network and no configuration.  A call goes through the same runner, validation,
+redaction and bounds as a model's call, so a test here proves the same behaviour there.
 """
 
 import asyncio
@@ -32,28 +32,28 @@ __all__ = ["FakeClock", "FakeHttp", "TestedCall", "ToolTester", "UnexpectedReque
 
 
 class UnexpectedRequest(AssertionError):
-    """The tool asked for something that the test gave no answer for."""
+    """A tool's request for which the test has given no response."""
 
 
 class FakeClock:
-    """A clock that stands still until it is moved.  Begins at 2026-01-01 12:00 UTC."""
+    """A clock that stands still until the test moves it.  It begins at 2026-01-01 12:00 UTC."""
 
     def __init__(self) -> None:
         self._now = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
     def now(self, tz: tzinfo) -> datetime:
-        """The time in ``tz``."""
+        """Return the time in ``tz``."""
         return self._now.astimezone(tz)
 
     def set(self, moment: str | datetime) -> None:
-        """Move to a moment with its zone: ``2026-11-21T14:05:00+01:00``, or a ``datetime``."""
+        """Set the time: an aware ``datetime``, or a text with a zone like ``2026-11-21T14:05:00+01:00``."""
         parsed = moment if isinstance(moment, datetime) else datetime.fromisoformat(moment)
         if parsed.tzinfo is None:
             raise ValueError("give the moment with its zone, like 2026-11-21T14:05:00+01:00")
         self._now = parsed
 
     def advance(self, seconds: float) -> None:
-        """Move on."""
+        """Move the clock forward by so many seconds."""
         self._now += timedelta(seconds=seconds)
 
 
@@ -70,7 +70,7 @@ class FakeRequest:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What is given for a URL; with ``params`` for exactly these only."""
+    """A prepared response for a URL; with ``params``, only for exactly these parameters."""
 
     method: str
     url: str
@@ -81,10 +81,10 @@ class _Answer:
 
 
 class FakeHttp:
-    """Implements :class:`~proxy.tools.contract.capabilities.HttpClient` with answers that a test gives.
+    """An :class:`~proxy.tools.contract.capabilities.HttpClient` with responses that a test prepares.
 
-    ``requests`` are those that were made, in order.  Like the real client it calls the tool's own
-    ``hosts`` only, and takes no headers that are not a tool's to set.
+    ``requests`` are the requests of the tool, in order.  Like the real client, it calls only the tool's own
+    ``hosts`` and refuses headers that a tool may not set.
     """
 
     def __init__(self) -> None:
@@ -103,16 +103,16 @@ class FakeHttp:
         method: str = "GET",
         content_type: str = "text/html",
     ) -> None:
-        """Answer ``url`` with JSON, or for ``get_text`` with text; the answer given last goes first.
+        """Prepare a response for ``url``: JSON, or text for ``get_text``; the newest matching response wins.
 
-        With ``params`` only a request with exactly these gets it.  A status other than 2xx makes
-        the client raise as the real one does.
+        With ``params``, only a request with exactly these parameters gets it.  For a status other than 2xx
+        the client raises as the real one does.
         """
         wanted = None if params is None else _texts(params)
         self._answers.insert(0, _Answer(method, url, wanted, copy.deepcopy(body), status, content_type))
 
     async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
-        """The answer's body."""
+        """Return the body of the prepared response."""
         return self._find(FakeRequest("GET", url, _texts(params or {})))[0]
 
     async def post_json(
@@ -122,13 +122,13 @@ class FakeHttp:
         params: QueryParams | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """The answer's body."""
+        """Return the body of the prepared response."""
         check_headers(headers or {})
         posted = orjson.loads(orjson.dumps(body))
         return self._find(FakeRequest("POST", url, _texts(params or {}), posted, dict(headers or {})))[0]
 
     async def get_text(self, url: str) -> TextPage:
-        """The answer's text as a page."""
+        """Return the prepared text as a page."""
         body, content_type = self._find(FakeRequest("GET", url, {}))
         if not isinstance(body, str):
             raise TypeError(f"the answer for {url} must be a str, since the tool asks for text")
@@ -157,14 +157,14 @@ class FakeHttp:
 
 @dataclass(frozen=True, slots=True)
 class TestedCall:
-    """What one call came to.
+    """The outcome of one call.
 
-    ``content`` is the text that the model gets, ``images`` go beside it, ``redacted`` and
-    ``arguments_redacted`` are what everybody else may see, ``exception`` is what the
-    tool raised if it was no ``ToolFailure``.
+    ``content`` is the text that the model gets, with ``images`` beside it.  ``redacted`` and
+    ``arguments_redacted`` are what everyone else may see.  ``exception`` is what the tool raised, unless it
+    was a ``ToolFailure``.
     """
 
-    __test__ = False  # For pytest, which takes classes of such a name for tests.
+    __test__ = False  # Otherwise pytest would collect the class as a test because of its name.
 
     ok: bool
     content: str
@@ -182,14 +182,14 @@ class TestedCall:
         return json.loads(self.content)
 
     def assert_hidden(self, *texts: str) -> None:
-        """Fail if any of these is in the record, the log, or the redacted views of the call."""
+        """Raise ``AssertionError`` if a text is in the record, the log or the redacted views of the call."""
         for text in texts:
             if text in self.seen or repr(text)[1:-1] in self.seen:
                 raise AssertionError(f"{text!r} appears in the log and the record: {self.seen}")
 
 
 class _Rows:
-    """A record that keeps rows for the test to look at."""
+    """A record that keeps its rows, so that the test can search them."""
 
     def __init__(self) -> None:
         self.rows: list[ToolInvocationRecord] = []
@@ -203,20 +203,20 @@ class _Rows:
         self.rows.append(record)
 
     def put_native_call(self, record: NativeCall) -> None:
-        """Nothing to keep."""
+        """Ignore an original call."""
 
 
 class ToolTester:
-    """Runs one tool.
+    """A test bench that runs one tool.
 
     Args:
         target: the function or class under ``@tool``.
         extra: values of further parameter types (:class:`~proxy.tools.contract.capabilities.Capabilities`).
-        max_result_bytes, max_image_bytes: the bounds of a result's text and images.
-        keep_cache: keep results of a tool with ``cache_ttl_s`` from call to call, as the proxy does;
-            else each call runs.
+        max_result_bytes, max_image_bytes: the limits of a result's text and images.
+        keep_cache: cache results of a tool with ``cache_ttl_s`` between calls, as the proxy does; otherwise
+            each call runs.
 
-    Raises :class:`~proxy.errors.ConfigError` where the tool cannot load: that is a test already.
+    Raises :class:`~proxy.errors.ConfigError` if the tool cannot load, which is a useful test in itself.
     """
 
     def __init__(
@@ -246,22 +246,22 @@ class ToolTester:
         return self._provider.specs[0]
 
     def call(self, /, **arguments: Any) -> TestedCall:
-        """Call the tool with arguments as JSON has them.  For tests that are no coroutines."""
+        """Call the tool with arguments as JSON values.  For tests that are not coroutines."""
         return asyncio.run(self.acall(**arguments))
 
     def call_text(self, text: str) -> TestedCall:
-        """Call the tool with arguments as the model wrote them, well or badly."""
+        """Call the tool with arguments as a model's text, valid or not."""
         return asyncio.run(self.acall_text(text))
 
     async def acall(self, /, **arguments: Any) -> TestedCall:
-        """:meth:`call` for tests that are coroutines."""
+        """Do the same as :meth:`call`, for tests that are coroutines."""
         return await self.acall_text(json.dumps(arguments))
 
     async def acall_text(self, text: str) -> TestedCall:
-        """:meth:`call_text` for tests that are coroutines.
+        """Do the same as :meth:`call_text`, for tests that are coroutines.
 
-        Raises :class:`UnexpectedRequest` where the tool asked for what no answer was given for, and
-        any other ``AssertionError`` that the tool raised.
+        Raises :class:`UnexpectedRequest` if the test has prepared no response for one of the tool's requests,
+        and any other ``AssertionError`` that the tool raised.
         """
         runner, rows = await self._ready()
         self._crashes.clear()
@@ -288,7 +288,7 @@ class ToolTester:
         )
 
     async def _ready(self) -> tuple[Runner, _Rows]:
-        """A runner; each event loop has its own unless results are to be kept."""
+        """Return a runner and its record; a new one for each call, unless the cache is to be kept."""
         if self._runner is None or not self._keep_cache:
             rows = _Rows()
             registry = await Registry.load([self._provider])
@@ -309,5 +309,5 @@ class ToolTester:
 
 
 def _texts(params: QueryParams) -> dict[str, str]:
-    """Query parameters as they go out."""
+    """Return query parameters as they are sent."""
     return {name: str(value) for name, value in params.items()}

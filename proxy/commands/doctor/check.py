@@ -301,7 +301,7 @@ def _served_lines(config: Config) -> list[str]:
 
 
 def upstream_lines(config: Config, services: CheckedServices) -> list[str]:
-    """Return, for each upstream that restricts the tools, the allowed ones that it is not offered."""
+    """Return, for each upstream that restricts the tools, the allowed ones withheld from its models."""
     lines = []
     for name, upstream in config.upstreams.items():
         if upstream.tools is True or not config.tools.enabled:

@@ -14,8 +14,8 @@ from proxy.wires.responses import quirks as responses
 __all__ = ["CHECKS", "Check", "Finding", "Outcome", "Replies", "judge"]
 
 Outcome = Literal["yes", "no", "quirk", "unknown"]
-"""``yes``: correct. ``no``: not supported. ``quirk``: works, but not as specified. ``unknown``: not
-tested."""
+"""``yes``: correct. ``no``: not supported. ``quirk``: works, but not as specified.
+``unknown``: could not be determined."""
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ async def _reach(setting: str, url: str) -> str:
 async def warn_of_upstreams(config: Config, upstreams: Mapping[str, Upstream]) -> None:
     """Warn about servers that cannot be reached. They are no faults, because a server may start later.
 
-    A request is sent only to an upstream whose address contains no version, as most API addresses do.
+    A request is sent only to an upstream whose address lacks the version that most API addresses have.
     """
     for line in await find_unreachable(places_of(config)):
         say_error(f"warning: {line}")

@@ -189,7 +189,7 @@ def _response_id(reply: Reply) -> str:
     return str(next((one for one in ids if one), "resp_unknown"))
 
 
-# What is printed.
+# Output.
 
 
 def hiding(config: Config) -> Callable[[str], str]:

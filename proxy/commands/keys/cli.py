@@ -68,7 +68,7 @@ def keys_create(
     mint: Annotated[bool, typer.Option("--mint", help="Let the key make short-lived tokens.")] = False,
     shared: Annotated[bool, typer.Option("--shared", help="Several people use the key.")] = False,
 ) -> None:
-    """Create a key.  Its secret is printed only once, alone on standard output."""
+    """Create a key. Its secret is printed only once, alone on standard output."""
     from proxy.commands.keys import keys
 
     if not _NAME.match(name):

@@ -241,7 +241,7 @@ class _Keys:
         await self._store.aclose()
 
 
-# --- what check and serve say -----------------------------------------------------------------------
+# --- lines that check and serve print -----------------------------------------------------------------
 
 
 class _Peeked:

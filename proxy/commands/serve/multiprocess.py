@@ -66,7 +66,7 @@ def _work(channel: socket.socket) -> None:
     """Run the first worker, in the forked process."""
     from proxy.commands.serve.worker import main
 
-    # Like later workers, it ignores signals from a terminal, which are for the supervisor.
+    # Like later workers, it gets no signals from a terminal: they are for the supervisor.
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

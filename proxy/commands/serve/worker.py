@@ -1,7 +1,7 @@
 """A serving process, which gets sockets and configuration from its supervisor.
 
-It is a new Python process, not a copy, so it contains nothing of a running event loop or thread of its
-parent.
+The first worker is forked after its parent's event loop has ended; later ones are new Python processes. So a
+worker contains nothing of a running event loop or thread of its parent.
 """
 
 import asyncio

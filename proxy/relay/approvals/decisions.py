@@ -31,7 +31,7 @@ _LOG: Final[structlog.typing.FilteringBoundLogger] = structlog.get_logger("proxy
 
 @value_class
 class Verdict:
-    """A decision that somebody wants to make.
+    """A decision that a decider wants to make.
 
     ``arguments`` replace the model's, and ``grant`` lets later calls run, unless they are ``None``.
     """

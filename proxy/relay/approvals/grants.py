@@ -47,7 +47,7 @@ def nobody_told(kind: str, facts: Mapping[str, Any]) -> None:
 
 @value_class
 class GrantTerms:
-    """The grant that somebody wants to give with an approval.
+    """The terms of a grant that an approver wants to give with an approval.
 
     ``seconds`` is its duration; ``None`` for the longest that the operator allows.  ``in_conversation``
     limits the grant to requests that continue the turn that asked.  ``limits`` are the permitted values of
@@ -257,8 +257,8 @@ def _refused(message: str, param: str = "grant") -> RequestError:
 
 
 def _unknown(grant_id: str) -> RequestError:
-    """Return the error for an unknown id; it is the same for a grant of a tool that somebody else
-    approves."""
+    """Return the error for an unknown id; it is the same for a grant of a tool that this decider does not
+    approve."""
     return RequestError(
         404,
         f"There is no grant {grant_id[:40]!r}. To list grants, run `toolrelay approvals grants` or send "

@@ -23,7 +23,7 @@ __all__ = ["AgentCall", "AgentTurn", "AgentTurns", "is_wait", "wait_of"]
 
 _WAIT: Final = "agent-"
 _COMMIT_S: Final = 10.0
-_APART: Final = 10_000
+_PLACES_APART: Final = 10_000
 """The distance between the places of a call and of its continuations in the turn; no turn has so many
 calls."""
 
@@ -79,7 +79,7 @@ class AgentTurn:
         """Return the call with which the agent continues; it has its own place in the turn."""
         number = self.continued + 1
         call_id = f"{self.call.call_id}+{number}"
-        return replace(self.call, call_id=call_id, index=self.call.index + _APART * number, native="")
+        return replace(self.call, call_id=call_id, index=self.call.index + _PLACES_APART * number, native="")
 
 
 @value_class

@@ -37,7 +37,7 @@ _MAX_BYTES: Final = 32 * 2**20
 _CAUSED_BYTES: Final = 1000
 """The memory of a request beside its ledger, in bytes."""
 
-_TRAVEL: Final = frozenset({"stream", "stream_options"})
+_TRANSPORT: Final = frozenset({"stream", "stream_options"})
 """Members of a body that describe the transport of the answer, not what is asked."""
 
 _WAITING: Final = 100
@@ -89,7 +89,7 @@ def repeat_of(
     if attempt.key:
         asked = ["key", ascii(attempt.key)]
     else:
-        said = {name: value for name, value in body.items() if name not in _TRAVEL}
+        said = {name: value for name, value in body.items() if name not in _TRANSPORT}
         asked = ["body", ascii(attempt.session), said]
     # A header may hold text that JSON cannot express.
     whole = orjson.dumps([ascii(caller), ascii(people), path, asked], option=orjson.OPT_SORT_KEYS)

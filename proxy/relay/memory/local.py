@@ -1,7 +1,7 @@
 """Responses that only one connection remembers, because the client does not want them on record.
 
 On the WebSocket of the Responses API a client continues a response with ``store: false`` by its id, as long
-as the connection is open (OpenAI's guide "WebSocket mode"; Open Responses, "WebSocket transport").
+as the connection is open.  Sources: OpenAI's guide "WebSocket mode"; Open Responses, "WebSocket transport".
 """
 
 from collections import OrderedDict

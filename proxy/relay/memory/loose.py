@@ -82,7 +82,7 @@ def has_other(
 
 
 def fits_evidence(kept: Mapping[str, Any], shown: Evidence) -> bool:
-    """Return whether an answer stands where the kept one stood, apart from what programs leave out later."""
+    """Return whether an answer has the position of the kept one, apart from what programs leave out later."""
     same = kept["question"] == shown.question or was_asked(kept["text"], shown.text)
     return same and fits_window(kept["chain"], shown.chain, whole=shown.whole)
 

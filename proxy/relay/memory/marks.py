@@ -34,7 +34,7 @@ def waiting_of(payload: bytes) -> tuple[str, ...]:
 def fill(payload: bytes, results: Mapping[str, str], renewed: Mapping[str, str] | None = None) -> bytes:
     """Return a held turn with the results of these approvals filled in; it still waits for the others.
 
-    ``renewed`` maps some of what it waits for to what it waits for from now on; their results are marks.
+    ``renewed`` maps names that the turn waits for to those that replace them; their results are marks.
     """
     held = orjson.loads(payload)
     waiting = waiting_of(payload)

@@ -34,9 +34,9 @@ def with_marks(payload: bytes, **marks: str) -> bytes:
     """Add the non-empty notes to the JSON object of a stored turn.
 
     ``untrusted`` names a tool whose untrusted result the model has read in it, and ``upstream`` the upstream
-    that made it.  ``asked_in`` lists the runs of the conversation that have asked for approvals.  A held
-    turn also has ``seen`` and ``asked``, digests of the text and the calls that the client was shown, and
-    ``variant``, which distinguishes it from other turns with the same calls.
+    that made it.  ``asked_in`` lists the runs of the conversation that have asked for approvals.  A held turn
+    also has ``seen`` and ``asked``, digests of the text and the calls that the client was shown.  Its
+    ``variant`` distinguishes it from other turns with the same calls.
     """
     said = {name: orjson.dumps(mark) for name, mark in marks.items() if mark}
     # An editor's object is never empty, and has no members with these names.

@@ -17,7 +17,7 @@ from proxy.wires.turn.digest import canonical_arguments
 __all__ = ["variant_of"]
 
 _IDS: Final = frozenset({"id", "call_id", "client_id", "tool_call_id", "tool_use_id"})
-_ANEW: Final = frozenset(
+_VOLATILE: Final = frozenset(
     {
         *("reasoning", "reasoning_content", "reasoning_details", "reasoning_text", "thinking"),
         *("signature", "encrypted_content", "extra_content", "thought_signature", "status", "created_at"),
@@ -62,7 +62,7 @@ def _said(said: Any, ids: dict[str, int]) -> Any:
         return None
     found: dict[str, Any] = {}
     for key, value in said.items():
-        if key in _ANEW:
+        if key in _VOLATILE:
             continue
         if key in _IDS and isinstance(value, str):
             found[key] = ids.setdefault(value, len(ids))

@@ -147,7 +147,7 @@ class PostgresStore(SqlStore):
             try:
                 await self._writing.transaction(self._end_owner)
             except WriteError as error:
-                _log.warning("the record could not be closed in order: %s", error)
+                _log.warning("the record could not be closed cleanly: %s", error)
         await self._disconnect()
 
     def _is_storable(self, name: str) -> bool:

@@ -125,7 +125,7 @@ class SqlKeys(SqlBase):
             if not noted:
                 await self._writer.commit(_NOTE, [(1,)])
         except StoreError as error:
-            _log.warning("the record cannot be told that client keys are declared (%s)", error)
+            _log.warning("the record could not note that client keys are declared (%s)", error)
 
     async def revoke_key(self, key_id: str) -> bool:
         """Revoke a key; return whether there was one to revoke."""
@@ -198,7 +198,7 @@ class SqlKeys(SqlBase):
             await asyncio.to_thread(self._mark.touch)
         except OSError as error:
             _log.warning(
-                "%s cannot be written (%s): a record that is lost would admit everybody unless "
+                "%s cannot be written (%s): if the record is lost, the server admits everybody unless "
                 'auth.mode = "keys" is set',
                 self._mark.path,
                 error.strerror,

@@ -108,7 +108,7 @@ class SqliteStore(SqlStore):
                 await self._db.transaction(partial(self._end, owner_id=self._owner.id))
                 ended = True
             except sqlite3.Error as error:
-                _log.warning("the record could not be closed in order: %s", store_error(error, self.path))
+                _log.warning("the record could not be closed cleanly: %s", store_error(error, self.path))
         self._owner.release(remove=ended)
         try:
             await HardTimeout().run(self._disconnect(), _CLOSE_S)

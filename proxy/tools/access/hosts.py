@@ -8,7 +8,7 @@ from proxy.globs import fits
 
 __all__ = ["check_headers", "host_entry", "may_call"]
 
-_NOT_THE_TOOLS = frozenset(
+_CLIENT_HEADERS = frozenset(
     {
         "accept-encoding",
         "authorization",
@@ -46,6 +46,6 @@ def host_entry(url: str) -> str:
 
 def check_headers(names: Iterable[str]) -> None:
     """Raise ``ValueError`` for headers that a tool may not set."""
-    refused = {name.lower() for name in names} & _NOT_THE_TOOLS
+    refused = {name.lower() for name in names} & _CLIENT_HEADERS
     if refused:
         raise ValueError(f"headers that a tool may not set: {', '.join(sorted(refused))}")

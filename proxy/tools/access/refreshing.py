@@ -82,7 +82,7 @@ class Refreshed:
 
         Raises :class:`ConnectionFailure` if there is no valid token.
         """
-        if self._header is not None and self._clock() < self._good_until and not self._may_be_another():
+        if self._header is not None and self._clock() < self._good_until and not self._is_check_due():
             return self._header
         try:
             return await self._refreshed()
@@ -113,7 +113,7 @@ class Refreshed:
         header = await self.authorization()
         return header if header != refused else None
 
-    def _may_be_another(self) -> bool:
+    def _is_check_due(self) -> bool:
         """Return whether it is time to check for a new login or a logout."""
         due = self._clock() >= self._looked_at + _LOOK_EVERY_S
         return self._grant.is_login and self._vault is not None and due
@@ -134,7 +134,7 @@ class Refreshed:
         task = self._under_way
         if task is None or task.done():
             task = self._under_way = asyncio.create_task(self._refresh_once())
-            task.add_done_callback(_look_at)
+            task.add_done_callback(_retrieve_exception)
         return await asyncio.shield(task)
 
     async def _refresh_once(self) -> str:
@@ -156,7 +156,7 @@ class Refreshed:
                 return header
         except StoreError:
             # A refresh without the vault would make the refresh token useless for the other processes.
-            raise self._fell_through(
+            raise self._note_failure(
                 OAuthFault("the record, which shares tokens between processes, cannot be used")
             ) from None
 
@@ -208,14 +208,14 @@ class Refreshed:
         try:
             kept = await self._grant.ask(self._http, self._kept, self._now)
         except OAuthFault as fault:
-            raise self._fell_through(fault) from None
+            raise self._note_failure(fault) from None
         self._take(kept, 0.0)
         self._unsaved = True
         self._failed = None
         self._logger.info("credentials_refreshed", connection=self._name)
         return f"Bearer {kept.access_token}"
 
-    def _fell_through(self, fault: OAuthFault) -> ConnectionFailure:
+    def _note_failure(self, fault: OAuthFault) -> ConnectionFailure:
         """Log a failed refresh, pause further refreshes, and return the failure for the waiting calls.
 
         If a login is needed, there is no pause, since later tries only read the record, and the proxy logs
@@ -237,7 +237,7 @@ def _is_same_login(one: Kept, other: Kept | None) -> bool:
     return ids[0] == ids[1]
 
 
-def _look_at(task: asyncio.Task[str]) -> None:
+def _retrieve_exception(task: asyncio.Task[str]) -> None:
     """Retrieve the exception of a refresh, because no waiter may be left to do so."""
     if not task.cancelled():
         task.exception()

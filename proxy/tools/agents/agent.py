@@ -1,4 +1,4 @@
-"""Agents: models with instructions, tools and budgets, which another model calls as tools."""
+"""Define agents: models with instructions, tools and budgets, which another model calls as tools."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,17 +34,17 @@ _PARAMETERS: Final[Mapping[str, Any]] = {
 
 
 def is_agent(tool: str) -> bool:
-    """Whether a tool id belongs to an agent."""
+    """Return whether a tool id belongs to an agent."""
     return tool.startswith(AGENT_PREFIX)
 
 
 def tool_of(agent: str) -> str:
-    """The id of the tool that calls the agent of that name."""
+    """Return the id of the tool that calls the agent with that name."""
     return AGENT_PREFIX + agent
 
 
 def agent_takes(tool: str, patterns: Iterable[str]) -> bool:
-    """Whether an agent with these patterns gets the tool with that id.  No agent can call another agent."""
+    """Return whether an agent with these patterns gets that tool.  No agent can call another agent."""
     return not is_agent(tool) and any(fits(tool, pattern) for pattern in patterns)
 
 
@@ -79,11 +79,11 @@ class Agent:
         return tool_id(PROVIDER, self.name)
 
     def takes(self, tool: str) -> bool:
-        """Whether the agent gets the tool with that id, if policy allows it."""
+        """Return whether the agent gets the tool with that id, if policy allows it."""
         return agent_takes(tool, self.tools)
 
     def spec(self, loaded: Iterable[ToolSpec]) -> ToolSpec:
-        """The tool that calls the agent; ``loaded`` are the tools that the agent may choose from.
+        """Return the tool that calls the agent; ``loaded`` are the tools that the agent may choose from.
 
         The tool has egress if one of the agent's tools has.
         """
@@ -108,6 +108,6 @@ class Agent:
 
 
 def strongest(effects: Iterable[ToolEffect]) -> ToolEffect:
-    """The strongest of these effects; ``read_only`` if there are none."""
+    """Return the strongest of these effects; ``read_only`` if there are none."""
     found: Sequence[int] = [_STRENGTH.index(effect) for effect in effects]
     return _STRENGTH[max(found, default=0)]

@@ -1,4 +1,4 @@
-"""The provider of the tools that call agents.  It gets a function that runs an agent: it knows no model."""
+"""The provider of the tools that call agents.  It gets a function that runs an agent and knows no model."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -13,10 +13,10 @@ __all__ = ["AgentProvider", "RunAgent"]
 
 
 class RunAgent(Protocol):
-    """Runs an agent for one tool call."""
+    """A function that runs an agent for one tool call."""
 
     async def __call__(self, agent: Agent, task: str, context: CallContext) -> Any:
-        """The agent's report: a string, or JSON values if the agent has an output schema.
+        """Return the agent's report: a string, or JSON values if the agent has an output schema.
 
         Raises :class:`~proxy.errors.ToolFailure` if there is no report.
         """
@@ -48,7 +48,7 @@ class AgentProvider:
         self._run = run
 
     async def list_tools(self) -> Sequence[ToolSpec]:
-        """One tool per agent."""
+        """Return one tool per agent."""
         loaded = [spec for provider in self._others for spec in await provider.list_tools()]
         allowed = [spec for spec in loaded if self._policy.decide(spec).outcome != "denied"]
         return [agent.spec(allowed) for agent in self._agents.values()]

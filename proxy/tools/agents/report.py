@@ -1,4 +1,4 @@
-"""Agents' reports with a schema: the instruction for the model, and the parser of its answer."""
+"""Reports of agents with an output schema: the instruction for the model, and the parser of its answer."""
 
 import json
 import re
@@ -16,7 +16,7 @@ _FENCED: Final = re.compile(r"\A```[a-zA-Z]*\n(.*)\n```\Z", re.DOTALL)
 
 
 def schema_words(schema: Mapping[str, Any]) -> str:
-    """Text to append to an agent's instructions: not every upstream accepts a schema as a field."""
+    """Return text to append to an agent's instructions: not every upstream accepts a schema as a field."""
     return (
         "\n\nAnswer only with one JSON object that is valid under this JSON Schema:\n"
         f"{json.dumps(schema, ensure_ascii=False)}"
@@ -26,7 +26,7 @@ def schema_words(schema: Mapping[str, Any]) -> str:
 def read_report(schema: Mapping[str, Any], text: str) -> Any:
     """Parse a report that is JSON, with or without a code fence.
 
-    Raises ``ValueError`` that says what is wrong without quoting the report.
+    Raises ``ValueError`` with a message that names the fault without quoting the report.
     """
     fenced = _FENCED.match(text)
     try:

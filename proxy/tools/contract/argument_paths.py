@@ -46,7 +46,7 @@ def _values(
     if not isinstance(value, dict) and not (isinstance(value, list) and head == "*"):
         yield (ABSENT if value is None else IN_THE_WAY), written
         return
-    said = [one for node in nodes for one in _speaking(node, value, root, 0)]
+    said = [one for node in nodes for one in _applicable(node, value, root, 0)]
     if isinstance(value, list):
         for at, child in enumerate(value):
             below = [part for node in said for part in _element(node, at)]
@@ -69,18 +69,18 @@ def _values(
         yield ABSENT, written
 
 
-def _speaking(node: Any, value: Any, root: Schema, depth: int) -> Iterator[Schema]:
+def _applicable(node: Any, value: Any, root: Schema, depth: int) -> Iterator[Schema]:
     """Yield the subschemas that apply to ``value``; of a union, only the branches that may match."""
     if not isinstance(node, Mapping) or depth > MAX_SCHEMA_DEPTH:
         return
     yield node
     if "$ref" in node:
-        yield from _speaking(resolve(root, node["$ref"], "$ref", ""), value, root, depth + 1)
+        yield from _applicable(resolve(root, node["$ref"], "$ref", ""), value, root, depth + 1)
     for part in node.get("allOf", ()):
-        yield from _speaking(part, value, root, depth + 1)
+        yield from _applicable(part, value, root, depth + 1)
     for key in ("anyOf", "oneOf"):
         for branch in node.get(key, ()):
-            said = list(_speaking(branch, value, root, depth + 1))
+            said = list(_applicable(branch, value, root, depth + 1))
             if all(_may_be(one, value) for one in said):
                 yield from said
 

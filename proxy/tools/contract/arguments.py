@@ -1,8 +1,8 @@
 """Parse the arguments that a model wrote into a plain JSON object, or refuse them with a clear message.
 
-A model's text is untrusted.  The ``json`` of the standard library is used because its hooks see duplicate
-keys, which faster parsers hide: if two parsers disagree about a duplicate, a check can be bypassed.  No
-message repeats any of the text (rule T3).
+A model's text is untrusted.  The standard library's ``json`` is used because its hooks see duplicate keys,
+which faster parsers hide.  If two parsers disagree about a duplicate, a check can be bypassed.  No message
+repeats any of the text (rule T3).
 """
 
 import json

@@ -203,7 +203,7 @@ def _compile(pattern: str) -> _Matcher:
         for text in (pattern, f"^(?:{pattern})$"):
             matcher = jsonschema_rs.validator_for({"pattern": text}, pattern_options=options)
     except (ValueError, jsonschema_rs.ValidationError):
-        raise ValueError("the pattern is too large or no regular expression without look-around") from None
+        raise ValueError("the pattern is too large, not a regular expression, or has look-around") from None
     return matcher
 
 

@@ -86,8 +86,8 @@ class HttpClient(Protocol):
     """Outgoing HTTP for one tool, limited to that tool's hosts and bounded in size and time.
 
     If the service is too busy (429, 503), the client waits and retries.  After a 503 it retries a POST of a
-    tool with effects only in two cases: the service says when to retry, or the request has an
-    ``Idempotency-Key`` header or an :class:`IdempotencyKey`, as a header or in its body.
+    tool with effects only if the service says when to retry, or if the request has an idempotency key.  That
+    is an ``Idempotency-Key`` header, or an :class:`IdempotencyKey` as a header or in the body.
 
     Every method raises :class:`HttpFailure`, with a message that is safe for the model, if there is no usable
     response: a host that is not allowed, no connection, a status other than 2xx, a body of the wrong type or

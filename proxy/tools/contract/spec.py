@@ -69,12 +69,12 @@ class ToolSpec:
     ``cache_ttl_s`` is the number of seconds for which an equal call of the same caller gets the same result;
     ``retries`` is the number of retries after a transient failure.  ``connection`` names the credentials
     that the tool uses.  ``safety`` is free metadata that policy patterns can match.
-    ``defaults`` has the JSON default of each optional argument for which the tool cannot tell the default
-    from an absent value: calls that differ only in this are the same call.  ``loose_parameters`` is the
-    schema before strict mode removed its defaults; ``None`` if the tool is not strict.  ``url_arguments``
-    names the arguments that are URLs (:data:`~proxy.tools.contract.url_argument.Url`).  ``origin`` is set for
-    a tool of an MCP server.  ``together`` lets adjacent calls of one turn run at the same time although the
-    tool has effects: only agents set it, because each agent orders its own effects.
+    ``defaults`` has the JSON defaults of optional arguments, if the tool cannot tell the default from an
+    absent value.  Calls that differ only in this are the same call.  ``loose_parameters`` is the schema
+    before strict mode removed its defaults; ``None`` if the tool is not strict.  ``url_arguments`` names the
+    arguments that are URLs (:data:`~proxy.tools.contract.url_argument.Url`).  ``origin`` is set for a tool of
+    an MCP server.  ``together`` lets adjacent calls of one turn run at the same time although the tool has
+    effects.  Only agents set it, because each agent orders its own effects.
     """
 
     name: str

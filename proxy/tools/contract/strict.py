@@ -70,7 +70,7 @@ def to_strict(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 class _Converter:
-    """One conversion.  ``level`` is the number of objects that a subschema is nested in."""
+    """One conversion.  ``level`` is the nesting level of objects; it is 1 at the top."""
 
     def __init__(self, root: Mapping[str, Any], where: str) -> None:
         self._root = root
@@ -110,7 +110,9 @@ class _Converter:
         self._check_enum(node, path)
         self._check_text(node, path)
         if "array" in kinds and "items" not in node:
-            raise self._fault(path, "strict mode takes no list of anything", "say what it holds: list[str]")
+            raise self._fault(
+                path, "strict mode needs the type of a list's elements", "for example list[str]"
+            )
         strict = self._children(node, path, level)
         if "object" in kinds:
             if level > _MAX_LEVELS:
@@ -181,7 +183,7 @@ class _Converter:
             )
         if "pattern" not in node:
             return
-        # Most processes load no tool that needs it; see metaschema.py.
+        # Imported here because most processes load no tool that needs it; see metaschema.py.
         import jsonschema_rs
 
         options = jsonschema_rs.RegexOptions()

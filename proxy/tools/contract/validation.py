@@ -28,7 +28,7 @@ _NO_NUMBER: Mapping[str, Any] = MappingProxyType(
 _TEXTLESS = frozenset({"array", "boolean", "integer", "number", "object"})
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
-_SPEAKING = frozenset(
+_SCHEMA_ONLY_KINDS = frozenset(
     {
         "bool_type",
         "bytes_type",
@@ -67,7 +67,7 @@ _SPEAKING = frozenset(
 )
 """The types of pydantic errors whose message depends on the schema alone."""
 
-_AUTHORS_WORDS = frozenset({"value_error", "assertion_error"})
+_AUTHOR_KINDS = frozenset({"value_error", "assertion_error"})
 """The types whose message a tool's author wrote; it is shown only if it contains nothing of the arguments."""
 
 
@@ -136,11 +136,11 @@ class ModelValidator:
         if kind == URL_FORM:
             private = not loc or loc[0] in self._private
             return f"{where}: {'must be an address in its canonical form' if private else message}"
-        if kind in _AUTHORS_WORDS:
+        if kind in _AUTHOR_KINDS:
             message = message.partition(", ")[2] or message
-            said = not _quotes(message, arguments)
+            said = not _contains_argument(message, arguments)
         else:
-            said = kind in _SPEAKING
+            said = kind in _SCHEMA_ONLY_KINDS
         words = message[:200] if said else "is not valid"
         return f"{where or 'the arguments'}: {words}"
 
@@ -209,8 +209,8 @@ def validate_canonically(
         canonical = value.model_dump(
             mode="json", by_alias=True, exclude_unset=True, round_trip=True, warnings="none"
         )
-        # Plain values that serialize as the model wrote them would validate to the same again, so the second
-        # validation is skipped.  Not so with private attributes: a serializer may have consumed them.
+        # Plain values that serialize as the model wrote them would validate to the same again, so skip the
+        # second validation.  But with private attributes do not: a serializer may have consumed them.
         plain = all(type(one) in _PLAIN for one in held) and value.__pydantic_private__ is None
         plain = plain and tuple(value.__dict__.values()) == held
         if plain and _written_alike(canonical, arguments):
@@ -333,7 +333,7 @@ def _unknown_fields(parent: str, fields: Sequence[str]) -> str:
     return f"{parent or 'the arguments'}: an unknown field{known[:400]}"
 
 
-def _quotes(message: str, arguments: Any) -> bool:
+def _contains_argument(message: str, arguments: Any) -> bool:
     """Return whether ``message`` contains any text or number of the arguments.
 
     Case and outer spaces are ignored, since an earlier validator may have changed them in the value.

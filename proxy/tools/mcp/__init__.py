@@ -1,1 +1,1 @@
-"""Tools of MCP servers: their definitions, which of them an operator has allowed, and calls."""
+"""Tools of MCP servers: their definitions, the pins that an operator has allowed, and their calls."""

@@ -1,4 +1,4 @@
-"""What authorizes requests to MCP servers, for the process that makes them: one header for one server."""
+"""Provide the ``Authorization`` headers of MCP servers to the host process, one header at a time."""
 
 import shlex
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ __all__ = ["ServerAuthorizer"]
 
 
 class ServerAuthorizer:
-    """:data:`~proxy.tools.mcp.host_client.Authorize` by the credentials of this process."""
+    """An :data:`~proxy.tools.mcp.host_client.Authorize` that uses the credentials of this process."""
 
     def __init__(self, broker: CredentialBroker, servers: Mapping[str, Server]) -> None:
         self._broker = broker
@@ -43,7 +43,7 @@ class ServerAuthorizer:
         return Authorization(reason=f"the server refuses the token of credentials.{name} (401)")
 
     def _lacking(self, server: str, name: str, scopes: tuple[str, ...]) -> Authorization:
-        """Scopes that the token lacks, and what to do about it; said in the log once."""
+        """Return which scopes the token lacks and what the operator must do; log it once."""
         scope = f"the scope {' '.join(scopes)}" if scopes else "a scope that it does not name"
         named = f"the server asks for {scope}"
         match self._broker.connection(name):

@@ -1,8 +1,8 @@
-"""What an MCP server says of its tools, read leniently and bounded.
+"""Read the definitions of an MCP server's tools, leniently and within bounds.
 
-A server is a stranger.  One definition that cannot be used leaves out that tool and no other; texts lose the
-characters that a person would not see; and a digest over all that a model or a person is shown tells whether
-a definition is still the one that somebody allowed.
+A server is untrusted.  An unusable definition excludes only its own tool.  Characters that a person would not
+see are removed from texts.  A digest over all that a model or a person reads shows whether a definition is
+still the one that an operator allowed.
 
 Sources: the specification's ``Tool`` type, revisions 2024-11-05 to 2026-07-28.
 """
@@ -34,16 +34,16 @@ __all__ = [
 ]
 
 MAX_TOOLS: Final = 200
-"""Tools of one server that are looked at, unless ``mcp.max_tools`` says otherwise."""
+"""The most tools of one server that are read; the default of ``mcp.max_tools``."""
 
 MAX_SHOWN: Final = 1024
-"""Characters of a description that models are shown."""
+"""The most characters of a description that a model reads."""
 
 _MAX_KEPT = 4096
 _MAX_SCHEMA = 65536
 _MAX_PATH = 100
 _ABOUT: Final = ("title", "description", "$comment")
-"""Keywords of a schema that only a reader needs."""
+"""Keywords of a schema that only describe it."""
 
 _DATA: Final = ("const", "default", "enum", "examples")
 """Keywords of a schema whose values are data, not schemas."""
@@ -55,15 +55,15 @@ _HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 
 
 class UnusableDefinition(Exception):
-    """What a server, a file or the record has as the definition of a tool cannot be used; says why."""
+    """A tool's definition, from a server, a file or the record, is unusable; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
     """A tool as its server describes it.
 
-    ``name`` is the server's own.  ``input_schema`` and ``output_schema`` are JSON Schemas as they came;
-    ``annotations`` are the server's hints, which are shown to a person and decide nothing.
+    ``name`` is the server's own name.  ``input_schema`` and ``output_schema`` are the original JSON Schemas.
+    ``annotations`` are the server's hints; people see them, but they decide nothing.
     """
 
     server: str
@@ -76,12 +76,12 @@ class Definition:
 
     @property
     def id(self) -> str:
-        """How the tool is called here."""
+        """The tool's id in the proxy."""
         return mcp_tool_id(self.server, self.name)
 
     @property
     def digest(self) -> str:
-        """SHA-256 in hex over everything that a person allowed: another digest is another tool."""
+        """The SHA-256, in hex, of everything that an operator allowed: a new digest means another tool."""
         text = json.dumps(self.written(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -93,23 +93,23 @@ class Definition:
 
     @property
     def model_schema(self) -> dict[str, Any]:
-        """The input schema as a model reads it: as it came, with visible characters only in the texts that
-        describe it.  In names and values there are none that are hidden: see :func:`check_input`."""
+        """The input schema as a model reads it: the original without the invisible characters in describing
+        texts.  Names and values have no invisible characters: see :func:`check_input`."""
         shown: dict[str, Any] = _shown_schema(self.input_schema)
         return shown
 
     @property
     def texts(self) -> list[str]:
-        """Every text of it that a model may read, in the schema its keys and values, too."""
+        """Every text that a model may read, including the keys and values of the schema."""
         return [self.name, self.title, self.description, *_texts(self.input_schema)]
 
     @property
     def has_hidden_text(self) -> bool:
-        """Whether a text of it has characters that a person does not see."""
+        """Whether a text has characters that a person does not see."""
         return any(_hides(text) for text in self.texts)
 
     def written(self) -> dict[str, Any]:
-        """As JSON, for a pin and for its digest."""
+        """Return the definition as JSON values, for a pin and for its digest."""
         return {
             "server": self.server,
             "name": self.name,
@@ -122,7 +122,7 @@ class Definition:
 
     @classmethod
     def read(cls, written: Mapping[str, Any]) -> "Definition":
-        """The definition that :meth:`written` wrote; raises :class:`UnusableDefinition`."""
+        """Read what :meth:`written` wrote; raise :class:`UnusableDefinition` if it is invalid."""
         try:
             made = cls(
                 server=written["server"],
@@ -134,16 +134,16 @@ class Definition:
                 annotations=written["annotations"],
             )
         except (KeyError, TypeError):
-            raise UnusableDefinition("it is no definition of a tool") from None
+            raise UnusableDefinition("it is not the definition of a tool") from None
         texts = (made.server, made.name, made.description, made.title)
         if not all(isinstance(text, str) for text in texts) or not isinstance(made.input_schema, dict):
-            raise UnusableDefinition("it is no definition of a tool")
+            raise UnusableDefinition("it is not the definition of a tool")
         return made
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOutTool:
-    """A tool that cannot be used, and why."""
+    """A tool that cannot be used, and the reason."""
 
     name: str
     reason: str
@@ -158,10 +158,10 @@ class Listing:
 
 
 def read_listing(server: str, tools: Iterable[Any], most: int = MAX_TOOLS) -> Listing:
-    """The tools of a server's ``tools/list``, each a decoded JSON value, in the server's order.
+    """Read the tools of a server's ``tools/list``, each a decoded JSON value, in the server's order.
 
-    A tool whose definition cannot be used is left out with its reason, as are two of one name, and those
-    beyond the first ``most``.
+    A tool with an unusable definition is left out with the reason; so are tools with the same name, and all
+    tools after the first ``most``.
     """
     found: list[Definition] = []
     left_out: list[LeftOutTool] = []
@@ -183,10 +183,11 @@ def read_listing(server: str, tools: Iterable[Any], most: int = MAX_TOOLS) -> Li
 
 
 def visible_text(text: str) -> str:
-    """The text without control characters, direction marks, zero-width characters, tags, surrogates, fillers
-    and variation selectors that stand in a row.
+    """Remove control characters, direction marks, zero-width characters, tags, surrogates, fillers, and
+    variation selectors without effect from a text.
 
-    Line breaks and tabs stay.  A model reads what a person cannot see; so nothing of that kind goes to it.
+    Line breaks and tabs stay.  A model would read characters that a person cannot see, so it does not get
+    them.
     """
     characters = set(text)
     hidden = {ord(one): None for one in characters if not _is_visible(one)}
@@ -203,9 +204,9 @@ def _is_visible(character: str) -> bool:
 
 
 def check_input(schema: Any) -> dict[str, Any]:
-    """The schema of a tool's arguments, if a provider of models takes it and a person sees all of it.
+    """Return the schema of a tool's arguments if providers accept it and a person can see all of it.
 
-    Texts that only describe something may have hidden characters, which models are not shown.  Raises
+    Texts that only describe may have invisible characters, since models do not get these.  Raises
     :class:`UnusableDefinition`.
     """
     try:
@@ -222,9 +223,9 @@ def check_input(schema: Any) -> dict[str, Any]:
 
 
 def _read_tool(server: str, tool: Any) -> Definition:
-    """One definition; raises :class:`UnusableDefinition`."""
+    """Read one definition; raise :class:`UnusableDefinition` if it is invalid."""
     if not isinstance(tool, dict):
-        raise UnusableDefinition("its definition is no JSON object")
+        raise UnusableDefinition("its definition is not a JSON object")
     name = tool.get("name")
     if not isinstance(name, str) or not name:
         raise UnusableDefinition("it has no name")
@@ -247,12 +248,12 @@ def _text(tool: Mapping[str, Any], key: str) -> str:
     if text is None:
         return ""
     if not isinstance(text, str):
-        raise UnusableDefinition(f"its {key} is no text")
+        raise UnusableDefinition(f"its {key} is not text")
     return text[:_MAX_KEPT]
 
 
 def _is_small_object(schema: Any) -> bool:
-    """Whether an output schema can be kept; it is not used to check anything that matters."""
+    """Return whether an output schema can be kept; it is used for no check that matters."""
     if not isinstance(schema, dict):
         return False
     try:
@@ -262,14 +263,14 @@ def _is_small_object(schema: Any) -> bool:
 
 
 def _hints(annotations: Any) -> dict[str, bool]:
-    """The hints that the specification knows; anything else a server says there is not kept."""
+    """Return the hints that the specification defines; others are dropped."""
     if not isinstance(annotations, dict):
         return {}
     return {hint: annotations[hint] for hint in _HINTS if isinstance(annotations.get(hint), bool)}
 
 
 def _texts(value: Any) -> list[str]:
-    """Every text in a schema, keys included; a schema's depth is bounded before."""
+    """Return every text in a schema, keys included; the depth of the schema was checked before."""
     if isinstance(value, str):
         return [value]
     if isinstance(value, dict):
@@ -280,12 +281,12 @@ def _texts(value: Any) -> list[str]:
 
 
 def _hides(text: str) -> bool:
-    """Whether a text has characters that a person does not see; the line breaks of Windows are none."""
+    """Return whether a text has characters that a person does not see; ``\\r`` is not one of them."""
     return visible_text(text) != text.replace("\r", "").strip()
 
 
 def _shown_schema(schema: Any) -> Any:
-    """A schema whose describing texts have visible characters only; nothing else of it is another."""
+    """Return the schema without the invisible characters in describing texts, and otherwise unchanged."""
     if isinstance(schema, list):
         return [_shown_schema(one) for one in schema]
     if not isinstance(schema, Mapping):
@@ -300,7 +301,7 @@ def _shown_schema(schema: Any) -> Any:
 
 
 def _hidden_path(value: Any, path: str) -> str | None:
-    """Where a text has hidden characters, visible and cut; ``None`` where none has any."""
+    """Return the path, cut, of the first text with invisible characters; ``None`` if there is none."""
     if isinstance(value, str):
         return path[:_MAX_PATH] if _hides(value) else None
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What has changed in a definition, for a person: line by line, with what hides written out."""
+"""Compare two versions of a definition for a person: line by line, with invisible characters made visible."""
 
 import difflib
 import json
@@ -11,11 +11,11 @@ __all__ = ["difference"]
 
 _MAX_LINE = 1000
 _MOST_COMPARED = 2000
-"""Lines of each; to compare many that are alike takes as long as the square of their number."""
+"""The most lines of each version; the time for many equal lines grows with the square of their number."""
 
 
 def difference(before: Definition, now: Definition, most: int) -> Sequence[str]:
-    """At most ``most`` lines, each with ``-`` or ``+`` before it, and one more if there are others."""
+    """Return at most ``most`` changed lines, each with ``-`` or ``+`` in front, and a line about the rest."""
     texts = [
         json.dumps(one.written(), indent=1, sort_keys=True, ensure_ascii=False).split("\n")[:_MOST_COMPARED]
         for one in (before, now)

@@ -1,4 +1,4 @@
-"""How a process that serves clients reaches the one that talks to MCP servers."""
+"""The client with which a worker uses the host process, which talks to MCP servers."""
 
 import asyncio
 import contextlib
@@ -25,14 +25,14 @@ _DOUBT = "; it may have taken effect all the same"
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """How a server is.
+    """The status of a server.
 
-    ``state`` is ``starting``, ``ready``, ``reconnecting`` or ``unauthorized``.  ``reason`` says why it is not
-    connected, or, of one that is ready, which scopes its token lacks.
-    ``version`` is the protocol revision that was agreed on, ``server_info`` the server's name and version as
-    it says.  ``digests`` has those of its tools by their own names; ``None`` before it listed any.
-    ``reconnects`` counts how often it was connected again, ``last_error`` says why it was lost or not
-    connected last, and ``list_ms`` are the milliseconds in which it listed its tools.
+    ``state`` is ``starting``, ``ready``, ``reconnecting`` or ``unauthorized``.  ``reason`` says why the
+    server is not connected, or which scopes the token of a ready server lacks.  ``version`` is the negotiated
+    protocol revision; ``server_info`` is the server's own name and version.  ``digests`` maps the server's
+    names of its tools to their digests; ``None`` before the first list.  ``reconnects`` is how often it was
+    connected again.  ``last_error`` is the latest reason for a loss or a failed connection.  ``list_ms`` is
+    how many milliseconds the latest list of tools took.
     """
 
     state: str = "starting"
@@ -65,7 +65,7 @@ class ServerStatus:
 
 @dataclass(frozen=True, slots=True)
 class ServerListing:
-    """A server with all that it has; ``stderr`` is the end of what its process wrote there."""
+    """A server's status and definitions; ``stderr`` is the end of its process's standard error."""
 
     status: ServerStatus
     definitions: Sequence[Definition] = ()
@@ -74,7 +74,7 @@ class ServerListing:
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    """The value of ``Authorization`` for one server, or why there is none, for the operator."""
+    """The value of ``Authorization`` for one server, or the reason for the operator why there is none."""
 
     value: str | None = field(default=None, repr=False)
     reason: str = ""
@@ -82,13 +82,15 @@ class Authorization:
 
 
 Authorize = Callable[[str, str, tuple[str, ...] | None], Awaitable[Authorization]]
-"""Gives what authorizes requests to a server: its name, a value that it refused (empty at first), and the
-scopes that it wants for a request (``None`` where they are not what is missing).  Raises nothing."""
+"""Called as ``(server, refused, scopes)``; returns the authorization for a server, and raises nothing.
+
+``refused`` is a value that the server refused, empty at first.  ``scopes`` are those that it requires for a
+request, ``None`` if no scope is missing."""
 
 
 @dataclass(slots=True)
 class _Open:
-    """A request that waits for its answer."""
+    """A request to the host process that waits for its response."""
 
     done: "asyncio.Future[bytes]"
     on_progress: Callable[[ToolProgress], None] | None = None
@@ -96,11 +98,11 @@ class _Open:
 
 @dataclass(slots=True)
 class HostClient:
-    """A connection to the host process, made anew where it is lost.  Belongs to one event loop.
+    """A connection to the host process, restored after a loss.  Belongs to one event loop.
 
-    ``statuses`` are those of all servers, as they were told last; :meth:`watch` says when they are others.
-    ``reconnects`` counts how often each was connected again, over all host processes so far.
-    With ``authorize`` the host process may ask this one for what authorizes its requests.
+    ``statuses`` are the latest known statuses of all servers; :meth:`watch` reports changes.  ``reconnects``
+    counts how often each server was connected again, over all host processes so far.  With ``authorize`` the
+    host process can get the ``Authorization`` headers of servers from this process.
     """
 
     path: Path
@@ -116,7 +118,7 @@ class HostClient:
     _asked: "set[asyncio.Task[None]]" = field(default_factory=set)
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Have ``changed`` called whenever the statuses are others."""
+        """Call ``changed`` whenever the statuses have changed."""
         self._watchers.append(changed)
 
     def start(self) -> None:
@@ -125,7 +127,7 @@ class HostClient:
             self._task = asyncio.create_task(self._run())
 
     async def aclose(self) -> None:
-        """Let go of the host process."""
+        """Disconnect from the host process."""
         tasks = {*self._asked, *([self._task] if self._task is not None else [])}
         for task in tasks:
             task.cancel()
@@ -141,10 +143,11 @@ class HostClient:
         within_s: float,
         on_progress: Callable[[ToolProgress], None] | None = None,
     ) -> Any:
-        """The result of one call, as the server gave it.
+        """Call a tool and return the server's unchanged result.
 
-        ``digest`` is that of the definition which was allowed: where the server's is another, nothing is
-        called.  Raises :class:`~proxy.errors.ToolFailure`; cancelling this cancels the call at the server.
+        ``digest`` is the digest of the allowed definition; if the server's definition differs, the tool is
+        not called.  Raises :class:`~proxy.errors.ToolFailure`.  A cancellation also cancels the call at the
+        server.
         """
         body = orjson.dumps(arguments)
         header = {
@@ -157,10 +160,10 @@ class HostClient:
         return orjson.loads(await self._ask("call", server, header, body, on_progress))
 
     async def listing(self, server: str, within_s: float, only: Sequence[str] | None = None) -> ServerListing:
-        """A server with all that it has, once it is connected or has failed, or the time is over.
+        """Wait at most ``within_s`` seconds until a server is connected or has failed; return its listing.
 
-        Of its tools those that ``only`` names, the server's own names, where it is given.  Raises
-        :class:`~proxy.errors.ToolFailure` where the host process is not there.
+        ``only`` restricts it to tools with these names (the server's own).  Raises
+        :class:`~proxy.errors.ToolFailure` if the host process is not connected.
         """
         header = {"server": server, "within_s": within_s, "only": None if only is None else list(only)}
         told = orjson.loads(await self._ask("list", server, header, b"", None, within_s + 5))
@@ -183,12 +186,12 @@ class HostClient:
                 await self._connected.wait()
         channel = self._channel
         if channel is None:
-            raise _away(server)
+            raise _not_connected(server)
         number = next(self._numbers)
         waiting = self._open[number] = _Open(asyncio.get_running_loop().create_future(), on_progress)
         try:
             if not channel.send(kind, body, id=number, **header):
-                raise _away(server)
+                raise _not_connected(server)
             return await waiting.done
         except asyncio.CancelledError:
             channel.send("cancel", id=number)
@@ -208,12 +211,12 @@ class HostClient:
                     self._channel = None
                     self._connected.clear()
                     channel.close()
-                    self._lose()
+                    self._fail_open()
             await asyncio.sleep(_RETRY_S[min(tries, len(_RETRY_S) - 1)])
             tries += 1
 
     async def _read(self, channel: Channel) -> None:
-        """Take what the host process says until its end."""
+        """Handle the messages of the host process until it ends."""
         self._channel = channel
         self._connected.set()
         if self.authorize is not None:
@@ -245,8 +248,8 @@ class HostClient:
         told = {"value": found.value, "reason": found.reason, "needs_login": found.needs_login}
         channel.send("authorization", orjson.dumps(told), id=number)
 
-    def _lose(self) -> None:
-        """The host process has gone: what it was doing nobody knows."""
+    def _fail_open(self) -> None:
+        """Fail all open requests: the host process has ended, so their outcomes are unknown."""
         for waiting in self._open.values():
             if not waiting.done.done():
                 waiting.done.set_exception(
@@ -260,7 +263,7 @@ class HostClient:
         self._tell()
 
     def _note(self, statuses: Mapping[str, ServerStatus]) -> None:
-        """Take in the statuses of some servers.  A host process that was started anew counts anew."""
+        """Store the statuses of some servers.  A restarted host process counts reconnects from 0 again."""
         for name, status in statuses.items():
             before = self.statuses.get(name)
             counted = (
@@ -274,12 +277,12 @@ class HostClient:
             watcher()
 
 
-def _away(server: str) -> ToolFailure:
+def _not_connected(server: str) -> ToolFailure:
     return ToolFailure(f"the server {server} is not connected", transient=True)
 
 
 def _failure(told: Mapping[str, Any]) -> ToolFailure:
-    """A failed call in words for the model."""
+    """Return the failure for the model."""
     words = told["words"]
     match told["kind"]:
         case "error" if told["error"] is not None:

@@ -1,8 +1,8 @@
-"""How a tool of an MCP server is called here: ``mcp__SERVER__TOOL``.
+"""Build the ids of MCP servers' tools: ``mcp__SERVER__TOOL``.
 
 Servers may name tools as they like; the specification only recommends ``A-Za-z0-9_.-`` and 1 to 128
-characters.  Providers of models take 64 characters of a smaller set.  So a name that does not fit is written
-readably and gets a hash of the original, which is the same on every machine and at every start.
+characters.  Providers of models accept 64 characters of a smaller set.  So a name that does not fit becomes a
+readable form with a hash of the original, which is the same on every machine and at every start.
 """
 
 import hashlib
@@ -12,13 +12,13 @@ from typing import Final
 __all__ = ["MAX_NAME", "PROVIDER", "SERVER_NAME", "mcp_tool_id", "pattern_of_server"]
 
 PROVIDER: Final = "mcp"
-"""What stands before the first double underscore of every such tool."""
+"""The part of every such tool id before the first double underscore."""
 
 SERVER_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,23}[a-z0-9])?")
-"""Names of servers: short, so that an id keeps room for the tool."""
+"""The form of a server's name: short, so that an id has room for the tool's name."""
 
 MAX_NAME: Final = 200
-"""Characters; a tool with a longer name is left out."""
+"""The most characters of a tool's name; a tool with a longer name is left out."""
 
 _MAX_ID = 64
 _HASH = 8
@@ -26,10 +26,10 @@ _FITS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?")
 
 
 def mcp_tool_id(server: str, name: str) -> str:
-    """The id of the tool that ``server`` calls ``name``.
+    """Return the id of the tool with the server's own name ``name``.
 
     A name that fits is kept.  Any other becomes its readable characters, an underscore and eight hex digits
-    of the SHA-256 of the original, so that two names that would look alike stay two tools.
+    of the SHA-256 of the original, so that two similar names stay two tools.
     """
     head = f"{PROVIDER}__{server}__"
     if _FITS.fullmatch(name) and "__" not in name and len(head) + len(name) <= _MAX_ID:
@@ -42,5 +42,5 @@ def mcp_tool_id(server: str, name: str) -> str:
 
 
 def pattern_of_server(server: str) -> str:
-    """The pattern that fits every tool of a server."""
+    """Return the pattern that fits every tool of a server."""
     return f"{PROVIDER}__{server}__*"

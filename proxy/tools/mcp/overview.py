@@ -1,4 +1,4 @@
-"""How the configured servers are, and what of their tools is allowed: for people who look from outside."""
+"""The status of the configured servers and the pin states of their tools, for people."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ __all__ = ["ServerOverview", "ToolOverview", "oversee"]
 
 @dataclass(frozen=True, slots=True)
 class ToolOverview:
-    """One tool: its id, the server's own name of it, and what it is to its pin.
+    """One tool: its id, the server's own name for it, and its pin state.
 
-    Of one that has changed, as far as that was asked for, ``pinned`` is what was allowed, ``current`` what
-    the server says now, and ``difference`` what has changed, line by line, with what hides written out.
+    For a changed tool, if requested, ``pinned`` is the allowed definition and ``current`` the server's
+    current one.  ``difference`` has the changed lines, with invisible characters made visible.
     """
 
     id: str
@@ -30,7 +30,7 @@ class ToolOverview:
 
 @dataclass(frozen=True, slots=True)
 class ServerOverview:
-    """One server, and its tools sorted by id; ``reconnects`` counts how often it was connected again."""
+    """One server, and its tools sorted by id; ``reconnects`` is how often it was connected again."""
 
     server: Server
     status: ServerStatus
@@ -39,12 +39,12 @@ class ServerOverview:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is connected."""
+        """Whether the server is connected."""
         return self.status.state == "ready"
 
     @property
     def drifted(self) -> int:
-        """How many of its tools were allowed and are withheld, since they are others now or not there."""
+        """The number of allowed tools that are withheld because they have changed or are missing."""
         return sum(tool.state not in ("pinned", "new") for tool in self.tools)
 
 
@@ -54,7 +54,7 @@ def oversee(
     statuses: Mapping[str, ServerStatus],
     reconnects: Mapping[str, int],
 ) -> Sequence[ServerOverview]:
-    """Every server in the order of the configuration; ``statuses`` are those that were told last."""
+    """Return every server in the order of the configuration; ``statuses`` are the latest known ones."""
     return [
         ServerOverview(
             server,
@@ -72,7 +72,7 @@ def _tools(server: Server, pins: Sequence[Pin], status: ServerStatus) -> Sequenc
     found = []
     for name in pinned.keys() | live.keys():
         pin, digest = pinned.get(name), live.get(name)
-        # Of a server that has never listed its tools nothing is known: they are as they were pinned.
+        # Nothing is known about a server that has never listed its tools, so they count as pinned.
         known = status.digests is not None or (pin is not None and pin.transport != server.identity)
         state: PinState = compare(pin, digest, server.identity) if known else "pinned"
         found.append(ToolOverview(mcp_tool_id(server.name, name), name, state))

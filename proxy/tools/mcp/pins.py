@@ -1,9 +1,9 @@
 """Pins: the definitions of MCP tools that an operator has allowed.
 
-A tool is offered as it was pinned, never as its server describes it now.  So a server that changes a
-definition changes nothing here, a server that is away changes no prompt, and nobody waits for one at the
-start.  Where the server's own definition differs from the pin, the tool is quarantined until somebody allows
-it again.
+The proxy offers a tool as it was pinned, never as its server describes it now.  So a server cannot change the
+offer by a new definition, a server that is not reachable changes no prompt, and the start waits for no
+server.  If the server's own definition differs from the pin, the tool is withheld until an operator allows it
+again.
 """
 
 import json
@@ -32,26 +32,26 @@ __all__ = [
 ]
 
 MOST_PINNED: Final = 1000
-"""Tools of all servers together that can be allowed; each of them costs every worker memory."""
+"""The most tools of all servers together that can be allowed; each of them costs every worker memory."""
 
 _log = logging.getLogger(__name__)
 
 PinState = Literal["pinned", "new", "changed", "moved", "gone"]
-"""What a live definition is to its pin.
+"""The relation of a server's current definition to its pin.
 
-``pinned``: it is the same.  ``new``: there is no pin.  ``changed``: the definition is another.  ``moved``:
-the server is reached in another way than when the tool was allowed, so it may be another server.  ``gone``:
-the server does not list the tool any more.
+``pinned``: both are the same.  ``new``: there is no pin.  ``changed``: the definition is different.
+``moved``: the server's transport is not the one for which the tool was allowed, so it may be another server.
+``gone``: the server no longer lists the tool.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A definition that somebody allowed.
+    """A definition that an operator allowed.
 
     ``transport`` is the identity of the server's transport at that time (see
-    :meth:`~proxy.tools.mcp.servers.Server.identity`), ``allowed_at`` seconds since 1970, ``allowed_by`` the
-    user of the machine or a name that the operator gave.
+    :meth:`~proxy.tools.mcp.servers.Server.identity`).  ``allowed_at`` is in seconds since 1970;
+    ``allowed_by`` is the user of the machine or a name that the operator gave.
     """
 
     definition: Definition
@@ -68,7 +68,7 @@ class Pin:
         return self.definition.digest
 
     def written(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the pin as JSON values."""
         return {
             "definition": self.definition.written(),
             "digest": self.digest,
@@ -79,51 +79,51 @@ class Pin:
 
     @classmethod
     def read(cls, written: Any) -> "Pin":
-        """The pin that :meth:`written` wrote; raises :class:`UnusableDefinition`, also where the
-        digest says that the definition was edited by hand."""
+        """Read the pin that :meth:`written` wrote; raise :class:`UnusableDefinition` if it is invalid, also
+        if its digest does not fit the definition, which was then edited by hand."""
         if not isinstance(written, dict) or not isinstance(written.get("definition"), dict):
-            raise UnusableDefinition("it is no pin")
+            raise UnusableDefinition("it is not a pin")
         definition = Definition.read(written["definition"])
         if written.get("digest") != definition.digest:
-            raise UnusableDefinition("its digest is not that of its definition")
+            raise UnusableDefinition("its digest does not fit its definition")
         transport, at, by = (written.get(key) for key in ("transport", "allowed_at", "allowed_by"))
         if not isinstance(transport, str) or not isinstance(at, int | float) or not isinstance(by, str):
-            raise UnusableDefinition("it is no pin")
+            raise UnusableDefinition("it is not a pin")
         return cls(definition, transport, float(at), by)
 
 
 class PinRecord(Protocol):
-    """Where the definitions of MCP tools are kept that an operator has allowed, each as JSON by its id."""
+    """The part of the record that stores pins, each as JSON by its id."""
 
     async def read_pins(self) -> Mapping[str, str]:
-        """All of them, sorted by id; raises StoreError."""
+        """Return all pins, sorted by id; raise StoreError."""
         ...
 
     async def put_pins(self, pins: Mapping[str, str]) -> None:
-        """Keep pins in place of earlier ones of the same ids, committed on return; raises StoreError."""
+        """Store pins, replace those with the same ids, and return after the commit; raise StoreError."""
         ...
 
     async def delete_pin(self, pin_id: str) -> bool:
-        """Forget one, committed on return; whether there was one.  Raises StoreError."""
+        """Delete a pin, commit, and return whether it existed; raise StoreError."""
         ...
 
 
 class PinSource(Protocol):
-    """Where pins are kept."""
+    """A source of pins."""
 
     async def pins(self) -> Sequence[Pin]:
-        """All pins.  Raises :class:`~proxy.errors.StoreError` where they cannot be read."""
+        """Return all pins; raise :class:`~proxy.errors.StoreError` if they cannot be read."""
         ...
 
 
 class RecordedPins:
-    """:class:`PinSource` in the record."""
+    """The pins in the record; a :class:`PinSource`."""
 
     def __init__(self, record: PinRecord) -> None:
         self._record = record
 
     async def pins(self) -> Sequence[Pin]:
-        """All pins that can be read; one that cannot is left out and named in the log."""
+        """Return all valid pins; the log names those that are not valid."""
         found = []
         for name, text in (await self._record.read_pins()).items():
             try:
@@ -134,26 +134,26 @@ class RecordedPins:
 
 
 class GivenPins:
-    """:class:`PinSource` of pins that somebody has read."""
+    """A fixed list of pins; a :class:`PinSource`."""
 
     def __init__(self, pins: Sequence[Pin]) -> None:
         self._pins = pins
 
     async def pins(self) -> Sequence[Pin]:
-        """These pins."""
+        """Return these pins."""
         return self._pins
 
 
 class FiledPins(GivenPins):
-    """:class:`PinSource` in a file, which is read once."""
+    """The pins of a file, which is read once; a :class:`PinSource`."""
 
     def __init__(self, path: Path) -> None:
-        """Raises :class:`~proxy.errors.ConfigError`."""
+        """Read the file; raise :class:`~proxy.errors.ConfigError` if it is not valid."""
         super().__init__(read_pin_file(path))
 
 
 def compare(pin: Pin | None, live: str | None, transport: str) -> PinState:
-    """What a live definition is to its pin, by the digest of the first; one of both must be there."""
+    """Compare the digest ``live`` of a server's current definition with its pin; one of both must exist."""
     if pin is None:
         return "new"
     if pin.transport != transport:
@@ -168,14 +168,14 @@ _SETTING = "mcp.pins"
 
 
 def write_pin_file(path: Path, pins: Iterable[Pin]) -> None:
-    """Write pins to a file that can be kept under version control: sorted, one key a line."""
+    """Write pins to a file that suits version control: sorted, one key per line."""
     listed = [pin.written() for pin in sorted(pins, key=lambda pin: pin.id)]
     text = json.dumps({"version": _VERSION, "pins": listed}, indent=2, sort_keys=True, ensure_ascii=False)
     path.write_text(text + "\n", "utf-8")
 
 
 def read_pin_file(path: Path) -> Sequence[Pin]:
-    """The pins of a file.  Raises :class:`~proxy.errors.ConfigError` that names the pin which is wrong."""
+    """Read the pins of a file; raise :class:`~proxy.errors.ConfigError` that names the first invalid pin."""
     try:
         text = path.read_text("utf-8")
     except OSError as error:
@@ -188,10 +188,10 @@ def read_pin_file(path: Path) -> Sequence[Pin]:
         read = None
     if not isinstance(read, dict) or not isinstance(read.get("pins"), list):
         raise ConfigError(
-            _SETTING, f'"{path}" is no file of pins', "Write one with toolrelay tools allow --file"
+            _SETTING, f'"{path}" is not a file of pins', "Write one with toolrelay tools allow --file"
         )
     if read.get("version") != _VERSION:
-        raise ConfigError(_SETTING, f'"{path}" has version {str(read.get("version"))[:20]}', "Write it anew")
+        raise ConfigError(_SETTING, f'"{path}" has version {str(read.get("version"))[:20]}', "Write it again")
     return [_read_listed(path, place, one) for place, one in enumerate(read["pins"])]
 
 

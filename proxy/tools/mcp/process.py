@@ -1,6 +1,6 @@
-"""Starts the process that talks to MCP servers, starts it again when it dies, and leaves no orphan behind.
+"""Start the host process, which talks to MCP servers; restart it when it dies, and leave no orphans.
 
-It imports nothing of the SDK, so that a supervisor stays small.
+This module imports nothing of the SDK, so that a supervisor stays small.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ from proxy.net.socket_folder import SocketFolder
 __all__ = ["INHERITED", "HostProcess", "own_environment"]
 
 INHERITED: Final = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
-"""The variables that the process and its servers get of the operator's environment.  Keys of providers are
-none of them."""
+"""The environment variables that the host process and its servers inherit.  Keys of providers are not among
+them."""
 
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -40,19 +40,19 @@ _END_S: Final = 10.0
 
 
 def own_environment() -> dict[str, str]:
-    """The part of the environment that every server gets."""
+    """Return the part of the environment that every server gets."""
     return {name: os.environ[name] for name in INHERITED if name in os.environ}
 
 
 class HostProcess:
-    """The process, from :meth:`start` to :meth:`aclose`.  Belongs to one event loop.
+    """The host process, kept running from :meth:`start` to :meth:`aclose`.  Belongs to one event loop.
 
     ``path`` is the socket at which it serves, in a folder that only this user can enter.
     """
 
     def __init__(self, settings: bytes, *, tells: bool = False) -> None:
-        """``settings`` are those of :class:`~proxy.tools.mcp.servers.HostSettings`, written as JSON; with
-        ``tells`` the log says which servers were connected and which were lost."""
+        """``settings`` is a :class:`~proxy.tools.mcp.servers.HostSettings` as JSON.  With ``tells`` the log
+        says which servers were connected and which were lost."""
         self._settings = settings
         self._tells = tells
         self._folder = SocketFolder(_PREFIX, _SOCKET)
@@ -63,12 +63,12 @@ class HostProcess:
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.mcp")
 
     def start(self) -> None:
-        """Start it, and keep it running."""
+        """Start the process and keep it running."""
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
     async def aclose(self) -> None:
-        """End it and its servers."""
+        """End the process and its servers."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -90,7 +90,7 @@ class HostProcess:
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     async def _once(self) -> None:
-        """Run it once, to its end."""
+        """Run the process once, until it ends."""
         with contextlib.suppress(OSError):
             self.path.unlink()
         ours, theirs = socket.socketpair()
@@ -99,13 +99,13 @@ class HostProcess:
         channel = await Channel.over(ours)
         try:
             channel.send("settings", self._settings, path=str(self.path))
-            await self._heed(channel)
+            await self._read_messages(channel)
         finally:
             channel.close()
             await asyncio.shield(self._end())
 
-    async def _heed(self, channel: Channel) -> None:
-        """Take note of the processes that it starts, and of how servers are, until it has gone."""
+    async def _read_messages(self, channel: Channel) -> None:
+        """Read the process groups that it starts and the states of servers, until it ends."""
         with contextlib.suppress(ChannelBroken):
             while (message := await channel.receive()) is not None:
                 match message[0]["kind"]:
@@ -115,7 +115,7 @@ class HostProcess:
                         self._tell(message[0]["name"], orjson.loads(message[1]))
 
     def _tell(self, name: str, told: Mapping[str, Any]) -> None:
-        """Log that a server was connected, was lost, or was not reached at the first try."""
+        """Log that a server was connected, was lost, or could not be reached."""
         match told["before"], told["state"]:
             case _, "ready":
                 facts = {"protocol": told["protocol"], "tools": told["tools"]}
@@ -126,19 +126,19 @@ class HostProcess:
                 self._log.warning("mcp_unreachable", server=name, cause=told["cause"])
 
     async def _end(self) -> None:
-        """See that it has ended, and whatever it had started with it."""
-        ended = await _gone(self._pid, _END_S)
+        """Make sure that the process and everything it started have ended."""
+        ended = await _ends_within(self._pid, _END_S)
         if not ended:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
-            await _gone(self._pid, _END_S)
+            await _ends_within(self._pid, _END_S)
         for group in self._groups:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, signal.SIGKILL)
 
 
 def _spawn(fd: int) -> int:
-    """Start the process; its number."""
+    """Start the process and return its pid."""
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", _START, json.dumps(sys.path), str(fd)],
         pass_fds=(fd,),
@@ -147,21 +147,21 @@ def _spawn(fd: int) -> int:
         env=own_environment(),
         start_new_session=True,
     )
-    # A supervisor waits for all of its children itself; this object must not.
+    # A supervisor waits for all of its children itself, so this object must not.
     process.returncode = 0
     return process.pid
 
 
 def _has_ended(pid: int) -> bool:
-    """Whether a child has ended; it is waited for then, unless somebody else has done so."""
+    """Return whether a child has ended, and reap it, unless other code has done so."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:
         return True
 
 
-async def _gone(pid: int, within_s: float) -> bool:
-    """Whether a child ends in time."""
+async def _ends_within(pid: int, within_s: float) -> bool:
+    """Return whether a child ends within so many seconds."""
     loop = asyncio.get_running_loop()
     until = loop.time() + within_s
     while not (ended := _has_ended(pid)) and loop.time() < until:  # noqa: ASYNC110

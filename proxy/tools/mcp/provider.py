@@ -1,4 +1,4 @@
-"""The tools of all MCP servers as those of one provider: offered as pinned, called where they are."""
+"""The provider of the tools of all MCP servers: it offers them as pinned and calls them at their servers."""
 
 import asyncio
 import contextlib
@@ -27,12 +27,12 @@ from proxy.tools.mcp.servers import Server
 __all__ = ["McpProvider", "spec_of"]
 
 _LOOK_EVERY_S: Final = 5.0
-"""Until a pin that another process made or removed is noticed."""
+"""Seconds between checks for a pin that another process made or removed."""
 
 _MOST_NAMED: Final = 10
 
 _MOST_CHANGED: Final = 20
-"""Changed tools of a server whose definitions are shown."""
+"""The most changed tools of a server whose definitions are shown."""
 
 _MOST_LINES: Final = 200
 _LOOK_S: Final = 2.0
@@ -41,9 +41,9 @@ _SHOWN_HINTS = ("destructiveHint", "openWorldHint", "readOnlyHint", "idempotentH
 
 
 class McpProvider:
-    """:class:`~proxy.tools.contract.provider.ToolProvider` of the configured servers.
+    """The :class:`~proxy.tools.contract.provider.ToolProvider` of the configured servers.
 
-    It is asked for its tools at the start and whenever pins or servers have changed; a server that is away
+    It lists its tools at the start and whenever pins or servers have changed.  A server that is not reachable
     changes nothing.
     """
 
@@ -57,9 +57,9 @@ class McpProvider:
         *,
         timeout_s: float = 30.0,
     ) -> None:
-        """``host`` is ``None`` where nothing is called: its tools are listed then and fail.
+        """``host`` is ``None`` if tools are only listed; calls then fail.
 
-        ``timeout_s`` are the seconds that a call may take at the server where nobody says otherwise.
+        ``timeout_s`` is the default time limit of a call at the server in seconds.
         """
         self._servers = servers
         self._source = pins
@@ -78,13 +78,13 @@ class McpProvider:
             host.watch(self._look.set)
 
     async def begin(self) -> bool:
-        """Say that pins can be read now; whether there are any.  Raises :class:`~proxy.errors.StoreError`."""
+        """Start to read pins; return whether there are any.  Raises :class:`~proxy.errors.StoreError`."""
         self._begun = True
         return bool(await self._source.pins())
 
     def follow(self, refresh: Callable[[], Awaitable[object]]) -> None:
-        """Connect, and have ``refresh`` called whenever the tools have become others: somebody allowed one or
-        took it back, or a server describes one in another way."""
+        """Connect to the host process, and call ``refresh`` whenever the tools have changed: a pin was added
+        or removed, or a server's definition has changed."""
         if self._host is not None:
             self._host.start()
             self._following = asyncio.create_task(self._follow(refresh))
@@ -102,7 +102,7 @@ class McpProvider:
                 self._log.error("mcp_tools_not_refreshed", reason=str(error))
 
     async def _has_changed(self) -> bool:
-        """Whether the tools to be listed are others than those that were listed last."""
+        """Return whether the tools to list differ from those that were listed last."""
         self._known = await self._source.pins()
         pins = self._usable(self._known)
         drifted = frozenset(self._drift(pins))
@@ -114,7 +114,7 @@ class McpProvider:
         return drifted != self._drifted or digests != listed
 
     def _tell_new(self) -> None:
-        """Log, once for each server, that it has tools which nobody has allowed yet."""
+        """Log the tools of each server that no operator has allowed yet, each tool once."""
         for one in self._overview(self._known):
             new = frozenset(
                 tool.id for tool in one.tools if tool.state == "new" and one.server.may_have(tool.name)
@@ -132,17 +132,16 @@ class McpProvider:
             self._new[name] = new
 
     async def overview(self) -> Sequence[ServerOverview]:
-        """How each server is, and what of its tools is allowed; of tools that have changed, what was allowed
-        and what their servers say now.  Raises :class:`~proxy.errors.StoreError`."""
+        """Return the status of each server and the pin states of its tools; for changed tools also the pinned
+        and the current definition.  Raises :class:`~proxy.errors.StoreError`."""
         pins = await self._source.pins()
         pinned = {pin.id: pin.definition for pin in pins}
         return await asyncio.gather(*(self._with_changes(one, pinned) for one in self._overview(pins)))
 
     async def _with_changes(self, one: ServerOverview, pinned: Mapping[str, Definition]) -> ServerOverview:
-        """The same with the definitions of the first tools that have changed.
+        """Return the overview with the definitions of the first changed tools.
 
-        The process that talks to servers has the present ones; where it does not say them in time, there
-        are none.
+        The host process has the current definitions; if it does not send them in time, they are left out.
         """
         changed = [tool for tool in one.tools if tool.state == "changed"][:_MOST_CHANGED]
         if not changed or self._host is None:
@@ -153,13 +152,13 @@ class McpProvider:
         except (ToolFailure, TimeoutError):
             return one
         live = {definition.id: definition for definition in listing.definitions}
-        # A stranger's definitions may be long, and alike in many lines.
+        # Run in a thread: untrusted definitions may be long and have many equal lines, so that it is slow.
         shown = await asyncio.to_thread(_compared, changed, pinned, live)
         return replace(one, tools=[shown.get(tool.id, tool) for tool in one.tools])
 
     @property
     def counted(self) -> Sequence[ServerOverview]:
-        """The same by the pins that were read last, at once."""
+        """The overview without definitions, by the pins that were read last; it does not wait."""
         return self._overview(self._known)
 
     def _overview(self, pins: Sequence[Pin]) -> Sequence[ServerOverview]:
@@ -169,7 +168,7 @@ class McpProvider:
         return oversee(self._servers, pins, host.statuses, host.reconnects)
 
     async def list_tools(self) -> Sequence[ToolSpec]:
-        """The pinned tools of the configured servers, if their definitions have not changed.  Empty before
+        """Return the pinned tools of the configured servers whose definitions have not changed.  Empty before
         :meth:`begin`."""
         if not self._begun:
             return ()
@@ -181,7 +180,7 @@ class McpProvider:
         return [spec for spec in specs if spec is not None]
 
     def _spec(self, pin: Pin) -> ToolSpec | None:
-        """The contract of a pinned tool; one that cannot be used takes no other with it."""
+        """Return the contract of a pinned tool; ``None``, and a log line, if the pin cannot be used."""
         try:
             check_input(pin.definition.input_schema)
         except UnusableDefinition as fault:
@@ -190,7 +189,7 @@ class McpProvider:
         return spec_of(pin, self._servers[pin.definition.server])
 
     def _usable(self, pins: Sequence[Pin]) -> Mapping[str, Pin]:
-        """The pins that can be offered, by id: of more than there may be, the first ones by their ids."""
+        """Return the pins that can be offered, by id; if there are too many, the first ones by id."""
         usable = sorted((pin for pin in pins if self._is_usable(pin)), key=lambda pin: pin.id)
         if (beyond := max(0, len(usable) - MOST_PINNED)) != self._beyond:
             self._beyond = beyond
@@ -200,7 +199,7 @@ class McpProvider:
         return {pin.id: pin for pin in usable[:MOST_PINNED]}
 
     def _is_usable(self, pin: Pin) -> bool:
-        """Whether the server of a pin is configured as it was when the tool was allowed."""
+        """Return whether the server of a pin is configured as it was when the tool was allowed."""
         server = self._servers.get(pin.definition.server)
         return (
             server is not None and server.identity == pin.transport and server.may_have(pin.definition.name)
@@ -211,7 +210,7 @@ class McpProvider:
         origin = spec.origin
         if origin is None or self._host is None:
             raise RuntimeError("nothing was started that talks to MCP servers")
-        # A run goes on with the tools that it was planned with; what is allowed may have changed since.
+        # A run keeps the tools that it was planned with; the pins may have changed since.
         pin = self._pins.get(spec.name)
         if pin is None:
             raise ToolFailure("an operator does not allow this tool any more", code="policy_denied")
@@ -224,7 +223,7 @@ class McpProvider:
         return read_result(result)
 
     async def aclose(self) -> None:
-        """Let go of the host process."""
+        """Stop following changes and disconnect from the host process."""
         if self._following is not None:
             self._following.cancel()
             await asyncio.wait({self._following})
@@ -232,7 +231,7 @@ class McpProvider:
             await self._host.aclose()
 
     def _drift(self, pins: Mapping[str, Pin]) -> Sequence[str]:
-        """The pinned tools that their servers describe otherwise now."""
+        """Return the ids of pinned tools whose current definitions differ from their pins."""
         statuses = self._host.statuses if self._host is not None else {}
         drifted = []
         for pin in pins.values():
@@ -246,10 +245,10 @@ class McpProvider:
 
 
 def spec_of(pin: Pin, server: Server) -> ToolSpec:
-    """The contract of a pinned tool.
+    """Return the contract of a pinned tool.
 
-    Its effect is the operator's word, its text is a stranger's, and it may reach anything: so a result that a
-    run has read withholds it where ``policy.after_untrusted`` says so.
+    The operator's configuration decides its effect.  Its output counts as untrusted, and it may reach
+    anything.  So after an untrusted result, ``policy.after_untrusted`` applies to it.
     """
     definition = pin.definition
     effect = server.effect_of(definition.name)
@@ -282,7 +281,7 @@ def _hints(annotations: Mapping[str, bool]) -> Sequence[str]:
 def _compared(
     tools: Sequence[ToolOverview], pinned: Mapping[str, Definition], live: Mapping[str, Definition]
 ) -> Mapping[str, ToolOverview]:
-    """Tools with what was allowed, what there is now, and the difference, by their ids."""
+    """Return tools with their pinned and current definitions and the difference, by id."""
     return {
         tool.id: replace(tool, pinned=before, current=now, difference=difference(before, now, _MOST_LINES))
         for tool in tools
@@ -291,10 +290,10 @@ def _compared(
 
 
 def _output_check(definition: Definition) -> Callable[[RichResult], RichResult] | None:
-    """What holds the structured content of results to the schema that was pinned for it.
+    """Return a check of results' structured content against the pinned output schema.
 
-    ``None`` where there is no such schema, or none that can be used: the content is untrusted in any case.
-    The fault is told in words that hold nothing of the content.
+    Returns ``None`` if there is no usable schema; the content is untrusted in any case.  The error message
+    contains nothing of the content.
     """
     schema = definition.output_schema
     if schema is None:

@@ -1,7 +1,7 @@
-"""From the result of a ``tools/call`` to what the model reads.
+"""Convert the result of a ``tools/call`` to what the model reads.
 
-What comes from a server is a stranger's: unknown kinds are noted and not refused, text loses what a person
-does not see, images are held to what their bytes say, and nothing that a result points at is ever fetched.
+A server's result is untrusted.  Unknown kinds of content become notes, and invisible characters are removed
+from text.  Images are checked by their bytes, and nothing that a result refers to is ever fetched.
 
 Sources: the specification's ``CallToolResult`` and ``ContentBlock``, revisions 2024-11-05 to 2026-07-28.
 """
@@ -22,7 +22,7 @@ from proxy.tools.mcp.definitions import visible_text
 __all__ = ["MAX_ITEMS", "failure_of_error", "read_result"]
 
 MAX_ITEMS: Final = 1000
-"""Content blocks of one result that are looked at."""
+"""The most content blocks of one result that are read."""
 
 _MAX_WORDS = 1000
 _MAX_URI = 2048
@@ -33,10 +33,10 @@ _UNFETCHED = frozenset({"javascript", "data", "file", "vbscript"})
 
 
 def read_result(result: Any) -> RichResult:
-    """What a result says, for the model.
+    """Return the content of a result for the model.
 
-    Raises :class:`~proxy.errors.ToolFailure` with the server's words for one that says ``isError``, for one
-    that asks for input, and for what is no result.
+    Raises :class:`~proxy.errors.ToolFailure` for ``isError``, with the server's text, for a result that asks
+    for input, and for an invalid result.
     """
     if not isinstance(result, dict):
         raise ToolFailure("the server answered with something that is no result")
@@ -56,7 +56,7 @@ def read_result(result: Any) -> RichResult:
 
 
 def failure_of_error(error: Mapping[str, Any]) -> ToolFailure:
-    """What the model reads about a JSON-RPC error: the server's words, cut."""
+    """Return the failure for the model from a JSON-RPC error; its message is the server's text, cut."""
     code, message = error.get("code"), error.get("message")
     words = visible_text(message)[:_MAX_WORDS] if isinstance(message, str) else ""
     if code == _INVALID_PARAMS:
@@ -67,7 +67,7 @@ def failure_of_error(error: Mapping[str, Any]) -> ToolFailure:
 
 
 class _Content:
-    """The blocks of a result, as they are read."""
+    """The content of a result, collected block by block."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -77,7 +77,7 @@ class _Content:
         self._read = 0
 
     def add(self, block: Any) -> None:
-        """Take one block in; whatever it is, it raises nothing."""
+        """Add one block; an invalid block becomes a note and raises nothing."""
         self._read += 1
         if self._read > MAX_ITEMS:
             self._note(f"the rest was left out: a result may have {MAX_ITEMS} parts")
@@ -104,13 +104,13 @@ class _Content:
                 self._note("a part was left out of a kind that is not known here")
 
     def structured(self, value: Any) -> None:
-        """Take structured content in, as text unless a text says the same already."""
+        """Add structured content, also as text unless a text has the same content already."""
         if value is None:
             return
         self._data = value
-        # Servers wrap what is no object: one text is the only field of {"result": …} or {"content": …}.
+        # Servers wrap a value that is not an object: {"result": …} or {"content": …} with one field.
         wrapped = next(iter(value.values())) if isinstance(value, dict) and len(value) == 1 else value
-        if any(_says(line, value) or _says(line, wrapped) for line in self._lines):
+        if any(_equals(line, value) or _equals(line, wrapped) for line in self._lines):
             return
         try:
             self._lines.append(visible_text(json.dumps(value, ensure_ascii=False)))
@@ -122,7 +122,7 @@ class _Content:
         return "\n".join(self._lines)
 
     def result(self) -> RichResult:
-        """All of it; a tool that said nothing at all still gave an answer."""
+        """Return the whole content; an empty result becomes a note that the call succeeded."""
         if not self._lines and not self._images and not self._links:
             self._lines.append('{"ok": true, "message": "no content"}')
         return RichResult(self.text(), self._images, self._links, self._data)
@@ -142,7 +142,7 @@ class _Content:
         except (binascii.Error, ValueError):
             decoded = b""
         if decoded:
-            # What the bytes are is checked where all images of tools are.
+            # contract/images.py checks the bytes, as of all tools' images.
             self._images.append(Image(data=decoded, media_type=_media_type(block)))
         else:
             self._note("an image was left out that is no base64")
@@ -181,7 +181,7 @@ def _media_type(block: Mapping[str, Any]) -> str:
 
 
 def _size(data: Any) -> int:
-    """Bytes of a text in base64, near enough for words about it."""
+    """Return roughly how many bytes a base64 text has, for a note about it."""
     return len(data) * 3 // 4 if isinstance(data, str) else 0
 
 
@@ -192,8 +192,8 @@ def _scheme(uri: str) -> str:
         return "file"
 
 
-def _says(text: str, value: Any) -> bool:
-    """Whether a text is a value, or its JSON."""
+def _equals(text: str, value: Any) -> bool:
+    """Return whether a text equals a value or is its JSON."""
     if text == value:
         return True
     if not text or text[0] not in '{["-0123456789tfn':

@@ -1,4 +1,4 @@
-"""Which MCP servers there are, and how each is reached: what the operator configured, and nothing else."""
+"""The MCP servers as the operator configured them."""
 
 import hashlib
 import json
@@ -16,14 +16,13 @@ __all__ = ["HostSettings", "Server"]
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One server.
+    """One MCP server.
 
-    Either ``command`` with ``args``, ``env`` and ``cwd``, or ``url`` with ``headers`` and the name of the
-    ``connection`` whose token each request carries, empty for none.  ``tools`` are
-    patterns of the server's own names of tools: what fits none can never be allowed.  ``effects`` are
-    patterns with the effect that the operator says such a tool has.  ``timeout_s`` are the seconds of one
-    call; ``None`` means the time that every tool has.  ``env`` and ``headers`` may hold secrets and are not
-    shown.
+    It has either ``command`` with ``args``, ``env`` and ``cwd``, or ``url`` with ``headers``.  ``connection``
+    names the connection whose token each HTTP request has; empty for none.  ``tools`` are patterns of the
+    server's own tool names; a tool that fits none can never be allowed.  ``effects`` maps such patterns to
+    the effects that the operator declares.  ``timeout_s`` is the time limit of one call in seconds; ``None``
+    means the default of all tools.  ``env`` and ``headers`` may contain secrets and are not shown.
     """
 
     name: str
@@ -41,9 +40,9 @@ class Server:
 
     @property
     def identity(self) -> str:
-        """SHA-256 in hex over what makes it this server: its command line, or its address.
+        """The SHA-256, in hex, of the server's command line or URL.
 
-        A secret is no part of it: a token may be replaced without the tools having to be allowed again.
+        It does not depend on secrets, so a token can be replaced without allowing the tools again.
         """
         if self.command:
             what = ["stdio", self.command, *self.args]
@@ -54,17 +53,17 @@ class Server:
 
     @property
     def shown(self) -> str:
-        """How it is reached, for a person."""
+        """The server's command line or URL, for a person."""
         return " ".join([self.command, *self.args]) if self.command else self.url
 
     def may_have(self, tool: str) -> bool:
-        """Whether a tool of this name (the server's own) may be allowed at all."""
+        """Return whether a tool with this name (the server's own) can be allowed at all."""
         return any(fits(tool, pattern) for pattern in self.tools)
 
     def effect_of(self, tool: str) -> ToolEffect:
-        """What a tool of this name does, by the operator's word; the first pattern that fits decides.
+        """Return the effect that the operator declared for a tool; the first pattern that fits decides.
 
-        Without a word of the operator's it may do anything: what a server says of itself does not count.
+        If none fits, the worst effect is assumed: a server's own hints do not count.
         """
         for pattern, effect in self.effects.items():
             if fits(tool, pattern):
@@ -74,11 +73,11 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
-    """The settings of the process that talks to the servers.
+    """The settings of the host process.
 
-    ``networks`` are ranges of addresses beyond the public ones that a ``url`` may lead to.  ``memory_bytes``
-    bounds the address space of the process; 0 sets no bound.  If a server reports changed tools all the time,
-    the process lists its tools once in ``list_every_s`` seconds.
+    ``networks`` are IP ranges that a ``url`` may lead to beside the public ones.  ``memory_bytes`` bounds the
+    address space of the process; 0 sets no bound.  If a server keeps reporting changed tools, the process
+    lists its tools at most once in ``list_every_s`` seconds.
     """
 
     servers: tuple[Server, ...] = ()
@@ -89,7 +88,7 @@ class HostSettings:
     list_every_s: float = 10.0
 
     def written(self) -> dict[str, Any]:
-        """As JSON, secrets included: for the pipe to that process only."""
+        """Return the settings as JSON values, secrets included; only for the pipe to the host process."""
         written = asdict(self)
         for server in written["servers"]:
             del server["redaction"], server["effects"]

@@ -40,7 +40,7 @@ class Attempt:
     url: str = field(repr=False)
 
     def code_of(self, redirected: str) -> str:
-        """Return the authorization code in the URL, or the query alone, to which the browser was redirected.
+        """Return the authorization code of a redirect; ``redirected`` is its whole URL or only the query.
 
         Raises :class:`NotOurs` if the URL does not belong to this attempt.  Raises
         :class:`~proxy.tools.oauth.port.OAuthFault` if the server refused, or if another server answered
@@ -54,8 +54,8 @@ class Attempt:
             raise OAuthFault("the answer does not name its issuer, though the server promises that it does")
         if issuer is not None and issuer != self.server.issuer:
             raise OAuthFault(
-                f"the answer is of the issuer {plain_text(issuer)}, and {plain_text(self.server.issuer)} was "
-                "asked: somebody may be mixing up two servers"
+                f"the answer is from the issuer {plain_text(issuer)}, not from "
+                f"{plain_text(self.server.issuer)}: this may be a mix-up attack"
             )
         if "error" in found:
             about = found.get("error_description", "")

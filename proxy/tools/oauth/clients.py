@@ -67,7 +67,7 @@ def configured_client(server: AuthorizationServer, client_id: str, secret: str) 
         if method in taken:
             return Client(client_id, "configured", secret, method)
     shown = ", ".join(plain_text(one) for one in taken[:5]) or "none"
-    raise OAuthFault(f"{plain_text(server.issuer)} takes no client secret; its ways are: {shown}")
+    raise OAuthFault(f"{plain_text(server.issuer)} accepts no client secret, only: {shown}")
 
 
 async def choose_client(
@@ -130,7 +130,7 @@ def _registered(said: Any, redirect_uri: str, asked: str) -> Client | None:
     if not isinstance(said, dict):
         return None
     client_id, secret = said.get("client_id"), said.get("client_secret") or ""
-    if not _is_word(client_id) or not isinstance(secret, str) or (secret and not _is_word(secret)):
+    if not _is_printable(client_id) or not isinstance(secret, str) or (secret and not _is_printable(secret)):
         return None
     # Servers may replace the requested method by another one: RFC 7591, section 3.2.1.
     method = said.get("token_endpoint_auth_method") or ("client_secret_basic" if secret else asked)
@@ -147,5 +147,5 @@ def _registered(said: Any, redirect_uri: str, asked: str) -> Client | None:
     )
 
 
-def _is_word(value: object) -> TypeGuard[str]:
+def _is_printable(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and 0 < len(value) <= _MAX_ID and value.isascii() and value.isprintable()

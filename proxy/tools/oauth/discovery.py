@@ -81,7 +81,7 @@ def _choose(resource: ProtectedResource, issuer: str) -> str:
         if is_same_issuer(named, issuer):
             return named
     known = ", ".join(plain_text(named) for named in resource.issuers)
-    raise OAuthFault(f"the server takes no tokens of {issuer}; it names {known}")
+    raise OAuthFault(f"the server accepts no tokens from {issuer}; it names {known}")
 
 
 async def _server(http: OAuthHttp, issuer: str, *, loosely: bool = False) -> AuthorizationServer:

@@ -96,10 +96,10 @@ class Grant(Protocol):
 def grant_of(name: str, connection: OAuthToken | ClientCredentials | LoggedIn) -> Grant:
     """Return the grant of the connection with this name."""
     if isinstance(connection, OAuthToken):
-        return _Configured(name, connection)
+        return _RefreshTokenGrant(name, connection)
     if isinstance(connection, ClientCredentials):
-        return _InItsOwnName(name, connection)
-    return _ByLogin(name, connection)
+        return _ClientCredentialsGrant(name, connection)
+    return _LoginGrant(name, connection)
 
 
 def login_command(name: str) -> str:
@@ -112,7 +112,7 @@ def login_place(name: str) -> str:
     return _digest("login", name)
 
 
-class _Configured:
+class _RefreshTokenGrant:
     """The grant that uses the configured refresh token, and the ones by which the provider replaces it."""
 
     is_login = False
@@ -138,7 +138,7 @@ class _Configured:
         return with_answer(answer, now(), None, token)
 
 
-class _InItsOwnName:
+class _ClientCredentialsGrant:
     """The client credentials grant.  It finds the authorization server once, and again after a failure."""
 
     is_login = False
@@ -170,7 +170,7 @@ class _InItsOwnName:
         return with_answer(answer, now(), None)
 
 
-class _ByLogin:
+class _LoginGrant:
     """The grant that uses the refresh token of a login; all it needs is in the vault."""
 
     is_login = True

@@ -168,7 +168,9 @@ def read_server(said: Any, place: str, issuer: str, *, loosely: bool = False) ->
     document = _read(_Server, said, place)
     same = is_same_issuer(document.issuer, issuer) if loosely else document.issuer == issuer
     if not same:
-        raise OAuthFault(f"{plain_text(place)} is of the issuer {plain_text(document.issuer)}, not {issuer}")
+        raise OAuthFault(
+            f"{plain_text(place)} is about the issuer {plain_text(document.issuer)}, not {issuer}"
+        )
     methods, grants = document.token_endpoint_auth_methods_supported, document.grant_types_supported
     return AuthorizationServer(
         issuer=document.issuer,

@@ -42,7 +42,7 @@ async def ask_for_tokens(
 ) -> TokenAnswer:
     """Request tokens from an endpoint; raise :class:`~proxy.tools.oauth.port.OAuthFault` if that fails.
 
-    Of its response, only tokens, their lifetime and scopes, or a known error code get out of this function.
+    Only tokens, their lifetime and scopes, or a known error code of the response leave this function.
     """
     form, authorization = proven(client, fields)
     try:

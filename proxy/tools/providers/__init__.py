@@ -1,1 +1,1 @@
-"""The built-in kinds of tool providers: functions and modules."""
+"""The providers of tools that are Python functions, and the loader of modules with such tools."""

@@ -1,7 +1,7 @@
-"""Tools written as Python functions: how they are bound, and the provider that runs them.
+"""Bind tools that are Python functions, and run them.
 
-A tool is declared where it is written (``declaration.py``) and bound where it is loaded: only then
-are its schema derived, its capabilities handed over and its faults reported.
+A tool is declared in its source (``declaration.py``) and bound when it is loaded.  Only then are its schema
+derived, its capabilities provided and its faults reported.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ from proxy.tools.running.threads import ThreadBound
 __all__ = ["FunctionProvider", "ToolDeclaration", "declared", "tool"]
 
 _FIELD_PREFIX = "arg_"
-_MAX_DESCRIPTION = 1024  # OpenAI refuses a longer one with 400.
+_MAX_DESCRIPTION = 1024  # OpenAI refuses a longer description with 400.
 _MAX_RETRIES = 5
 
 _PER_CALL: Mapping[type, Callable[[CallContext], Any]] = MappingProxyType(
@@ -62,12 +62,12 @@ _PER_CALL: Mapping[type, Callable[[CallContext], Any]] = MappingProxyType(
         IdempotencyKey: lambda context: context.idempotency_key,
     }
 )
-"""Parameter types whose value is made for each call."""
+"""The parameter types whose value is created for each call."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """One tool, ready to run: its contract, its function, and where each parameter comes from."""
+    """One tool, ready to run: its contract, its function, and the source of each parameter."""
 
     spec: ToolSpec
     function: Callable[..., Any]
@@ -78,8 +78,8 @@ class _Bound:
 
 
 class FunctionProvider:
-    """Tools that are Python functions.  Raises ConfigError for the first one that cannot load, unless
-    ``guard``, which stands around each, keeps it."""
+    """Tools that are Python functions.  Each is loaded inside ``guard()``.  Raises ConfigError for the first
+    one that cannot load, unless ``guard`` catches the error."""
 
     def __init__(
         self,
@@ -107,15 +107,15 @@ class FunctionProvider:
 
     @property
     def specs(self) -> Sequence[ToolSpec]:
-        """Every tool's contract."""
+        """The contracts of all tools."""
         return [bound.spec for bound in self._tools.values()]
 
     async def list_tools(self) -> Sequence[ToolSpec]:
-        """Every tool's contract."""
+        """Return the contracts of all tools."""
         return self.specs
 
     async def call_tool(self, spec: ToolSpec, arguments: Any, context: CallContext) -> Any:
-        """Run one tool; a ``def`` in a thread, which outlives a cancellation as threads do."""
+        """Run one tool; a ``def`` runs in a thread, which a cancellation does not stop."""
         bound = self._tools[spec.name]
         values = {**bound.unpack(arguments), **bound.constants}
         if context.fetches is not None:
@@ -125,7 +125,7 @@ class FunctionProvider:
         values.update((name, make(context)) for name, make in bound.per_call.items())
         if not bound.is_async:
             return await self._threads.run(lambda: bound.function(**values))
-        # In a task of this coroutine's own context: the runner has made one already.
+        # No new task is needed: the runner has already created one for the call.
         result: Awaitable[Any] = bound.function(**values)
         return await result
 
@@ -135,12 +135,12 @@ class FunctionProvider:
 
 
 def _load(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
-    """:func:`_bind`, with whatever the author's types, defaults and constructor raise as a ConfigError."""
+    """Call :func:`_bind`; convert what the author's types, defaults or constructor raise to ConfigError."""
     try:
         return _bind(provider, target, capabilities)
     except ConfigError:
         raise
-    # The boundary to an author's code, which pydantic and the reading of annotations run.
+    # The boundary to the author's code: pydantic and the reading of annotations run it.
     except (Exception, SystemExit) as error:  # noqa: BLE001
         said = " ".join(str(error).split())[:300]
         where = f"tool {provider}__{getattr(target, '__name__', '')}"
@@ -148,7 +148,7 @@ def _load(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
 
 
 def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
-    """Turn a declaration into a tool, or say in a ConfigError why it cannot be one."""
+    """Turn a declaration into a tool; raise ConfigError with the reason if that is not possible."""
     declaration = declared(target)
     if declaration is None:
         raise ConfigError(
@@ -166,7 +166,7 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
     inputs = _inputs(function, declaration, capabilities, where)
     schema, validate, unpack, defaults = _contract(identifier, inputs.arguments, declaration, where)
     check_schema(schema, where)
-    # Whoever types an argument as a secret need not say so twice.
+    # An argument with a secret type is private without a second declaration.
     private = dict.fromkeys((*declaration.redaction.private_arguments, *secret_paths(schema)))
     loose = schema
     if declaration.strict:
@@ -211,7 +211,7 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """A function's parameters, sorted by who fills them."""
+    """A function's parameters, grouped by the source of their values."""
 
     arguments: Mapping[str, tuple[Any, Any]]
     constants: Mapping[str, Any]
@@ -222,7 +222,7 @@ class _Inputs:
 def _inputs(
     function: Callable[..., Any], declaration: ToolDeclaration, capabilities: Capabilities, where: str
 ) -> _Inputs:
-    """Read the signature: capabilities by type, everything else is the model's to fill."""
+    """Read the signature: parameters with a capability type get that capability, the model fills the rest."""
     try:
         hints = typing.get_type_hints(function, include_extras=True)
     except (NameError, TypeError) as error:
@@ -253,13 +253,13 @@ def _inputs(
 
 
 def _capability(kind: type, declaration: ToolDeclaration, capabilities: Capabilities, where: str) -> Any:
-    """The value to hand over for one capability type."""
+    """Return the value for a parameter of one capability type."""
     if kind in capabilities.extra:
         return capabilities.extra[kind]
     if kind is HttpClient:
         _check_hosts(declaration.hosts, where)
         if declaration.connection:
-            # A tool that nobody allows needs no connection: it loads, and whoever composes says so.
+            # A tool that policy does not allow needs no connection, so it loads without one.
             if capabilities.connected is None:
                 return Unconnected(declaration.connection)
             return _fitting(capabilities.connected(declaration.connection, declaration.hosts), declaration)
@@ -271,7 +271,7 @@ def _capability(kind: type, declaration: ToolDeclaration, capabilities: Capabili
 
 
 def _check_hosts(hosts: Sequence[str], where: str) -> None:
-    """Refuse what no host is ever equal to: the tool would load and reach nothing."""
+    """Raise ConfigError for entries that fit no host, with which the tool would load but reach nothing."""
     if not hosts:
         raise ConfigError(
             where, "takes an HttpClient but names no hosts", 'add hosts=("api.example.com",) to @tool'
@@ -286,7 +286,7 @@ def _check_hosts(hosts: Sequence[str], where: str) -> None:
 
 
 def _fitting(client: HttpClient, declaration: ToolDeclaration) -> HttpClient:
-    """The client for a tool of this effect and time: what only reads may be asked again."""
+    """Return the client for the tool's time limit and effect: requests of a read-only tool may be retried."""
     if declaration.timeout_s is not None and isinstance(client, TimedClient):
         client = client.with_time(declaration.timeout_s)
     reads = declaration.effect is ToolEffect.READ_ONLY
@@ -301,7 +301,7 @@ _Contract = tuple[
 def _contract(
     identifier: str, arguments: Mapping[str, tuple[Any, Any]], declaration: ToolDeclaration, where: str
 ) -> _Contract:
-    """The schema, the validation, how a validated value becomes keyword arguments, and defaults."""
+    """Return the schema, the validator, the function that unpacks a value to arguments, and the defaults."""
     if declaration.parameters is not None:
         check_schema(declaration.parameters, where)
         if len(arguments) != 1:
@@ -334,7 +334,7 @@ def _contract(
 
 
 def _url_arguments(arguments: Mapping[str, tuple[Any, Any]]) -> tuple[str, ...]:
-    """The arguments that are addresses, by the names that a model knows them by."""
+    """Return the arguments that are URLs, by the names that the model uses."""
     if len(arguments) == 1:
         ((hint, _),) = arguments.values()
         if inspect.isclass(hint) and issubclass(hint, BaseModel):
@@ -348,10 +348,10 @@ def _url_arguments(arguments: Mapping[str, tuple[Any, Any]]) -> tuple[str, ...]:
 
 
 def _signature_model(identifier: str, arguments: Mapping[str, tuple[Any, Any]]) -> type[BaseModel]:
-    """A model with one field for each parameter.
+    """Create a pydantic model with one field for each parameter.
 
-    Fields carry a prefix and the parameter's name as alias, so that a parameter may be called
-    ``json`` or ``_x``, which pydantic would not take as a field.
+    A field's name has a prefix, and the parameter's name is its alias.  So a parameter may be called ``json``
+    or ``_x``, which pydantic does not accept as a field name.
     """
     fields: dict[str, Any] = {
         _FIELD_PREFIX + name: (hint, ... if default is inspect.Parameter.empty else default)
@@ -362,10 +362,10 @@ def _signature_model(identifier: str, arguments: Mapping[str, tuple[Any, Any]]) 
 
 
 def _defaults(identifier: str, arguments: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
-    """In JSON what each parameter is that may be left out, if writing that comes to the same.
+    """Return the JSON default of each optional parameter for which a given default has the same effect.
 
-    A function sees no difference between the two, so they are one call.  Where there is one (a secret,
-    a default that is made anew each time, or that its own validator would change) it is not in here.
+    The function cannot tell the two apart, so they are the same call.  Defaults with a difference are left
+    out:  a secret, a default factory, or a default that its own validator would change.
     """
     defaults: dict[str, Any] = {}
     for name, argument in arguments.items():
@@ -375,32 +375,32 @@ def _defaults(identifier: str, arguments: Mapping[str, tuple[Any, Any]]) -> dict
             continue
         try:
             left_out = model()
-            setattr(left_out, field, getattr(left_out, field))  # Counts as given from here on.
+            setattr(left_out, field, getattr(left_out, field))  # Pydantic now treats it as given.
             written = model.model_validate_json(
                 json.dumps(_as_json(left_out)), strict=True, extra="forbid", by_alias=True, by_name=False
             )
             if _alike(getattr(written, field), getattr(left_out, field)):
                 defaults.update(_as_json(written))
-        # Validators and serializers are code of the tool's author, and may raise anything.
+        # Validators and serializers are code of the tool's author and may raise anything.
         except Exception:  # noqa: BLE001
             continue
     return defaults
 
 
 def _as_json(value: BaseModel) -> dict[str, Any]:
-    """A model's fields as canonical arguments have them."""
+    """Return a model's fields in the form of canonical arguments."""
     return value.model_dump(mode="json", by_alias=True, exclude_unset=True, round_trip=True, warnings="none")
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether two values are equal; JSON has one kind of list, and ``()`` is a usual default."""
+    """Return whether two values are equal; a tuple equals a list, since JSON has only lists."""
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return list(one) == list(other)
     return bool(one == other)
 
 
 def _function_of(target: Any, where: str) -> Callable[..., Any]:
-    """The callable of a declared function, or ``run`` of an instance of a declared class."""
+    """Return a declared function itself, or ``run`` of an instance of a declared class."""
     function: Any = target
     if not inspect.isclass(target):
         return cast(Callable[..., Any], function)
@@ -414,13 +414,13 @@ def _function_of(target: Any, where: str) -> Callable[..., Any]:
 
 
 def _own_name(target: Any) -> str:
-    """A function's name, or a class's in snake case."""
+    """Return the name of a function, or of a class in snake case."""
     name = str(getattr(target, "__name__", "tool"))
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower() if inspect.isclass(target) else name
 
 
 def _description(target: Any, declaration: ToolDeclaration, where: str) -> str:
-    """What the model reads about the tool; a model that reads nothing guesses."""
+    """Return the description for the model; raise ConfigError if it is missing or too long."""
     text = declaration.description
     if text is None:
         documentation = inspect.cleandoc(getattr(target, "__doc__", None) or "")
@@ -433,7 +433,7 @@ def _description(target: Any, declaration: ToolDeclaration, where: str) -> str:
 
 
 def _output_validator(declaration: ToolDeclaration, where: str) -> Callable[[Any], Any] | None:
-    """What holds a result to the model that was promised; ``None`` where none was."""
+    """Return the validator of results against the declared output model; ``None`` if there is none."""
     if declaration.output is None:
         return None
     try:
@@ -452,14 +452,14 @@ _Number = TypeVar("_Number", int, float)
 
 
 def _within(value: _Number, least: int, most: int, name: str, where: str) -> _Number:
-    """``value`` unless it is out of its bounds, or no number."""
+    """Return ``value``; raise ConfigError if it is out of its bounds or NaN."""
     if not least <= value <= most:
         raise ConfigError(where, f"{name} must be from {least} to {most}")
     return value
 
 
 def _positive(value: _Number | None, name: str, where: str) -> _Number | None:
-    """``value`` unless it is a bound that would refuse everything."""
+    """Return ``value``; raise ConfigError if it is a limit that would refuse everything."""
     if value is not None and not value > 0:
         raise ConfigError(where, f"{name} must be greater than 0")
     return value

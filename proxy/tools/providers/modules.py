@@ -1,4 +1,4 @@
-"""Loads a user's own tools from a file or an importable module, and names what is wrong with it."""
+"""Load a user's own tools from a file or an importable module, and report its faults."""
 
 import importlib
 import importlib.util
@@ -21,12 +21,12 @@ _SETTING = "tools.modules"
 def load_module(
     entry: str, *, base: Path, capabilities: Capabilities, guard: Guard = nullcontext
 ) -> FunctionProvider:
-    """The tools of one ``tools.modules`` entry, under the file's stem or the module's last name.
+    """Load the tools of one ``tools.modules`` entry.
 
+    The provider gets the name of the file without its suffix, or the last part of the module's name.
     ``entry`` is a path (``my_tools.py``, relative to ``base``) or a dotted name.  Raises
-    :class:`~proxy.errors.ConfigError` for a file that is missing, an import that fails (with the
-    exception and its line), a module without tools, and a tool that cannot load (rule T4), around each
-    of which ``guard`` stands.
+    :class:`~proxy.errors.ConfigError` for a missing file, a failed import (with the exception and its line),
+    a module without tools, and a tool that cannot load (rule T4).  Each tool is loaded inside ``guard()``.
     """
     if entry.endswith(".py") or "/" in entry or "\\" in entry:
         path = (base / entry).resolve()
@@ -37,7 +37,7 @@ def load_module(
         module = _import_name(entry)
     found: list[Any] = []
     for value in vars(module).values():
-        # A tool may have two names in its module.
+        # A module may bind two names to one tool.
         if declared(value) is not None and not any(value is one for one in found):
             found.append(value)
     if not found:
@@ -46,11 +46,11 @@ def load_module(
 
 
 def _import_file(path: Path, entry: str) -> ModuleType:
-    """Run a file as a module of its own."""
+    """Run a file as a separate module."""
     if not path.is_file():
         raise ConfigError(_SETTING, f'"{entry}" does not exist (looked for {path})', "Correct the path")
-    # The name holds the whole path, so that two files of one name do not meet; pydantic and
-    # dataclasses look a module up in sys.modules to read its types.
+    # The module's name contains the whole path, so that two files with one name do not collide.  It must be
+    # in sys.modules, where pydantic and dataclasses look up a module to read its types.
     name = f"toolrelay_user_tools.{path.as_posix().replace('.', '_')}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -59,7 +59,7 @@ def _import_file(path: Path, entry: str) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    # The boundary to a stranger's file, which may raise anything while it is imported.
+    # The boundary to the user's file, which may raise anything while it is imported.
     except (Exception, SystemExit) as error:  # noqa: BLE001
         sys.modules.pop(name, None)
         raise _import_failed(entry, error, str(path)) from None
@@ -70,13 +70,13 @@ def _import_name(entry: str) -> ModuleType:
     """Import a module by its dotted name."""
     try:
         return importlib.import_module(entry)
-    # As above.
+    # The boundary to the user's module, as above.
     except (Exception, SystemExit) as error:  # noqa: BLE001
         raise _import_failed(entry, error, None) from None
 
 
 def _import_failed(entry: str, error: BaseException, filename: str | None) -> ConfigError:
-    """One line about a failed import: the exception, and the line of the user's file."""
+    """Return the error for a failed import: the exception, and the line in the user's file."""
     line: Any = None
     if isinstance(error, SyntaxError) and error.filename in (filename, None):
         line = error.lineno

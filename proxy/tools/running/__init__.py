@@ -1,1 +1,1 @@
-"""Running a call: plan, bounds, the call itself, and its row on record."""
+"""Running a call: plan, bounds, the call itself, and its row in the record."""

@@ -1,7 +1,7 @@
-"""Results that may be given out again.
+"""Cache results of tools that set ``cache_ttl_s``.
 
-A key names everything that a result depends on, the caller among it: no caller ever gets what was
-fetched for another.  Failures are not kept.
+A key contains everything that a result depends on, also the caller: no caller ever gets another caller's
+result.  Failures are not cached.
 """
 
 import hashlib
@@ -19,11 +19,11 @@ __all__ = ["ResultCache", "cache_key"]
 T = TypeVar("T")
 
 _ENTRY_OVERHEAD = 512
-"""Bytes that an entry takes beside its text and images, roughly."""
+"""Roughly the bytes that an entry takes beside its text and images."""
 
 
 def cache_key(*parts: str) -> str:
-    """SHA-256 over parts of which none can run into the next."""
+    """Return the SHA-256, in hex, of these parts and of their boundaries."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode("utf-8", "surrogatepass")
@@ -33,7 +33,7 @@ def cache_key(*parts: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A kept result.  ``dies_at`` is monotonic, ``until`` the time of day, both in seconds."""
+    """A cached result.  ``dies_at`` is in monotonic seconds, ``until`` in seconds since the epoch."""
 
     output: Output
     dies_at: float
@@ -42,12 +42,12 @@ class _Entry:
 
 
 class ResultCache:
-    """Results by key, the least used going first, bounded in number and bytes.
+    """Results by key, bounded in number and bytes; the least recently used are evicted first.
 
     Args:
-        monotonic: seconds that never jump, for how long a result has been kept.
-        wall: seconds since the epoch, for results that are good until a moment.
-        max_entries, max_bytes: bounds of the whole.
+        monotonic: returns monotonic seconds, for the age of a result.
+        wall: returns seconds since the epoch, for results that expire at a fixed time.
+        max_entries, max_bytes: the limits of the whole cache.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class ResultCache:
         declare("tool_results", self._cache_size)
 
     def get(self, key: str) -> Output | None:
-        """The result of this key that is still good."""
+        """Return the result for this key, or ``None`` if there is none or it has expired."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -79,13 +79,13 @@ class ResultCache:
         return entry.output
 
     def put(self, key: str, output: Output, ttl_s: float, until: float | None) -> None:
-        """Keep a result for ``ttl_s`` seconds, and not past the moment ``until``."""
+        """Cache a result for ``ttl_s`` seconds, but not beyond the time ``until``."""
         self._remove(key)
         size = 4 * len(output.text) + sum(len(image.url) for image in output.images) + _ENTRY_OVERHEAD
         size += value_bytes(output.redacted)
         if ttl_s <= 0 or size > self._max_bytes // 4 or (until is not None and self._wall() >= until):
             return
-        # What redaction has looked at is not needed again; what it let through is kept.
+        # The input of redaction is not needed again; its output is kept.
         self._entries[key] = _Entry(output.without_value(), self._monotonic() + ttl_s, until, size)
         self._bytes += size
         while len(self._entries) > self._max_entries or self._bytes > self._max_bytes:

@@ -1,4 +1,4 @@
-"""Whether a call would run if somebody approved it: nothing here acts, counts or is put on record."""
+"""Check whether a call would run if a person approved it.  Nothing here runs, counts or records a call."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ __all__ = ["Checks"]
 
 
 class Checks:
-    """The runner's own questions, asked before a person is."""
+    """The checks that the proxy makes before it asks a person for an approval."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Checks:
     async def check(
         self, call: ToolCall, context: RunContext, *, policy: Policy | None = None
     ) -> PlannedCall | Refusal:
-        """What would run if somebody approved the call, or why none of it would."""
+        """Return what would run if a person approved the call, or why it would not run."""
         catalog = context.catalog or self._registry.current
         spec = catalog.get(call.name)
         whole = self._policy if policy is None else self._intersections.of(self._policy, policy)
@@ -51,7 +51,7 @@ class Checks:
         if isinstance(planned, Refusal) or self._credentials is None or not planned.connection:
             return planned
         try:
-            # A person is not to be asked for a call that then fails for want of an account.
+            # Do not ask a person to approve a call that would then fail because it has no account.
             async with asyncio.timeout(self._executor.limit_s(admitted.spec)):
                 await self._credentials.prepare(planned.connection)
         except TimeoutError:
@@ -62,7 +62,7 @@ class Checks:
         return planned
 
     def check_arguments(self, tool: str, arguments: str) -> PlannedCall | Refusal:
-        """What would run of a tool with other arguments, by the configured policy; ``arguments`` is JSON."""
+        """Return what would run with other arguments, by the configured policy; ``arguments`` is JSON."""
         call = ToolCall("", tool, arguments, 0)
         admitted = admit(call, self._registry.current.get(tool), self._policy, untrusted="", approved=True)
         return admitted if isinstance(admitted, Refusal) else plan(admitted, caller="", key="")

@@ -1,4 +1,4 @@
-"""How many read-only tools run at once, in the process and for one caller, and how tools call tools."""
+"""Limit how many read-only tools run at once, per process and per caller, and how tools call tools."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -11,24 +11,24 @@ from proxy.errors import ToolFailure
 __all__ = ["MAX_NESTED", "Nesting", "Slots"]
 
 MAX_NESTED = 8
-"""How deep tools may call each other."""
+"""The deepest nesting of tools that call tools."""
 
 _INNER = 4
-"""Places that the tools have which one running tool calls."""
+"""The number of places for the tools that one running tool calls."""
 
 
 class Nesting:
-    """Which calls the running code is inside of, as tools call tools; one for each runner."""
+    """The calls that the running code is nested in, since tools can call tools; one per runner."""
 
     def __init__(self) -> None:
         self._chain: ContextVar[tuple[str, ...]] = ContextVar("toolrelay_calls", default=())
 
     @contextmanager
     def inside(self, call: str) -> Iterator[None]:
-        """What runs in this block, tasks that it starts too, belongs to the call of that key.
+        """Run the block, and tasks that it starts, as part of the call with the key ``call``.
 
-        Raises :class:`~proxy.errors.ToolFailure` where tools call each other too deeply, or for a
-        call that is inside of itself and would wait for its own result.
+        Raises :class:`~proxy.errors.ToolFailure` if tools call each other too deeply, or if a call is nested
+        in itself and would wait for its own result.
         """
         chain = self._chain.get()
         if call in chain:
@@ -44,7 +44,7 @@ class Nesting:
 
 @dataclass(slots=True)
 class _Caller:
-    """One caller's places, kept while anybody holds or waits for one."""
+    """One caller's places, kept while a task holds or waits for one."""
 
     free: asyncio.Semaphore
     users: int = 0
@@ -52,10 +52,11 @@ class _Caller:
 
 @dataclass(slots=True)
 class _Place:
-    """A place that somebody holds, with room for what the holder calls in its turn.
+    """A place that a call holds, with inner places for the calls that it makes.
 
-    A call waits only for its siblings, and they for calls of their own: that always comes to an end.
-    If it took a place of all, callers could hold every place and wait for one more each.
+    An inner call waits only for its siblings, and these wait only for their own inner calls, so there is no
+    deadlock.  If inner calls took places from the shared pool, calls could hold all of them and each wait
+    for one more.
     """
 
     held: bool = True
@@ -63,7 +64,7 @@ class _Place:
 
 
 class Slots:
-    """Places for work: so many for all, and of these so many for one caller."""
+    """Places for calls: ``total`` of them, and at most ``per_caller`` for one caller."""
 
     def __init__(self, total: int, per_caller: int) -> None:
         self._free = asyncio.Semaphore(total)
@@ -72,7 +73,7 @@ class Slots:
         self._place: ContextVar[_Place | None] = ContextVar("toolrelay_place", default=None)
 
     def has_room(self, caller: str) -> bool:
-        """Whether :meth:`take` would have a place at once."""
+        """Return whether :meth:`take` would get a place without waiting."""
         outer = self._place.get()
         if outer is not None and outer.held:
             return not outer.inner.locked()
@@ -81,8 +82,8 @@ class Slots:
 
     @asynccontextmanager
     async def take(self, caller: str) -> AsyncIterator[None]:
-        """Wait for a place.  The caller's own bound comes first, so its queue does not hold up others.  A
-        task that holds a place already gets another at once."""
+        """Wait for a place and hold it.  The caller's own limit is first, so its queue does not block others.
+        A task that holds a place already takes one of its inner places."""
         outer = self._place.get()
         if outer is not None and outer.held:
             async with outer.inner:
@@ -102,11 +103,11 @@ class Slots:
 
     @contextmanager
     def _placed(self) -> Iterator[None]:
-        """Mark what runs in this block, tasks that it starts too, as the holder of a place."""
+        """Mark the block, and tasks that it starts, as the holder of a place."""
         place = _Place()
         token = self._place.set(place)
         try:
             yield
         finally:
-            place.held = False  # Tasks that a tool has left behind hold nothing any more.
+            place.held = False  # Tasks that a tool has left behind no longer hold the place.
             self._place.reset(token)

@@ -27,7 +27,7 @@ from proxy.tools.running.ledger import NOT_KEPT, RunLedger
 __all__ = ["SharedEffects", "claim_of", "repeated_result"]
 
 _PAUSES_S: Final[Sequence[float]] = (0.05, 0.1, 0.2, 0.3, 0.35)
-"""Between the looks at a run of another process which may just be ending: one second in all."""
+"""The pauses between checks on a run of another process that may just be ending: one second in all."""
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 0.5
 
@@ -44,10 +44,10 @@ _RAN: Final[ToolErrorCode] = "already_ran"
 
 
 def claim_of(invocation: Invocation, effect: str) -> EffectClaim:
-    """What a call claims: its place in the run, and ``effect`` for the client's request.
+    """Return the claim of a call: its place in the run, and ``effect`` for the client's request.
 
     ``effect`` is :attr:`~proxy.tools.running.plan.PlannedCall.equality`, which tells the calls of a request
-    apart; empty where equal calls are to have effects of their own.
+    apart; it is empty if equal calls are to have separate effects.
     """
     context = invocation.context
     request = context.ledger.request
@@ -68,7 +68,7 @@ def claim_of(invocation: Invocation, effect: str) -> EffectClaim:
 
 
 class SharedEffects:
-    """Claims effects on record, and finds out what became of those that others have claimed."""
+    """The claims of effects in the record; it also finds the outcomes of effects that others have claimed."""
 
     def __init__(self, log: EffectLog, journal: InvocationJournal) -> None:
         self._log = log
@@ -77,11 +77,11 @@ class SharedEffects:
     async def begin(
         self, invocation: Invocation, claim: EffectClaim, patience_s: float
     ) -> EarlierEffect | None:
-        """Commit the row with its claim; ``None`` says that the effect is this call's to cause.
+        """Commit the row with its claim; return ``None`` if this call must cause the effect.
 
-        Else what the first came to, after ``patience_s`` at the latest: then it may still be ``started``.
-        It is an equal call's, or ``another``'s that the model has not been answered for.  Raises
-        :class:`~proxy.errors.StoreError` where the row could not be committed.
+        Otherwise return the earlier effect, at the latest after ``patience_s`` seconds: it may then still be
+        ``started``.  An equal call caused it, or ``another`` call whose outcome the model does not know yet.
+        Raises :class:`~proxy.errors.StoreError` if the row could not be committed.
         """
         until = time.monotonic() + patience_s
         pause_s = _FIRST_PAUSE_S
@@ -101,7 +101,7 @@ class SharedEffects:
             except StoreError:
                 break
             if found is None:
-                # Given back: the first never began, so that this one may.
+                # The claim was released: the first call never began, so this one may.
                 earlier, claim = await self._claim(invocation, claim)
             else:
                 earlier = found
@@ -110,20 +110,20 @@ class SharedEffects:
     async def _claim_in_turn(
         self, invocation: Invocation, claim: EffectClaim, lock: asyncio.Lock
     ) -> tuple[EarlierEffect | None, EffectClaim]:
-        """The same where agents run at once: they number their effects one after the other."""
+        """Claim under the lock: agents that run at the same time number their effects one by one."""
         async with lock:
             return await self._claim(invocation, claim)
 
     async def _claim(
         self, invocation: Invocation, claim: EffectClaim
     ) -> tuple[EarlierEffect | None, EffectClaim]:
-        """Take the effect, with the number it gets; or give what is in its way.
+        """Claim the effect with its number, or return the earlier effect that blocks the claim.
 
-        What is in the way is answered for from then on: the next different call finds the next one.
+        The model gets the outcome of that earlier effect, so the next different call meets the next one.
         """
         ledger = invocation.context.ledger
         number = ledger.next_number(claim.tool)
-        if not number and await self._is_unsaid_repeat(ledger, claim):
+        if not number and await self._is_unmarked_repeat(ledger, claim):
             ledger.repeats()
             claim = replace(claim, is_repeat=True)
         if claim.tool and claim.is_repeat:
@@ -141,11 +141,11 @@ class SharedEffects:
                 return earlier, claim
             number = await self._next_number(invocation, claim)
 
-    async def _is_unsaid_repeat(self, ledger: RunLedger, claim: EffectClaim) -> bool:
-        """Whether another process left the same request without an answer, once it had called this tool.
+    async def _is_unmarked_repeat(self, ledger: RunLedger, claim: EffectClaim) -> bool:
+        """Return whether another process called this tool for the same request and left it unanswered.
 
-        It is asked before the first effect of a tool in a run.  Raises
-        :class:`~proxy.errors.StoreError` where nobody can say.
+        This is checked before the first effect of a tool in a run.  Raises
+        :class:`~proxy.errors.StoreError` if the record cannot tell.
         """
         request = ledger.request
         if not claim.tool or claim.is_repeat or request is None or request.is_known:
@@ -154,20 +154,20 @@ class SharedEffects:
             attempt = await self._log.earlier_attempt(claim)
             if attempt != "running" or pause_s is None:
                 return attempt == "unanswered"
-            # It may have ended a moment ago, and its end be on the way to the record.
+            # The run may have just ended, with its end not yet in the record.
             await asyncio.sleep(pause_s)
         return False
 
     async def _next_number(self, invocation: Invocation, claim: EffectClaim) -> int:
-        """The first number that is another's and not answered for, so that the claim is refused unless an
-        equal call was made; else the first that is free."""
+        """Return the first number whose effect the model does not know yet: the claim is then refused, unless
+        an equal call has it.  If there is none, return the first free number."""
         ledger = invocation.context.ledger
         taken = await self._log.number_effects(claim)
         free = max(taken, default=-1) + 1
         return next((number for number, id_ in taken.items() if not ledger.answered(id_)), free)
 
     async def _find(self, claim: EffectClaim, earlier: EarlierEffect) -> EarlierEffect | None:
-        """What has become of an effect that was in the way of a claim; ``None`` if it is no more."""
+        """Return the present state of an effect that blocked a claim; ``None`` if it no longer exists."""
         if not earlier.another:
             return await self._log.find_effect(claim)
         found = await self._log.find_effect(EffectClaim(claim.slot))
@@ -176,27 +176,27 @@ class SharedEffects:
         return replace(found, another=True, arguments_redacted=earlier.arguments_redacted)
 
     async def earlier(self, claim: EffectClaim) -> EarlierEffect | None:
-        """The result of an earlier attempt, for a call that cannot run now.  Raises
+        """Return the effect of an earlier attempt, for a call that cannot run now.  Raises
         :class:`~proxy.errors.StoreError` if the record cannot tell."""
-        # An older effect is another request's where this one does not call itself a repeat.
+        # Unless the request is marked as a repeat, an older effect belongs to another request.
         return await self._log.find_effect(claim if claim.is_repeat else EffectClaim(claim.place))
 
     def keep(self, invocation: Invocation, result: ToolResult, *, untrusted: bool) -> None:
-        """Keep what the model was given, for whoever repeats the request."""
+        """Store the result that the model got, for a repeat of the request."""
         if invocation.claimed:
             text = result.to_keep().content
             kept = EffectResult(text, result.safe_message, result.truncated, result.redacted, untrusted)
             self._log.keep_effect(invocation.id, kept)
 
     def release(self, invocation: Invocation) -> None:
-        """Free what a call has claimed that never began."""
+        """Release the claim of a call that never began."""
         if invocation.claimed:
             self._log.release_effect(invocation.id)
             invocation.claimed = False
 
 
 def repeated_result(invocation: Invocation, earlier: EarlierEffect) -> ToolResult:
-    """The result for the model if an earlier attempt caused this effect."""
+    """Return the result for the model if an earlier attempt caused this effect."""
     if earlier.another:
         return _not_made(invocation, earlier)
     call_id, kept = invocation.call.call_id, earlier.result
@@ -226,7 +226,7 @@ def repeated_result(invocation: Invocation, earlier: EarlierEffect) -> ToolResul
 
 
 def _not_made(invocation: Invocation, earlier: EarlierEffect) -> ToolResult:
-    """What the model is told where an effect was caused before by another call of the tool."""
+    """Return the result for the model if a different call of the tool caused an effect before."""
     kept = earlier.result
     outcome = {"success": "succeeded", "error": "failed"}.get(
         earlier.status, "unknown, it may have taken effect"
@@ -254,7 +254,7 @@ def _not_made(invocation: Invocation, earlier: EarlierEffect) -> ToolResult:
 
 
 def _digest(*parts: str) -> str:
-    """One text for these parts, however they are cut."""
+    """Return a digest of these parts and of their boundaries."""
     digest = hashlib.blake2b(digest_size=24)
     for part in parts:
         data = part.encode("utf-8", "surrogatepass")

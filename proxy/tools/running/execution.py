@@ -1,6 +1,6 @@
-"""Runs a tool that was let through: kept results, equal calls, places, tries, time, and what it gave.
+"""Run an admitted tool call: cached results, shared executions, places, retries, time limit and output.
 
-Whatever goes wrong in here comes out as a :class:`~proxy.errors.ToolFailure` that the model can read.
+Every error in here becomes a :class:`~proxy.errors.ToolFailure` that the model can read.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ from proxy.tools.running.tool_tasks import ToolCrashed, ToolTasks, ToolTimedOut
 __all__ = ["Executor", "OnCrash"]
 
 OnCrash = Callable[[ToolSpec, BaseException], None]
-"""Told what a tool raised, for its author.  The exception may quote arguments: no log, no record."""
+"""Called with what a tool raised, for its author.  It may quote arguments: do not log or store it."""
 
 _FIRST_WAIT_S = 0.1
 _CODES: tuple[Any, ...] = get_args(ToolErrorCode)
 
 
 class Executor:
-    """Runs tools for the runner.  Belongs to one event loop."""
+    """The part of the runner that executes tools.  Belongs to one event loop."""
 
     def __init__(
         self,
@@ -54,18 +54,18 @@ class Executor:
         self._on_crash = on_crash
 
     def limit_s(self, spec: ToolSpec) -> float:
-        """Seconds that one call of a tool may take: its own, where it says so."""
+        """Return the time limit of one call of a tool in seconds: the tool's own, or the default."""
         return spec.timeout_s or self._default_timeout_s
 
     def left_s(self, invocation: Invocation, spec: ToolSpec) -> float:
-        """Seconds that this call may take from now on: of the tool's time and of its run's."""
+        """Return the seconds that this call may still take, by the tool's time limit and the run's."""
         left_s = self.limit_s(spec) - invocation.connected_s
         if invocation.deadline is not None:
             left_s = min(left_s, invocation.deadline - time.monotonic())
         return max(left_s, 0.0)
 
     async def run(self, invocation: Invocation, planned: PlannedCall) -> Output:
-        """The output of one call; raises :class:`~proxy.errors.ToolFailure`."""
+        """Return the output of one call; raise :class:`~proxy.errors.ToolFailure` if it fails."""
         left_s = self.left_s(invocation, planned.spec)
         if not planned.read_only:
             return await self._attempt(invocation, planned, left_s)
@@ -74,10 +74,10 @@ class Executor:
         return await self._shared(invocation, planned, left_s)
 
     async def _shared(self, invocation: Invocation, planned: PlannedCall, left_s: float) -> Output:
-        """A kept result, or one execution for all who ask for the same now.
+        """Return a cached result, or share one execution between equal calls at the same time.
 
-        The execution has the tool's own time, not that of whoever came first; each waits for as
-        long as its own run has.
+        The execution has the tool's own time limit, not that of the first call.  Each call waits only as long
+        as its own run has time left.
         """
         key = cache_key(
             planned.caller,
@@ -101,17 +101,17 @@ class Executor:
                     key, lambda: self._in_a_slot(invocation, planned, self.limit_s(planned.spec), key)
                 )
         except TimeoutError:
-            raise _too_long(invocation) from None
+            raise _timed_out(invocation) from None
         except WorkCancelled:
             raise ToolFailure("the tool failed") from None
 
     async def _in_a_slot(
         self, invocation: Invocation, planned: PlannedCall, limit_s: float, key: str = ""
     ) -> Output:
-        """One execution of a read-only tool, when there is a place for it; waiting is time, too."""
+        """Execute a read-only tool when there is a place for it; the wait counts as part of the time."""
         until = time.monotonic() + limit_s
         taken = False
-        # Whoever names many end users has no more places for it.
+        # A key with many end users gets no more places than any other key.
         holder = invocation.context.key or planned.caller
         if self._slots.has_room(holder):
             async with self._slots.take(holder):
@@ -130,7 +130,7 @@ class Executor:
     async def _attempt(
         self, invocation: Invocation, planned: PlannedCall, limit_s: float, key: str = ""
     ) -> Output:
-        """One execution, further tries included, within ``limit_s`` seconds."""
+        """Execute the call once, retries included, within ``limit_s`` seconds."""
         spec = planned.spec
         context = CallContext(
             run_id=invocation.context.run_id,
@@ -145,7 +145,7 @@ class Executor:
         )
 
         async def work() -> Output:
-            # Looking at the output runs code of the tool's own types: inside the guard and the watch, too.
+            # Reading the output runs code of the tool's own types, so the guard and the watch cover it too.
             return _output(spec, await self._call(invocation, planned, context), context)
 
         blocked = partial(self._journal.blocked, invocation)
@@ -154,7 +154,7 @@ class Executor:
                 spec.name, lambda: watch_steps(work(), blocked), limit_s, own_s=self.limit_s(spec)
             )
         except ToolTimedOut:
-            raise _too_long(invocation) from None
+            raise _timed_out(invocation) from None
         except ToolCrashed as crash:
             raise self._failure(invocation, planned, crash.cause) from None
         if key:
@@ -162,7 +162,7 @@ class Executor:
         return output
 
     async def _call(self, invocation: Invocation, planned: PlannedCall, context: CallContext) -> Any:
-        """What the tool returned, at the first try or a later one."""
+        """Call the tool, with retries, and return what it returned."""
         spec = planned.spec
         provider = invocation.catalog.provider(spec.name)
         for attempt in range(spec.retries + 1):
@@ -170,30 +170,30 @@ class Executor:
             try:
                 return await provider.call_tool(spec, value, context)
             except (ToolFailure, ConnectionError, TimeoutError) as error:
-                if attempt == spec.retries or not _may_pass(error):
+                if attempt == spec.retries or not _is_transient(error):
                     raise
             await asyncio.sleep(_FIRST_WAIT_S * 2.0**attempt)
         raise ToolFailure("the tool failed")  # Never reached: the last try returns or raises.
 
     def crashed(self, invocation: Invocation, spec: ToolSpec, cause: BaseException) -> None:
-        """Name a fault of the tool's own code in the log, and tell its author."""
+        """Log a fault of the tool's own code, and report it to the tool's author."""
         self._journal.logger.warning("tool_crashed", **self._journal.facts(invocation), **fault_facts(cause))
         if self._on_crash is not None:
             self._on_crash(spec, cause)
 
     def _failure(self, invocation: Invocation, planned: PlannedCall, cause: BaseException) -> ToolFailure:
-        """What the model reads about an exception: a tool's own words, and of anything else nothing."""
+        """Return the failure for the model: a ``ToolFailure``'s own message, or else no details."""
         if isinstance(cause, ToolFailure):
-            # The code is a word of ours in log, record and metrics; another one may hold an argument.
+            # Log, record and metrics use the code; an unknown one could contain an argument.
             known = cause.code in _CODES
             words = mask_values(str(cause.message), planned.private)
             return ToolFailure(words, code=cause.code if known else "execution_failed")
         self.crashed(invocation, planned.spec, cause)
-        return ToolFailure(f"the tool failed{_doubt(invocation)}")
+        return ToolFailure(f"the tool failed{_effect_warning(invocation)}")
 
 
 def _output(spec: ToolSpec, returned: Any, context: CallContext) -> Output:
-    """What a tool returned as its output: as promised, bounded, redacted."""
+    """Convert what a tool returned to its output: validated, bounded and redacted."""
     if spec.validate_output is not None:
         returned = spec.validate_output(returned)
     untrusted = spec.untrusted_output or context.signals.untrusted
@@ -203,16 +203,16 @@ def _output(spec: ToolSpec, returned: Any, context: CallContext) -> Output:
     return replace(output, value=None, redacted=redacted, untrusted=untrusted)
 
 
-def _may_pass(error: BaseException) -> bool:
-    """Whether the same call may go well a moment later."""
+def _is_transient(error: BaseException) -> bool:
+    """Return whether a retry of the same call may succeed."""
     return error.transient if isinstance(error, ToolFailure) else True
 
 
-def _too_long(invocation: Invocation) -> ToolFailure:
-    """A time-out in words."""
-    return ToolFailure(f"the tool took too long{_doubt(invocation)}", code="timeout")
+def _timed_out(invocation: Invocation) -> ToolFailure:
+    """Return the failure for a time-out."""
+    return ToolFailure(f"the tool took too long{_effect_warning(invocation)}", code="timeout")
 
 
-def _doubt(invocation: Invocation) -> str:
-    """What to say of a tool that came to no proper end."""
+def _effect_warning(invocation: Invocation) -> str:
+    """Return what to add to a failure's message if the tool may have had its effect."""
     return "" if invocation.read_only else "; it may have taken effect all the same"

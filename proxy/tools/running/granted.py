@@ -1,4 +1,4 @@
-"""What a grant lets run: later calls of a tool, with arguments within limits, for reasons that were told."""
+"""Check calls against a grant: later calls of a tool, within argument limits, for the shown reasons."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -16,23 +16,23 @@ __all__ = ["ArgumentLimits", "GrantedCall"]
 
 @dataclass(frozen=True, slots=True)
 class ArgumentLimits:
-    """What arguments may be, by their paths, as in ``policy.arguments``; without any: everything."""
+    """Bounds of arguments by path, as in ``policy.arguments``; without bounds everything is allowed."""
 
     bounds: Mapping[str, ArgumentBound] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, text: str) -> "ArgumentLimits":
-        """What :meth:`to_json` wrote; raises ``ValueError`` for anything else."""
+        """Read what :meth:`to_json` wrote; raise ``ValueError`` for anything else."""
         return cls(bounds_from_json(text))
 
     def to_json(self) -> str:
-        """The limits as JSON text."""
+        """Return the limits as JSON text."""
         return bounds_to_json(self.bounds)
 
     def unused(self, arguments: Mapping[str, Any]) -> str:
-        """The first path that leads to nothing in these arguments; empty for none.
+        """Return the first path that has no value in these arguments; ``""`` if all have one.
 
-        A misspelt path would limit nothing.  One that must lead to nothing is no such path.
+        A misspelt path would limit nothing.  Paths of ``forbidden`` arguments are skipped.
         """
         for path, bound in self.bounds.items():
             found = values_at(arguments, path, {})
@@ -41,9 +41,10 @@ class ArgumentLimits:
         return ""
 
     def excess(self, arguments: Mapping[str, Any], spec: ToolSpec | None = None) -> str:
-        """Which argument is outside of the limits and why, in words; empty if none is.
+        """Return which argument breaks the limits and why; ``""`` if none does.
 
-        ``spec`` is the tool's, where it is known: a limit of an argument that it does not have is not met.
+        ``spec`` is the tool's contract, if known: a limit on an argument that the tool does not have is then
+        broken.
         """
         for path in self.bounds if spec is not None else ():
             if spec is not None and not may_have(spec.parameters, path):
@@ -70,11 +71,11 @@ class GrantedCall:
     use: Callable[[], Awaitable[bool]] = field(repr=False, compare=False)
 
     def covers(self, rule: str) -> bool:
-        """Whether the person was told of every reason that a decision's rule names."""
+        """Return whether the person has read every reason that a decision's rule names."""
         return reasons_of(rule) <= self.reasons
 
     def mismatch(self, spec: ToolSpec, arguments: bytes) -> str:
-        """Why the grant does not cover a call, in words; empty if it does.  ``arguments`` are canonical."""
+        """Return why the grant does not cover a call; ``""`` if it does.  ``arguments`` are canonical."""
         if spec.digest != self.spec_digest:
             return "the definition of the tool has changed since the grant was given"
         excess = self.limits.excess(json.loads(arguments), spec)

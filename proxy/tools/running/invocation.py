@@ -1,4 +1,4 @@
-"""One call on its way through the runner, and its row and log lines."""
+"""The state of one call in the runner, and its row and log lines."""
 
 import logging
 import time
@@ -40,16 +40,16 @@ __all__ = [
 ]
 
 MAX_NATIVE = 65536
-"""Characters of a call as it came that are kept; a longer one is not, since half of it is no JSON."""
+"""The most characters of an original call that is kept; a longer one is not, since half of it is not JSON."""
 
 OnStart = Callable[[ToolCall, Any], None]
 """Called with a call and its redacted arguments when its row is open and before it takes effect."""
 
 OnProgress = Callable[[ToolCall, ToolProgress], None]
-"""Called with a call and how far it has come."""
+"""Called with a call and its progress."""
 
 OnClosed = Callable[[ToolInvocationRecord, float], None]
-"""Called with each call's last record, also of one that was refused, and the seconds it took."""
+"""Called with the final record of each call, also of a refused one, and its duration in seconds."""
 
 
 @dataclass(slots=True)
@@ -57,11 +57,11 @@ class Invocation:
     """The progress of one call.  The call itself is a :class:`~proxy.tools.running.plan.PlannedCall`.
 
     ``deadline`` and ``started`` are monotonic seconds, ``started_at`` the time of day.  ``source`` names the
-    origin of a result that was not made for this call alone.  ``claimed`` says that its effect is claimed on
-    record, ``begun`` that it has begun, by this call or by another (``caused_by``, else empty), ``untrusted``
-    that its result contains a stranger's text.  ``connecting`` says that it waits for credentials,
-    ``connected_s`` for how many seconds it did.  ``catalog`` has the tools of its run.  ``approved`` says
-    whether somebody approved the call, or holds the exact approval.
+    origin of a result that was not made for this call alone.  ``claimed`` says that its effect is claimed
+    in the record.  ``begun`` says that the effect has begun, by this call or by another (``caused_by``, else
+    empty).  ``untrusted`` says that its result contains text from an untrusted source.  ``connecting`` says
+    that it waits for credentials, ``connected_s`` for how many seconds it did.  ``catalog`` has the tools of
+    its run.  ``approved`` says whether a person approved the call, or is the exact approval.
     """
 
     id: str
@@ -89,51 +89,51 @@ class Invocation:
     source: str = ""
 
     def decided(self, decision: str, arguments_redacted: Any) -> None:
-        """What the row says of it, once that is known."""
+        """Set the decision and the redacted arguments of the row."""
         self.decision = decision
         self.arguments_redacted = arguments_redacted
 
     def progressed(self, progress: ToolProgress) -> None:
-        """Tell whoever wants to know how far the call has come."""
+        """Report the call's progress if there is a callback for it."""
         if self.on_progress is not None:
             self.on_progress(self.call, progress)
 
     @property
     def approval(self) -> ApprovedCall | ContinuedCall | None:
-        """What was approved, where the call may run by that alone and once."""
+        """The approval or continuation that allows exactly this call, once; ``None`` if there is none."""
         return self.approved if isinstance(self.approved, ApprovedCall | ContinuedCall) else None
 
     @property
     def grant(self) -> GrantedCall | None:
-        """The grant by which the call runs without a question, if there is one."""
+        """The grant by which the call runs without a new approval, if there is one."""
         return self.approved if isinstance(self.approved, GrantedCall) else None
 
     @property
     def read_only(self) -> bool:
-        """Whether a cancellation may stop it.  A tool that does not exist changes nothing."""
+        """Whether a cancellation may stop the call.  A tool that does not exist changes nothing."""
         return self.spec is None or self.spec.effect is ToolEffect.READ_ONLY
 
     @property
     def max_result_bytes(self) -> int:
-        """How much of the result the model is shown."""
+        """The most bytes of the result that the model gets."""
         own = self.spec.max_result_bytes if self.spec else None
         return min(self.policy.max_result_bytes, own or self.policy.max_result_bytes)
 
     @property
     def took_ms(self) -> float:
-        """Milliseconds since the call came in."""
+        """The milliseconds since the call came in."""
         return (time.monotonic() - self.started) * 1000
 
     @property
     def shown_ms(self) -> float:
-        """The same for whoever is shown the call; in a replay, what was shown then."""
+        """The milliseconds to show for the call; in a replay, the recorded ones."""
         return drawn(f"ms {self.call.call_id}", lambda: self.took_ms)
 
 
 class InvocationJournal:
-    """Opens and closes the rows of invocations and logs them; everything in it is redacted.
+    """The rows and the log lines of invocations; everything in them is redacted.
 
-    Without ``log_arguments`` the redacted arguments are in the rows alone.
+    Without ``log_arguments`` only the rows have the redacted arguments.
     """
 
     def __init__(
@@ -146,13 +146,13 @@ class InvocationJournal:
         self._log = log
         self._on_closed = on_closed
         self._log_arguments = log_arguments
-        # Bound once: a logger that is not is made anew for each line, which takes half of its time.
+        # Bound once: an unbound logger is created again for each line, which takes half of the line's time.
         self.logger: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.tools").bind()
-        # To ask it each time takes a third of what a line does.
+        # Checked once: a check takes a third of the time of a line.
         self._tells_starts = self.logger.is_enabled_for(logging.DEBUG)
 
     async def open(self, invocation: Invocation, *, durable: bool) -> None:
-        """Write the row; with ``durable`` it is committed on return, else StoreError is raised."""
+        """Write the row; with ``durable``, return after its commit or raise StoreError."""
         try:
             await self._log.open_invocation(self._record(invocation, "started"), durable=durable)
         except StoreError:
@@ -169,7 +169,7 @@ class InvocationJournal:
             self._log.put_native_call(NativeCall(invocation.id, invocation.context.run_id, native))
 
     async def claim(self, invocation: Invocation, log: EffectLog, claim: EffectClaim) -> EarlierEffect | None:
-        """Commit the row with what it claims; where that is taken, by whom.  Raises StoreError."""
+        """Commit the row with its claim; return the earlier effect if it is taken.  Raises StoreError."""
         earlier = await log.claim_effect(self._record(invocation, "started"), claim)
         if earlier is None:
             invocation.claimed = True
@@ -177,13 +177,13 @@ class InvocationJournal:
         return earlier
 
     def started(self, invocation: Invocation) -> None:
-        """Log that the tool is about to run; the one line that everybody sees comes at the end."""
+        """Log at debug level that the tool is about to run; the line at a higher level comes at the end."""
         if self._tells_starts:
             facts = self.facts(invocation) | self._arguments(invocation)
             self.logger.debug("tool_invocation_started", **facts)
 
     def blocked(self, invocation: Invocation, seconds: float) -> None:
-        """Log that a tool's code has kept the event loop from everybody else for so long."""
+        """Log that a tool's code has blocked the event loop for so many seconds."""
         self.logger.warning(
             "tool_blocked_event_loop", **self.facts(invocation), blocked_ms=round(seconds * 1000, 1)
         )
@@ -196,7 +196,7 @@ class InvocationJournal:
         redacted: Any,
         size: int,
     ) -> None:
-        """Close the row if there is one, and log how it ended."""
+        """Close the row if there is one, and log the call's outcome."""
         took_ms = invocation.took_ms
         record = self._record(
             invocation,
@@ -204,7 +204,7 @@ class InvocationJournal:
             error_code=error_code,
             result_redacted=redacted,
             result_bytes=size,
-            # By the clock that no one sets: a call is not over before it began, or days after.
+            # By the monotonic clock, which nobody sets: so a call cannot end before it began, or days later.
             ended_at=invocation.started_at + took_ms / 1000,
         )
         if invocation.opened:
@@ -221,7 +221,7 @@ class InvocationJournal:
             self.logger.warning("tool_invocation_error", **facts, error_code=error_code)
 
     def facts(self, invocation: Invocation) -> dict[str, Any]:
-        """What every log line about a call says.
+        """Return the fields that every log line about a call has.
 
         ``correlation_id`` is the run, ``operation_id`` the place of the call in it.
         """
@@ -235,12 +235,12 @@ class InvocationJournal:
         }
 
     def _arguments(self, invocation: Invocation) -> dict[str, Any]:
-        """The redacted arguments as a line may have them; ``None`` of what was not understood."""
+        """Return the redacted arguments for a log line; they are ``None`` if they could not be read."""
         return {"arguments": brief(invocation.arguments_redacted)} if self._log_arguments else {}
 
     @staticmethod
     def _record(invocation: Invocation, status: InvocationStatus, **outcome: Any) -> ToolInvocationRecord:
-        """The row as far as it is known; ``outcome`` are the fields that say how the call ended."""
+        """Return the row as far as it is known; ``outcome`` are the fields about the end of the call."""
         spec = invocation.spec
         source = f"; {invocation.source}" if invocation.source else ""
         return ToolInvocationRecord(
@@ -262,14 +262,14 @@ class InvocationJournal:
 
 
 def fault_facts(error: BaseException) -> dict[str, str]:
-    """Where and what an exception was, without its text: that may hold arguments or secrets."""
+    """Return the type and the place of an exception, without its text, which may contain arguments."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return {"exception": type(error).__name__, "raised_at": place}
 
 
 def _printable(text: str, limit: int) -> str:
-    """A model's own word as a log or row may hold it: printable ASCII, bounded."""
+    """Return a model's text in a form for logs and rows: printable ASCII, bounded."""
     text = text[:limit]
     if text.isascii() and text.isprintable():
         return text

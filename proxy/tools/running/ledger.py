@@ -1,4 +1,4 @@
-"""What one run has done so far, so that nothing in it happens twice (rule R5)."""
+"""The ledger of the calls that one run has made, so that no call happens twice (rule R5)."""
 
 import asyncio
 import hashlib
@@ -25,17 +25,17 @@ NOT_KEPT: Final = (
 _NOT_KEPT_FAILURE: Final = "an earlier attempt of this very call failed"
 _LEDGER_BYTES: Final = 2000
 _CLAIM_BYTES: Final = 1500
-"""What these take in memory beside what calls were given."""
+"""The bytes that a ledger and a claim take in memory beside the results."""
 
 
 @dataclass(slots=True)
 class Claim:
-    """A place or an effect that somebody has taken; ``result`` is what came of it.
+    """A place or an effect that a call has taken; ``result`` is its outcome.
 
-    ``invocation_id`` is the execution that caused it, once that is known, which may be another's.
-    ``fingerprint`` tells equal calls from different ones without keeping their arguments.  ``begun``
-    says, once there is a result, that an effect was begun: one that was not is anybody's to cause.
-    ``untrusted`` says that a stranger's text is in the result.
+    ``invocation_id`` is the execution that caused it, once that is known; it may be another call's.
+    ``fingerprint`` tells equal calls from different ones without keeping their arguments.  Once there is a
+    result, ``begun`` says whether the effect was begun; if not, another call may cause it.  ``untrusted``
+    says that the result contains text from an untrusted source.
     """
 
     invocation_id: str
@@ -45,17 +45,17 @@ class Claim:
     untrusted: bool = False
 
     def keep(self, result: ToolResult) -> None:
-        """Put another result in place of the one that came; whoever waited has that one."""
+        """Replace the result; tasks that were waiting have got the original one."""
         self.result = self.result.get_loop().create_future()
         self.result.set_result(result)
 
 
 @value_class
 class AskedFor:
-    """The client's request that a run serves: what makes two of them the same, whether it is a repeat, and
-    when it came in (seconds since the epoch).
+    """The client's request that a run serves.
 
-    ``is_known`` says that this process has served the same request before, and knows whether it is one.
+    ``key`` is the same for equal requests.  ``asked_at`` is when it came in, in seconds since the epoch.
+    ``is_known`` says that this process has served the same request before, so ``is_repeat`` is reliable.
     """
 
     key: str
@@ -67,9 +67,9 @@ class AskedFor:
 class RunLedger:
     """The calls of one run, by place (turn, seq) and by effect.  Belongs to one event loop.
 
-    ``request`` is what the run was asked for, where repeats of it are to be recognised; ``caused`` are the
-    executions of the effects that the model was answered for in it and in its repeats.  ``lease`` is that of
-    the background response that the run is of; ``None`` for any other run.
+    ``request`` is the client's request, if repeats of it are to be recognised.  ``caused`` has the ids of the
+    executions whose effects the model knows from this run and its repeats.  ``lease`` is the lease of the
+    background response that the run belongs to; ``None`` for any other run.
     """
 
     def __init__(self, max_calls: int = 1024, *, request: AskedFor | None = None) -> None:
@@ -83,29 +83,29 @@ class RunLedger:
         self._numbers: dict[str, int] = {}
         self._untrusted: tuple[int, str] | None = None
         self.claiming: asyncio.Lock | None = None
-        """Whoever claims an effect holds it, where several runs share the effects."""
+        """A call holds it while it claims an effect, if several runs share the effects."""
 
     def mark_untrusted(self, tool: str, turn: int = 0) -> None:
-        """A stranger's text came into the conversation by ``tool`` in ``turn``; 0 is before the run."""
+        """Note that ``tool`` brought untrusted text into the conversation in ``turn``; 0 means earlier."""
         if self._untrusted is None or turn < self._untrusted[0]:
             self._untrusted = (turn, tool)
 
     def untrusted_before(self, turn: int) -> str:
-        """The tool whose untrusted result the model had read when it wrote this turn; empty if none.
+        """Return the tool whose untrusted result the model had read when it wrote this turn; ``""`` if none.
 
-        Calls of the very turn in which that tool was called were written before its result was read.
+        The model wrote the calls of one turn before it read the result of any of them.
         """
         return self._untrusted[1] if self._untrusted is not None and self._untrusted[0] < turn else ""
 
     def again(self, request: AskedFor | None = None) -> "RunLedger":
-        """The ledger of a run that repeats this one's request: places of its own, the same effects."""
+        """Return the ledger for a run that repeats the request: with its own places and the same effects."""
         other = RunLedger(self._max_calls, request=request)
         other._effects = self._effects
         other.caused = self.caused
         return other
 
     def inner(self) -> "RunLedger":
-        """The ledger of an agent's run inside of this one: places of its own, the same effects."""
+        """Return the ledger for an agent's run inside this one: with its own places and the same effects."""
         other = self.again(self.request)
         if self.claiming is None:
             self.claiming = asyncio.Lock()
@@ -116,39 +116,39 @@ class RunLedger:
         return other
 
     def repeats(self) -> None:
-        """The request of the run is a repeat, as another process's record says."""
+        """Mark the run's request as a repeat, because the record has an attempt of another process."""
         if self.request is not None:
             self.request = replace(self.request, is_repeat=True)
 
     def answered(self, invocation_id: str) -> bool:
-        """Whether the model has been answered for this effect, of this run or an earlier attempt."""
+        """Return whether the model knows the outcome of this effect, of this run or of an earlier attempt."""
         return invocation_id in self._answered
 
     def answer_for(self, invocation_id: str) -> None:
-        """A call of this run caused this effect, equals it, or was not made because of it."""
+        """Note that the model gets this effect's outcome, from the call that caused it or met it."""
         self._answered.add(invocation_id)
         self.caused.add(invocation_id)
 
     def next_number(self, tool: str) -> int:
-        """The number that the next effect of a tool would have if nobody else had caused any.
+        """Return the number of the tool's next effect, if no other attempt has caused any.
 
         ``tool`` is :attr:`~proxy.effect_records.EffectClaim.tool`.
         """
         return self._numbers.get(tool, 0)
 
     def take_number(self, tool: str, number: int) -> None:
-        """An effect of this run has this number."""
+        """Note that an effect of this run has this number."""
         self._numbers[tool] = number + 1
 
     @property
     def full(self) -> bool:
-        """Whether the run has made as many calls as the ledger holds."""
+        """Whether the ledger has the most calls that it may have."""
         return len(self._places) >= self._max_calls
 
     def ended(self, measured: Callable[[], object]) -> None:
-        """The run is over: what is kept for a repeat of its request is its effects, and of these text.
+        """Keep, after the run's end, only its effects, for a repeat of the request, and only their text.
 
-        ``measured`` is called each time when another effect has come to its end, and what is kept with it.
+        ``measured`` is called whenever another effect has ended, since the kept bytes then change.
         """
         self._places.clear()
 
@@ -166,13 +166,13 @@ class RunLedger:
         return _LEDGER_BYTES + 200 * len(self.caused) + sum(map(_claim_bytes, self._effects.values()))
 
     def forget_results(self) -> None:
-        """Keep of the effects only that they happened: a repeat is told so, in place of what they gave."""
+        """Keep only that the effects happened: a repeat gets this message instead of their results."""
         for claim in self._effects.values():
             if claim.result.done() and not claim.result.cancelled():
                 claim.keep(_without_content(claim.result.result()))
 
     def place(self, turn: int, seq: int) -> Claim | None:
-        """The call that has this place of the run."""
+        """Return the call that has taken this place of the run, or ``None``."""
         return self._places.get((turn, seq))
 
     def take_place(self, turn: int, seq: int, claim: Claim) -> None:
@@ -180,7 +180,7 @@ class RunLedger:
         self._places[turn, seq] = claim
 
     def effect(self, key: str) -> Claim | None:
-        """The call that has caused this effect, or is about to."""
+        """Return the call that has caused this effect or is about to, or ``None``."""
         return self._effects.get(key)
 
     def take_effect(self, key: str, claim: Claim) -> None:
@@ -188,7 +188,7 @@ class RunLedger:
         self._effects[key] = claim
 
     def release_effect(self, key: str) -> None:
-        """Give an effect back that never started."""
+        """Release an effect that was never started."""
         self._effects.pop(key, None)
 
 
@@ -201,7 +201,7 @@ def _claim_bytes(claim: Claim) -> int:
 
 
 def _without_content(result: ToolResult) -> ToolResult:
-    """A result with words in place of what the call was given and gave."""
+    """Return the result with a fixed message in place of the call's arguments and output."""
     message = NOT_KEPT if result.ok else _NOT_KEPT_FAILURE
     said: dict[str, Any] = {"ok": result.ok, "message": message}
     if not result.ok:
@@ -217,13 +217,13 @@ def _without_content(result: ToolResult) -> ToolResult:
 
 @value_class
 class RunContext:
-    """For whom and within what a call runs.
+    """The run, the turn and the caller of a call.
 
-    ``request_id`` is the client's own id, for logs.  ``ledger`` is shared by all turns of a run;
-    make the next turn's context with :meth:`at_turn`.  ``limiter`` counts this caller's calls, in place
-    of the runner's own.  ``key`` is whose places for tools it takes: the client key that many callers
-    may share, where a key's end users are callers of their own; the caller itself if empty.  ``catalog``
-    are the tools that it was planned with; ``None`` for those that are served when it calls.
+    ``request_id`` is the client's own id, for logs.  All turns of a run share the ``ledger``; :meth:`at_turn`
+    makes the next turn's context.  ``limiter`` counts this caller's calls instead of the runner's own.
+    ``key`` is the client key whose places for tools the call takes, since the end users of one key may be
+    separate callers; if empty, the caller's own.  ``catalog`` has the tools that the run was planned with;
+    ``None`` for those that are served at the time of the call.
     """
 
     run_id: str
@@ -236,7 +236,7 @@ class RunContext:
     catalog: Catalog | None = None
 
     def at_turn(self, turn: int) -> "RunContext":
-        """The same run in another of its turns (from 1)."""
+        """Return the context of another turn of the run; turns count from 1."""
         return RunContext(
             self.run_id,
             turn,
@@ -250,6 +250,6 @@ class RunContext:
 
 
 def fingerprint(call: ToolCall) -> str:
-    """SHA-256 over a call's name and arguments as they came."""
+    """Return the SHA-256, in hex, of a call's name and arguments as they came."""
     text = f"{call.name}\0{call.arguments}"
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,8 +1,8 @@
-"""Notices a tool that keeps the event loop from everybody else.
+"""Detect a tool that blocks the event loop.
 
-What counts is what the tool does with the loop's thread: the processor time that it takes, and the
-time in which it makes the thread wait (``time.sleep``, a blocking read).  On a busy machine a step may
-take long because other processes run; that is not the tool's doing.
+Two times count: the CPU time that the tool uses in the loop's thread, and the time for which it makes the
+thread wait (``time.sleep``, a blocking read).  On a busy machine a step may also take long because other
+processes run; that does not count.
 """
 
 import sys
@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, NamedTuple, TypeVar
 
-if sys.platform == "linux":  # It alone counts the waits of one thread.
+if sys.platform == "linux":  # Only Linux counts the waits of one thread.
     from resource import RUSAGE_THREAD, getrusage
 
 __all__ = ["MAX_STEP_S", "ThreadUse", "blocked_s", "thread_use", "watch_steps"]
@@ -19,12 +19,12 @@ __all__ = ["MAX_STEP_S", "ThreadUse", "blocked_s", "thread_use", "watch_steps"]
 T = TypeVar("T")
 
 MAX_STEP_S = 0.1
-"""Seconds between two of a tool's own ``await``s before it is named."""
+"""The longest step between two of a tool's ``await``s, in seconds, that is not reported."""
 
 
 class ThreadUse(NamedTuple):
-    """What the current thread has used so far: seconds passed, processor seconds, and how often it gave
-    the processor away to wait for something."""
+    """The use of a thread so far: wall-clock seconds, CPU seconds, and the number of voluntary context
+    switches, in which it waited for something."""
 
     wall_s: float
     cpu_s: float
@@ -32,15 +32,16 @@ class ThreadUse(NamedTuple):
 
 
 def thread_use() -> ThreadUse:
-    """The use of the thread that calls."""
+    """Return the use of the calling thread."""
     waits = getrusage(RUSAGE_THREAD).ru_nvcsw if sys.platform == "linux" else 0
     return ThreadUse(time.perf_counter(), time.thread_time(), waits)
 
 
 def blocked_s(began: ThreadUse, ended: ThreadUse) -> float:
-    """Seconds for which a step kept the loop, by its own doing.
+    """Return the seconds for which a step itself blocked the loop.
 
-    A step that waited is counted with its waits; one that was only made to wait, by its processor time.
+    If the step waited for something, all its time counts.  Otherwise only its CPU time counts, because other
+    processes may have delayed it.
     """
     if ended.waits != began.waits:
         return ended.wall_s - began.wall_s
@@ -57,8 +58,8 @@ def watch_steps(
 ) -> Generator[Any, Any, T]:
     """Run a coroutine as ``await`` does, and measure each step between two of its waits.
 
-    ``report`` gets the seconds of the longest step, once, at the end, if that was too long.  Tasks
-    that the work starts are not seen.
+    If the longest step was longer than ``max_step_s``, ``report`` gets its seconds, once, at the end.  Tasks
+    that the work starts are not measured.
     """
     longest = 0.0
     sent: Any = None
@@ -75,7 +76,7 @@ def watch_steps(
                 longest = max(longest, blocked_s(began, read()))
             try:
                 sent, thrown = (yield awaited), None
-            # Whatever is thrown in, a cancellation first of all, is for the work to see.
+            # The work must get every exception that is thrown in, above all a cancellation.
             except BaseException as error:  # noqa: BLE001
                 sent, thrown = None, error
     finally:

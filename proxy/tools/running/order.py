@@ -1,4 +1,4 @@
-"""Which calls of a turn run together, and which one after the other."""
+"""Decide which calls of a turn run at the same time and which run one after the other."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,14 +11,14 @@ __all__ = ["is_read_only", "side_by_side"]
 
 
 def is_read_only(spec: ToolSpec | None) -> bool:
-    """Whether a call of this tool may run beside others; one of no tool does nothing."""
+    """Return whether a call of this tool may run beside others; a call of an unknown tool does nothing."""
     return spec is None or spec.effect is ToolEffect.READ_ONLY
 
 
 def side_by_side(
     alone: Sequence[int], calls: Sequence[ToolCall], catalog: Catalog
 ) -> Iterator[Sequence[int]]:
-    """Calls with effects in their order, each alone but for neighbours that may run together."""
+    """Yield calls with effects in order, each alone; adjacent calls that may run together are one group."""
     group: list[int] = []
     for at in alone:
         spec = catalog.get(calls[at].name)

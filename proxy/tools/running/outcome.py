@@ -1,4 +1,4 @@
-"""What a call came to: its row is closed, and the model has something to read."""
+"""End a call: close its row and build the result for the model."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ __all__ = ["Outcomes", "failed", "mark_untrusted"]
 
 
 def failed(call: ToolCall, failure: ToolFailure) -> ToolResult:
-    """A failure as a result."""
+    """Convert a failure to a result."""
     message = safe_words(failure.message)
     return ToolResult(
         call_id=call.call_id,
@@ -29,13 +29,13 @@ def failed(call: ToolCall, failure: ToolFailure) -> ToolResult:
 
 
 def mark_untrusted(invocation: Invocation, tool: str) -> None:
-    """A stranger's text is in what this call gives."""
+    """Note that the result of this call contains text from an untrusted source."""
     invocation.untrusted = True
     invocation.context.ledger.mark_untrusted(tool, invocation.context.turn)
 
 
 class Outcomes:
-    """Ends calls for the runner: each once, whatever became of it."""
+    """The part of the runner that ends each call, once, whatever its outcome."""
 
     def __init__(
         self,
@@ -48,22 +48,22 @@ class Outcomes:
         self._shared = shared
 
     async def refuse(self, invocation: Invocation, refusal: Refusal) -> ToolResult:
-        """A call that never started is on record all the same."""
+        """Record a call that never started, and return its failure."""
         invocation.decided(refusal.decision, refusal.arguments_redacted)
         await self._journal.open(invocation, durable=False)
         return self.fail(invocation, refusal.failure)
 
     def unrecorded(self, invocation: Invocation) -> ToolResult:
-        """A call that was not made since its row could not be committed before it (rule R1).
+        """End a call that was not made because its row could not be committed first (rule R1).
 
-        How it ended is queued like any other row, so that it is on record once that is written again.
+        Its closed row is queued like any other, so it gets into the record when writes work again.
         """
         invocation.decision += "; not made, the record could not be written"
         invocation.opened = True
         return self.fail(invocation, ToolFailure("the call could not be put on record, so it was not made"))
 
     def fail(self, invocation: Invocation, failure: ToolFailure) -> ToolResult:
-        """Close the row, if there is one, of a call that came to nothing good."""
+        """Close the row of a failed call, if it has one, and return the result."""
         status: InvocationStatus = "cancelled" if failure.code == "cancelled" else "error"
         result = replace(
             failed(invocation.call, failure),
@@ -75,7 +75,7 @@ class Outcomes:
         return result
 
     def succeed(self, invocation: Invocation, output: Output) -> ToolResult:
-        """Close the row of a call that has its result."""
+        """Close the row of a successful call and return the result."""
         text, truncated = fit(
             output, invocation.max_result_bytes, lambda whole: self._keep(invocation, whole, output.untrusted)
         )
@@ -94,14 +94,14 @@ class Outcomes:
         return result
 
     async def repeat(self, invocation: Invocation, earlier: Claim, tool: str) -> ToolResult:
-        """An identical call with an effect: on record, answered with the first one's result (rule R5)."""
+        """Record an identical call with an effect, and return the first call's result (rule R5)."""
         if earlier.untrusted:
             mark_untrusted(invocation, tool)
         invocation.context.ledger.answer_for(earlier.invocation_id)
         return await self._repeated(invocation, earlier.result.result(), f"repeat of {earlier.invocation_id}")
 
     async def repeat_of(self, invocation: Invocation, earlier: EarlierEffect, tool: str) -> ToolResult:
-        """The same for one that another process has made, or this one before it was started again."""
+        """Do the same for a call that another process made, or this one before a restart."""
         if earlier.result is not None and earlier.result.untrusted:
             mark_untrusted(invocation, tool)
         how = "not made after" if earlier.another else "repeat of"
@@ -109,7 +109,7 @@ class Outcomes:
         return await self._repeated(invocation, result, f"{how} {earlier.invocation_id}")
 
     async def _repeated(self, invocation: Invocation, first: ToolResult, decision: str) -> ToolResult:
-        """Put a call on record that caused nothing, since another had."""
+        """Record a call that had no effect because another call had caused it."""
         invocation.decision = decision
         await self._journal.open(invocation, durable=False)
         self._journal.close(
@@ -118,12 +118,12 @@ class Outcomes:
         return replace(first, call_id=invocation.call.call_id, milliseconds=0.0)
 
     def _keep_effect(self, invocation: Invocation, result: ToolResult) -> None:
-        """Before the row is closed: whoever reads that it is, finds what it gave."""
+        """Store the result of an effect before its row is closed, so that readers of a closed row find it."""
         if self._shared is not None:
             self._shared.keep(invocation, result, untrusted=invocation.untrusted)
 
     def _keep(self, invocation: Invocation, text: str, untrusted: bool) -> str | None:
-        """A handle for a result that is too large, where this caller may read pages."""
+        """Keep a too large result and return its handle; ``None`` if the caller may not read pages."""
         reader = invocation.catalog.get(READ_RESULT)
         if self._shelf is None or reader is None or not invocation.policy.decide(reader).allowed:
             return None

@@ -1,7 +1,7 @@
-"""Planning a call of a model: the result is a call that may run, or the reason why it may not.
+"""Plan a call of a model: the result is a call that may run, or the reason why it may not.
 
-Planning has no effect: it does no I/O, counts nothing and remembers nothing.  The plan does not change
-afterwards, and only the runner runs it (rule T1).
+Planning has no side effect: it does no I/O, counts nothing and stores nothing.  A plan never changes, and
+only the runner runs it (rule T1).
 """
 
 import hashlib
@@ -41,10 +41,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ApprovedCall:
-    """What somebody approved: this definition of a tool with these arguments, and nothing else.
+    """The call that a person approved: this definition of a tool with these arguments, and nothing else.
 
-    ``id`` is the approval's, ``by`` who decided.  ``spec_digest`` is the definition's, ``arguments_digest``
-    that of :attr:`PlannedCall.arguments` (see :func:`digest_of`).
+    ``id`` is the id of the approval, ``by`` the person.  ``spec_digest`` is the digest of the definition,
+    ``arguments_digest`` the digest of :attr:`PlannedCall.arguments` (see :func:`digest_of`).
     """
 
     id: str
@@ -54,16 +54,16 @@ class ApprovedCall:
 
     @property
     def used_up(self) -> str:
-        """The id of the approval that is used up when the call begins; empty for none."""
+        """The id of the approval that the call uses up when it begins; empty for none."""
         return self.id
 
     @property
     def decision(self) -> str:
-        """What the row says of why the call may run."""
+        """The reason, for the row, why the call may run."""
         return f"approved by {self.by} ({self.id})"
 
     def mismatch(self, planned: "PlannedCall") -> str:
-        """Why a call is not the one that was approved, in words; empty if it is."""
+        """Return why a call is not the approved one; ``""`` if it is."""
         if planned.spec.digest != self.spec_digest:
             return "the definition of the tool has changed since the call was approved, so it was not made"
         if digest_of(planned.arguments) != self.arguments_digest:
@@ -83,37 +83,37 @@ class ContinuedCall:
 
     @property
     def used_up(self) -> str:
-        """No approval: its own one or none was needed for the earlier call."""
+        """Empty: the earlier call has used up its approval, or needed none."""
         return ""
 
     @property
     def decision(self) -> str:
-        """What the row says of why the call may run."""
+        """The reason, for the row, why the call may run."""
         return f"continues {self.id}"
 
     def mismatch(self, planned: "PlannedCall") -> str:
-        """Why the tool is not the one that was called, in words; empty if it is."""
+        """Return why the tool is not the one that was called; ``""`` if it is."""
         if planned.spec.digest != self.spec_digest:
             return "the definition of the tool has changed since it was called, so it did not go on"
         return ""
 
 
 Approved = bool | ApprovedCall | ContinuedCall | GrantedCall
-"""Whether somebody approved a call, or what exactly."""
+"""Whether a person approved a call, or exactly what the person approved."""
 
 
 def digest_of(arguments: bytes) -> str:
-    """The SHA-256 of canonical arguments, in hexadecimal."""
+    """Return the SHA-256 of canonical arguments, in hex."""
     return hashlib.sha256(arguments).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A call that is not run.
+    """A call that does not run.
 
-    ``failure`` is what the model reads, ``decision`` the words of the row.  ``arguments_redacted`` is
-    ``None`` where the arguments were not understood.  ``cause`` is what the tool's own validator raised,
-    for its author; its text may hold arguments.
+    ``failure`` is for the model, ``decision`` for the row.  ``arguments_redacted`` is ``None`` if the
+    arguments could not be read.  ``cause`` is what the tool's own validator raised, for its author; its text
+    may contain arguments.
     """
 
     failure: ToolFailure
@@ -124,7 +124,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class AdmittedCall:
-    """A call of a tool that is there and that policy lets run.  Its arguments are not read yet."""
+    """A call of a tool that exists and that policy allows.  Its arguments have not been read yet."""
 
     call: ToolCall = field(repr=False)
     spec: ToolSpec
@@ -133,21 +133,21 @@ class AdmittedCall:
     decision: str
 
     def refused(self, message: str, code: ToolErrorCode = "execution_failed") -> Refusal:
-        """The same call, not run for a reason of its own."""
+        """Return the refusal of this call for a reason in its arguments or its tool."""
         return Refusal(ToolFailure(message, code=code), self.decision)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
-    """A call with all that its execution hangs on, bound together.
+    """A call with everything that its execution needs.
 
-    ``call`` has the id and the name that the model gave.  ``value`` is what validation made of the
-    arguments, as the tool takes them; ``arguments`` are the same in JSON, one text for all calls that
-    mean the same (see :func:`~proxy.tools.contract.validation.validate_canonically`), with the tool's
-    defaults for what was left out, unless it can tell.  Logs and records see ``arguments_redacted`` alone;
-    ``private`` are the values that no failure may repeat.
-    ``idempotency_key`` is there for a tool with effects, and for one that takes it.  ``fetches`` are the
-    bounds of the addresses among the arguments.
+    ``call`` has the id and the name that the model gave.  ``value`` is the validated value that the tool
+    takes.  ``arguments`` are the same in canonical JSON, equal for all calls that mean the same (see
+    :func:`~proxy.tools.contract.validation.validate_canonically`).  They include the defaults of absent
+    arguments, except those that the tool can tell from a given value.  Logs and rows contain only
+    ``arguments_redacted``; no failure may repeat a value in ``private``.  A tool with effects has an
+    ``idempotency_key``, and so has a tool that takes one.  ``fetches`` are the bounds on the URLs among the
+    arguments.
     """
 
     call: ToolCall = field(repr=False)
@@ -163,12 +163,12 @@ class PlannedCall:
 
     @property
     def connection(self) -> str:
-        """Whose credentials it works with; empty for none."""
+        """The connection whose credentials the tool uses; empty for none."""
         return self.spec.connection
 
     @property
     def read_only(self) -> bool:
-        """Whether a cancellation may stop it."""
+        """Whether a cancellation may stop the call."""
         return self.spec.effect is ToolEffect.READ_ONLY
 
     @property
@@ -177,15 +177,15 @@ class PlannedCall:
         return f"{self.spec.name}\0{self.arguments.decode('ascii')}"
 
     def refused(self, failure: ToolFailure) -> Refusal:
-        """The same call, not run after all."""
+        """Return the refusal of this call."""
         return Refusal(failure, self.decision, self.arguments_redacted)
 
     def unconnected(self, failure: ToolFailure) -> Refusal:
-        """The same for want of its connection's credentials."""
+        """Return the refusal of this call because its connection has no credentials."""
         return Refusal(failure, f"refused: credentials.{self.connection}", self.arguments_redacted)
 
     def value_anew(self) -> Any:
-        """The value once more, for another try: a tool may change what it is given."""
+        """Return a new copy of the value for a retry, because a tool may change its arguments."""
         return self.spec.validate(json.loads(self.arguments))
 
 
@@ -197,11 +197,11 @@ def admit(
     untrusted: str,
     approved: Approved = False,
 ) -> AdmittedCall | Refusal:
-    """Whether there is such a tool, and policy lets it run.
+    """Check that the tool exists and that policy allows the call.
 
-    ``untrusted`` is the tool whose untrusted result the model had read when it called; empty if none.
-    ``approved`` says that somebody approved this very call, where policy asks for that, or what exactly.
-    A grant counts only where it names every reason to ask.
+    ``untrusted`` is the tool whose untrusted result the model had read when it made the call; empty if none.
+    ``approved`` says whether a person approved the call, if policy requires that, or exactly what the person
+    approved.  A grant counts only if it covers every reason for the approval.
     """
     if spec is None:
         return Refusal(ToolFailure("there is no tool of this name", code="unknown_tool"), "unknown tool")
@@ -228,9 +228,9 @@ def admit(
 
 
 def plan(admitted: AdmittedCall, *, caller: str, key: str) -> PlannedCall | Refusal:
-    """The arguments read, validated and held to the bounds of policy.
+    """Parse and validate the arguments and check them against the policy bounds.
 
-    ``key`` names this one call, for services that know idempotency keys.
+    ``key`` is the idempotency key of this call.
     """
     spec, policy, redaction = admitted.spec, admitted.policy, admitted.redaction
     written = admitted.call.arguments
@@ -244,7 +244,7 @@ def plan(admitted: AdmittedCall, *, caller: str, key: str) -> PlannedCall | Refu
         return admitted.refused(str(error), "invalid_json")
     except ArgumentsInvalid as error:
         return admitted.refused(str(error), "invalid_arguments")
-    # Validators are code of the tool's author: SystemExit would end the process from here.
+    # Validators are code of the tool's author; a SystemExit from there would end the process.
     except BaseException as error:  # noqa: BLE001
         return replace(admitted.refused("the tool could not check its arguments"), cause=error)
     shown = redact_arguments(arguments, redaction)

@@ -1,10 +1,10 @@
 """The runner: every tool call runs through it (rule T1).
 
-known → policy → budget and rate → size → parse → validate → bounds of policy → credentials → row opened →
-kept result, or run within its time (execution.py) → output as text, bounded → redacted → row closed → result
-(outcome.py).  The decisions on the way have no effect (plan.py).  Their result is a ``PlannedCall``, which
-only this module runs.  Every refusal is a result that the model can read; the only exception that leaves the
-runner is a cancellation.
+known → policy → budget and rate → size → parse → validate → policy bounds → credentials → row opened →
+cached result, or run within its time limit (execution.py) → output as bounded text → redacted → row closed →
+result (outcome.py).  The decisions on the way have no side effect (plan.py).  They lead to a ``PlannedCall``,
+which only this module runs.  Every refusal is a result that the model can read.  The only exception that
+leaves the runner is a cancellation.
 """
 
 import asyncio
@@ -48,31 +48,31 @@ from proxy.tools.running.tool_tasks import ToolTasks
 __all__ = ["OnClosed", "OnCrash", "OnDone", "OnProgress", "OnStart", "Runner", "new_invocation_id"]
 
 _GRACE_S = 2.0
-"""Seconds beyond a tool's own time that another process may take to say how it ended."""
+"""Seconds after a tool's own time limit in which another process may still report the outcome."""
 
 OnDone = Callable[[ToolCall, ToolResult], None]
-"""Called as each call of a turn is done, in the order in which they are."""
+"""Called when a call of a turn is done, in the order in which the calls end."""
 
 
 def new_invocation_id() -> str:
-    """A fresh random id."""
+    """Return a new random id."""
     return f"inv_{os.urandom(16).hex()}"
 
 
 class Runner:
-    """Runs tool calls.  One for the process; what belongs to one run is in its ``RunContext``.
+    """The runner of tool calls.  There is one per process; the state of a run is in its ``RunContext``.
 
     Args:
-        clock: the tools' time of day, by which they say how long a result may be kept.  The record has
-            the machine's: one that stands still (the demo's) would put a call days before its run.
-        shelf: where too large results are kept for ``core__read_result``; ``None`` for nowhere.
-        max_read_only, max_read_only_per_caller: read-only tools that run at the same moment.
-        max_parallel: of these, the calls of one run.
-        on_crash: told what a tool raised that is no ``ToolFailure``.
-        on_closed: told of every call that is over.
+        clock: the tools' time of day; with ``CacheControl`` a tool sets an expiry by it.  The record uses the
+            machine's clock: a clock that stands still (the demo's) would put a call days before its run.
+        shelf: keeps results that are too large, for ``core__read_result``; ``None`` keeps none.
+        max_read_only, max_read_only_per_caller: how many read-only tools run at the same time.
+        max_parallel: how many of these one run may have at the same time.
+        on_crash: called with what a tool raised, unless it is a ``ToolFailure``.
+        on_closed: called with every call that has ended.
         effects: where effects are claimed, so that no other process repeats them; ``None`` for nowhere.
-        credentials: of the connections that tools name; ``None`` where those need none.
-        log_arguments: whether lines of the log have a call's redacted arguments, as its row has.
+        credentials: prepares the connections that tools name; ``None`` if no tool needs one.
+        log_arguments: whether log lines have a call's redacted arguments, as its row has.
     """
 
     def __init__(
@@ -130,16 +130,15 @@ class Runner:
         on_progress: OnProgress | None = None,
         approved: Approved = False,
     ) -> ToolResult:
-        """Run one call; never raises but ``CancelledError``.
+        """Run one call; the only exception that it raises is ``CancelledError``.
 
-        ``policy`` narrows the configured one for this caller.  ``budget_s`` is how many seconds
-        the run has left.  ``on_start`` is called when the call's row is open and before the tool
-        runs; not for a call that is refused or answered with an earlier result.  ``approved`` says that
-        somebody approved this call, where policy asks for that; an
-        :class:`~proxy.tools.running.plan.ApprovedCall` lets run what it names alone, and once, whoever asks
-        for it again; so does a :class:`~proxy.tools.running.plan.ContinuedCall`.  When the caller is
-        cancelled a read-only tool is too; a tool with effects that has started runs to its end (see
-        :meth:`drain`).
+        ``policy`` narrows the configured one for this caller.  ``budget_s`` is how many seconds the run has
+        left.  ``on_start`` is called when the call's row is open and before the tool runs, but not for a call
+        that is refused or answered with an earlier result.  ``approved`` says that a person approved this
+        call, if policy requires that.  An :class:`~proxy.tools.running.plan.ApprovedCall` or a
+        :class:`~proxy.tools.running.plan.ContinuedCall` allows exactly the call that it names, and only once.
+        If the caller is cancelled, so is a read-only tool; a tool with effects that has started runs to its
+        end (see :meth:`drain`).
         """
         ledger = context.ledger
         claim = ledger.place(context.turn, call.index)
@@ -176,11 +175,11 @@ class Runner:
         except asyncio.CancelledError:
             invocation.abandoned = True
             if invocation.connecting:
-                task.cancel()  # Nothing has begun that would have to come to its end.
+                task.cancel()  # No effect has begun that would have to be completed.
             raise
 
     async def refuse(self, call: ToolCall, context: RunContext, failure: ToolFailure, decision: str) -> None:
-        """Put a call on record that the run does not make; ``decision`` is the word of its row."""
+        """Record a call that the run does not make; ``decision`` is the decision in its row."""
         catalog = context.catalog or self._registry.current
         invocation = Invocation(
             id=self._ids(),
@@ -210,12 +209,12 @@ class Runner:
         approved: frozenset[int] = frozenset(),
         granted: Mapping[int, GrantedCall] = MappingProxyType({}),
     ) -> list[ToolResult]:
-        """Run the calls of one turn; results stand in the order of the calls.
+        """Run the calls of one turn and return their results in the order of the calls.
 
-        Read-only calls run first and together, so many at once as a run may have, then the others
-        one after the other in the order called; agents that stand side by side run together.  Without
-        ``parallel`` all of them run in order.
-        ``approved`` are the indices of calls that somebody approved, ``granted`` has what lets others run.
+        Read-only calls run first and at the same time, up to the limit for a run.  Then the others run one
+        after the other in the order of the calls; adjacent agents run at the same time.  Without ``parallel``
+        all calls run in order.  ``approved`` are the indices of the calls that a person approved; ``granted``
+        has the grants for others, by index.
         """
         results: dict[int, ToolResult] = {}
         deadline = None if budget_s is None else time.monotonic() + budget_s
@@ -258,26 +257,26 @@ class Runner:
         return [results[at] for at in range(len(calls))]
 
     async def drain(self, timeout_s: float = 25.0) -> int:
-        """Wait at shutdown for effects that outlived their caller; how many tasks are left."""
+        """Wait at shutdown for effects whose callers have gone; return how many tasks still run."""
         pending: set[asyncio.Task[ToolResult]] = set(self._pending)
         if pending:
             _, pending = await asyncio.wait(pending, timeout=timeout_s)
         return len(pending) + await self._tasks.end(min(1.0, timeout_s))
 
     async def _answer_again(self, call: ToolCall, claim: Claim) -> ToolResult:
-        """A place of a run that was asked for twice: the first answer, and nothing runs (rule R5)."""
+        """Answer a second call for the same place of a run with the first result; run nothing (rule R5)."""
         if claim.fingerprint != fingerprint(call):
             message = "another call has already run in this place of the turn"
             return failed(call, ToolFailure(message))
         return replace(await asyncio.shield(claim.result), call_id=call.call_id)
 
     async def _settle(self, invocation: Invocation, claim: Claim) -> ToolResult:
-        """Run one claimed call and tell whoever waits for the same one."""
+        """Run one claimed call and give its result to all that wait for the same one."""
         result: ToolResult | None = None
         try:
             result = await self._process(invocation)
-        # The boundary that keeps run() from raising: a fault of ours is the model's to read about,
-        # and the log's to name.
+        # The boundary that keeps run() from raising: the model reads that there was a fault of the proxy,
+        # and the log names it.
         except Exception as error:  # noqa: BLE001
             self._journal.logger.error(
                 "tool_runner_fault", **fault_facts(error), tool_invocation_id=invocation.id
@@ -289,7 +288,7 @@ class Runner:
         return result
 
     async def _process(self, invocation: Invocation) -> ToolResult:
-        """The path itself."""
+        """Decide about the call and run it."""
         planned = await self._decide(invocation)
         if isinstance(planned, Refusal):
             return await self._outcomes.refuse(invocation, planned)
@@ -306,14 +305,14 @@ class Runner:
         once = planned.spec.cache_ttl_s > 0 if planned.read_only else not planned.spec.repeatable
         once = once and invocation.approval is None
         try:
-            # What runs once for equal calls would wait for itself where it is called from inside.
+            # Equal calls share one execution, so a call nested in an equal one would wait for itself.
             with self._nesting.inside(planned.equality if once else invocation.id):
                 return await self._once(invocation, planned)
         except ToolFailure as failure:
             return await self._outcomes.refuse(invocation, planned.refused(failure))
 
     async def _decide(self, invocation: Invocation) -> PlannedCall | Refusal:
-        """Everything that can be decided before anything happens; of it, only calls are counted here."""
+        """Decide all that can be decided before the call has an effect; the only side effect is its count."""
         context = invocation.context
         untrusted = context.ledger.untrusted_before(context.turn)
         admitted = admit(
@@ -333,7 +332,7 @@ class Runner:
         planned = plan(admitted, caller=context.caller, key=invocation.id)
         took_s = blocked_s(began, thread_use())
         if took_s > MAX_STEP_S:
-            # The arguments are bounded: it is the tool's own validator that is slow.
+            # The size of arguments is bounded, so the tool's own validator must be slow.
             self._journal.blocked(invocation, took_s)
         if isinstance(planned, Refusal):
             if planned.cause is not None:
@@ -347,7 +346,7 @@ class Runner:
         return planned
 
     async def _count(self, invocation: Invocation, spec: ToolSpec) -> None:
-        """Count the call; raises :class:`~proxy.errors.ToolFailure` where it is one too many."""
+        """Count the call; raise :class:`~proxy.errors.ToolFailure` if it exceeds a limit."""
         if self._tasks.is_disabled(spec.name):
             raise ToolFailure("this tool has stopped responding and is switched off")
         if invocation.deadline is not None and time.monotonic() >= invocation.deadline:
@@ -358,7 +357,7 @@ class Runner:
             raise ToolFailure(f"too many tool calls; the next is free in {wait_s:.0f} s", code="rate_limited")
 
     async def _once(self, invocation: Invocation, planned: PlannedCall) -> ToolResult:
-        """Run the call, unless it is an effect that the run has caused already (rule R5)."""
+        """Run the call, unless the run has already caused this effect (rule R5)."""
         if invocation.approval is not None:
             return await self._begin(invocation, planned, "")
         if planned.read_only:
@@ -389,16 +388,16 @@ class Runner:
         return result
 
     async def _begin(self, invocation: Invocation, planned: PlannedCall, effect: str) -> ToolResult:
-        """Cause an effect, unless it has been caused for the same request already."""
+        """Cause an effect, unless it was already caused for the same request."""
         claim = claim_of(invocation, effect)
         failure = await self._connect(invocation, planned)
         if failure is not None:
             return await self._not_connected(invocation, planned, claim, failure)
         if self._shared is None:
-            # Without a record nobody could tell whether an approved call has run already.
+            # Without a record, the proxy cannot know whether an approved call has already run.
             once = invocation.approval is not None
             return self._outcomes.unrecorded(invocation) if once else await self._perform(invocation, planned)
-        # Whoever has begun it has no longer than its tool has; then nobody knows what became of it.
+        # The first call has no more time than its tool's limit; after that its outcome stays unknown.
         patience_s = _GRACE_S + self._executor.limit_s(planned.spec)
         if invocation.deadline is not None:
             patience_s = min(patience_s, max(invocation.deadline - time.monotonic(), 0.0))
@@ -413,7 +412,7 @@ class Runner:
     async def _not_connected(
         self, invocation: Invocation, planned: PlannedCall, claim: EffectClaim, failure: ToolFailure
     ) -> ToolResult:
-        """An effect that cannot be caused now, unless an earlier try of the request caused it."""
+        """Refuse a call without credentials, unless an earlier attempt of the request caused its effect."""
         try:
             earlier = None if self._shared is None else await self._shared.earlier(claim)
         except StoreError:
@@ -425,17 +424,18 @@ class Runner:
     async def _repeat(
         self, invocation: Invocation, planned: PlannedCall, earlier: EarlierEffect
     ) -> ToolResult:
-        """Answer with what came of an effect elsewhere."""
+        """Answer with the outcome of an effect that another attempt caused."""
         if not earlier.another:
-            # Of one that is under way the next attempt asks the record again, which may know by then.
+            # If the effect is still in progress, the next equal call reads the record again.
             invocation.begun = earlier.status != "started"
             invocation.caused_by = earlier.invocation_id
         return await self._outcomes.repeat_of(invocation, earlier, planned.spec.name)
 
     async def _connect(self, invocation: Invocation, planned: PlannedCall) -> ToolFailure | None:
-        """Have the credentials of the call's connection at hand; why not, where there are none.
+        """Load the credentials of the call's connection; return the failure if there are none, else ``None``.
 
-        Part of the tool's own time.  It ends with its caller, also for a tool with effects.
+        This counts as part of the tool's own time.  It is cancelled with the caller, also for a tool with
+        effects.
         """
         if self._credentials is None or not planned.connection:
             return None
@@ -450,7 +450,7 @@ class Runner:
         except ToolFailure as failure:
             return failure
         except asyncio.CancelledError:
-            self._outcomes.fail(invocation, _gone())
+            self._outcomes.fail(invocation, _client_gone())
             raise
         finally:
             invocation.connecting = False
@@ -458,7 +458,7 @@ class Runner:
         return None
 
     async def _perform(self, invocation: Invocation, planned: PlannedCall) -> ToolResult:
-        """Open the row if it is not, run the tool, close the row."""
+        """Open the row unless it is open, run the tool, and close the row."""
         try:
             if not invocation.claimed:
                 await self._journal.open(invocation, durable=not planned.read_only)
@@ -467,20 +467,20 @@ class Runner:
         if invocation.abandoned:
             if self._shared is not None:
                 self._shared.release(invocation)
-            return self._outcomes.fail(invocation, _gone())
+            return self._outcomes.fail(invocation, _client_gone())
         invocation.begun = True
         self._journal.started(invocation)
         if invocation.on_start is not None:
             invocation.on_start(invocation.call, invocation.arguments_redacted)
         if planned.spec.untrusted_output:
-            # Also where it fails: its words may quote what it read.
+            # Also if it fails: the message may quote the untrusted text.
             mark_untrusted(invocation, planned.spec.name)
         try:
             output = await self._executor.run(invocation, planned)
         except ToolFailure as failure:
             return self._outcomes.fail(invocation, failure)
         except asyncio.CancelledError:
-            self._outcomes.fail(invocation, _gone())
+            self._outcomes.fail(invocation, _client_gone())
             raise
         if output.untrusted:
             mark_untrusted(invocation, planned.spec.name)
@@ -491,5 +491,5 @@ def _cancelled(call: ToolCall) -> ToolResult:
     return failed(call, ToolFailure("the call was cancelled", code="cancelled"))
 
 
-def _gone() -> ToolFailure:
+def _client_gone() -> ToolFailure:
     return ToolFailure("the client has gone", code="cancelled")

@@ -1,7 +1,7 @@
-"""Blocking functions beside the event loop, in a bounded number of threads.
+"""Run blocking functions beside the event loop, in a bounded number of threads.
 
-The executors of the standard library wait for their threads when the interpreter ends, so that
-one tool that hangs would keep the whole process from stopping.  These threads are daemons.
+The executors of the standard library wait for their threads when the interpreter exits, so one tool that
+hangs would keep the process from stopping.  The threads of this module are daemons.
 """
 
 import asyncio
@@ -17,20 +17,20 @@ _Outcome = tuple[Any, BaseException | None]
 
 
 class ThreadBound:
-    """Runs functions in threads, at most ``limit`` at once; more wait their turn."""
+    """A runner of functions in threads, at most ``limit`` at once; further ones wait."""
 
     def __init__(self, limit: int) -> None:
         self._free = asyncio.Semaphore(limit)
         self._inside: contextvars.ContextVar[bool] = contextvars.ContextVar("toolrelay_thread", default=False)
 
     async def run(self, function: Callable[[], Any]) -> Any:
-        """The function's result, or whatever it raised.
+        """Run ``function`` in a thread; return its result, or raise what it raised.
 
-        A thread cannot be killed: the first cancellation waits here until the function has
-        returned, so that whoever cancelled can see that it has not.  A second one, as the end of
-        the event loop sends it, is obeyed at once; the thread keeps its place until it returns.
+        A thread cannot be killed.  So the first cancellation waits here until the function has returned, and
+        the canceller can see that it still runs.  A second cancellation, such as the event loop sends at its
+        end, takes effect at once; the thread keeps its place until it returns.
         """
-        # A function that waits for another of these would hold the last place and wait for one.
+        # A call from inside such a thread takes no place: its caller could hold the last one and wait for it.
         taken = not self._inside.get()
         if taken:
             await self._free.acquire()
@@ -43,10 +43,10 @@ class ThreadBound:
             outcome: _Outcome
             try:
                 outcome = (context.run(function), None)
-            # The boundary of a thread: whatever a tool raises, SystemExit too, is its result.
+            # The boundary of a thread: whatever a tool raises, even SystemExit, is its outcome.
             except BaseException as error:  # noqa: BLE001
                 outcome = (None, error)
-            # RuntimeError: the loop has closed, and nobody waits any more.
+            # RuntimeError: the loop has closed, and nothing waits any more.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._deliver, done, outcome, taken)
 
@@ -57,7 +57,7 @@ class ThreadBound:
         return result
 
     def _deliver(self, done: asyncio.Future[_Outcome], outcome: _Outcome, taken: bool) -> None:
-        """Hand a thread's outcome to whoever still waits, and its place to the next."""
+        """Give a thread's outcome to its waiter, if it still waits, and free the place."""
         if taken:
             self._free.release()
         if not done.done():
@@ -65,7 +65,7 @@ class ThreadBound:
 
 
 async def _outlast(done: asyncio.Future[_Outcome]) -> _Outcome:
-    """Wait for ``done`` through one cancellation, and pass that on afterwards."""
+    """Wait for ``done``; after a cancellation, wait on and raise it once ``done`` is set."""
     try:
         await asyncio.wait({done})
     except asyncio.CancelledError:

@@ -1,8 +1,7 @@
-"""Runs one piece of a tool's work so that nothing it does reaches the rest of the process.
+"""Run a tool's code in a task of its own, so that it cannot harm the rest of the process.
 
-A tool may hang, swallow its cancellation or raise ``SystemExit``.  Its work runs in a task of its
-own; a task that was told to end and is still there once its tool's own time is over is counted
-against the tool for as long as it lives, and a tool with too many of them is switched off.
+A tool may hang, swallow its cancellation or raise ``SystemExit``.  A task is stuck if it was cancelled and
+still runs after its tool's own time limit.  A tool with too many stuck tasks is switched off until some end.
 """
 
 import asyncio
@@ -16,19 +15,19 @@ __all__ = ["ToolCrashed", "ToolTasks", "ToolTimedOut"]
 T = TypeVar("T")
 
 _WHAT_TO_DO = (
-    "every call of it is refused until one of these tasks ends; correct the tool so that it ends in its time"
-    " (no blocking call without a time-out, no swallowed cancellation), then start the server anew"
+    "the proxy refuses every call of this tool until one of these tasks ends; correct the tool so that it"
+    " ends in time (no blocking call without a time-out, no swallowed cancellation), then restart the proxy"
 )
 
 _TURNS = 8
-"""Turns of the event loop after a tool's time, for work that had ended in it and was not looked at.
+"""Extra iterations of the event loop after the time limit, for work that ended in time but is not seen yet.
 
-Another tool may have held the loop; a thread's result takes a few turns to get here.
+Another tool may have blocked the loop, and a thread's result takes a few iterations to arrive.
 """
 
 
 class ToolCrashed(Exception):
-    """The work raised; ``cause`` is what.  Its text may hold arguments and goes to nobody."""
+    """The work raised ``cause``.  The text of ``cause`` may contain arguments, so it is never shown."""
 
     def __init__(self, cause: BaseException) -> None:
         self.cause = cause
@@ -40,7 +39,7 @@ class ToolTimedOut(Exception):
 
 
 class ToolTasks:
-    """Keeps the tasks of tools, and those that would not die."""
+    """The tasks of tools; it counts those that do not end."""
 
     def __init__(self, *, max_stuck: int = 3, grace_s: float = 0.25) -> None:
         self._max_stuck = max_stuck
@@ -50,21 +49,21 @@ class ToolTasks:
         self._logger: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.tools")
 
     def stuck(self, tool: str) -> int:
-        """Tasks of this tool that were told to end and have not, though all of its time is over."""
+        """Return how many cancelled tasks of this tool still run after its time limit."""
         return len(self._stuck.get(tool, ()))
 
     def is_disabled(self, tool: str) -> bool:
-        """Whether this tool has so many of them that it may not start another."""
+        """Return whether this tool has so many stuck tasks that it may not start another."""
         return self.stuck(tool) >= self._max_stuck
 
     async def run(self, tool: str, work: Callable[[], Awaitable[T]], timeout_s: float, *, own_s: float) -> T:
-        """The result of ``work``, within ``timeout_s`` seconds.
+        """Return the result of ``work`` within ``timeout_s`` seconds.
 
-        ``own_s`` is how many seconds the tool may take by itself, however little of it this caller
-        has left or waits for: what ends within them, and the grace, has done nothing wrong.
+        ``own_s`` is the tool's own time limit in seconds, even if this caller has less time left.  A task
+        that ends within it, plus a grace period, does not count as stuck.
 
-        Raises :class:`ToolTimedOut`, or :class:`ToolCrashed` for anything that the work raised, a
-        ``CancelledError`` of its own making too.  When the caller is cancelled the work is as well.
+        Raises :class:`ToolTimedOut`, or :class:`ToolCrashed` for anything that the work raised, also for a
+        ``CancelledError`` that it raised itself.  If the caller is cancelled, the work is cancelled too.
         """
         over_at = asyncio.get_running_loop().time() + own_s + self._grace_s
         task = asyncio.create_task(_guarded(work))
@@ -89,7 +88,7 @@ class ToolTasks:
         return value  # type: ignore[return-value]  # A value, as there was no error.
 
     async def end(self, timeout_s: float) -> int:
-        """Tell every task left behind once more to end; how many have not after ``timeout_s``."""
+        """Cancel every abandoned task once more; return how many still run after ``timeout_s`` seconds."""
         tasks = set(self._abandoned)
         for task in tasks:
             task.cancel()
@@ -100,9 +99,10 @@ class ToolTasks:
     def _abandon(
         self, tool: str, task: asyncio.Task[tuple[T | None, BaseException | None]], over_at: float
     ) -> None:
-        """Cancel a task, and count it from ``over_at`` on, a time of the loop's, if it has not ended then.
+        """Cancel a task; if it still runs at ``over_at``, a time of the loop's clock, count it as stuck.
 
-        Not before: a thread cannot be cancelled, and clients that leave say nothing about a tool.
+        It is not counted earlier, because a thread cannot be cancelled and a client that leaves is not a
+        fault of the tool.
         """
         if task.done():
             return
@@ -118,7 +118,7 @@ class ToolTasks:
         task.cancel()
 
     def _count(self, tool: str, task: asyncio.Task[object]) -> None:
-        """A task that has outlived its tool's time; say so when it is the one too many."""
+        """Count a task that still runs after its tool's time limit; log if the tool is now switched off."""
         if task.done():
             return
         tasks = self._stuck.setdefault(tool, set())
@@ -127,7 +127,7 @@ class ToolTasks:
             self._logger.error("tool_switched_off", tool=tool, stuck=len(tasks), hint=_WHAT_TO_DO)
 
     def _uncount(self, tool: str, task: asyncio.Task[object]) -> None:
-        """A task that has ended after all; say so where its tool may run again."""
+        """Remove a stuck task that has ended; log if its tool may run again."""
         tasks = self._stuck.get(tool, set())
         if task in tasks:
             tasks.remove(task)
@@ -136,7 +136,7 @@ class ToolTasks:
 
 
 async def _ended(task: "asyncio.Task[T]", within_s: float) -> None:
-    """Wait for the end of a task, so many seconds at most; it is left as it is."""
+    """Wait for the end of a task, at most ``within_s`` seconds, without cancelling it."""
     loop = asyncio.get_running_loop()
     waiter = loop.create_future()
 
@@ -154,15 +154,15 @@ async def _ended(task: "asyncio.Task[T]", within_s: float) -> None:
 
 
 async def _guarded(work: Callable[[], Awaitable[T]]) -> tuple[T | None, BaseException | None]:
-    """Run ``work`` and return what it raised.
+    """Run ``work`` and return its value, or what it raised.
 
-    This is the boundary to code that may raise anything: asyncio lets SystemExit and
-    KeyboardInterrupt of a task through to the event loop, where they would end the process.
+    Without this boundary, asyncio would pass a task's SystemExit or KeyboardInterrupt on to the event loop,
+    and it would end the process.
     """
     try:
         return await work(), None
     except asyncio.CancelledError:
         raise
-    # Whatever else the work raises is its result.
+    # Whatever else the work raises is its outcome.
     except BaseException as error:  # noqa: BLE001
         return None, error

@@ -347,11 +347,14 @@ def test_a_login_without_a_refresh_token_says_so(here: Here, tmp_path: Path, ser
     ("change", "words"),
     [
         ({"refuses": "access_denied"}, "refused: access_denied"),
-        ({"iss": "https://evil.example"}, "the answer is of the issuer https://evil.example"),
+        ({"iss": "https://evil.example"}, "the answer is from the issuer https://evil.example"),
         ({"token_answer": {"error": "invalid_grant", "x": "s3cret"}, "token_status": 400}, "invalid_grant"),
         ({"token_answer": {"access_token": "s3cret x"}}, "no bearer token in its answer"),
         ({"token_answer": {"access_token": "s3cret", "token_type": "DPoP"}}, "no bearer token"),
-        ({"documents": {AS: {**METADATA, "issuer": "https://evil.example"}}}, "of the issuer https://evil"),
+        (
+            {"documents": {AS: {**METADATA, "issuer": "https://evil.example"}}},
+            "about the issuer https://evil",
+        ),
         ({"documents": {AS: {**METADATA, "code_challenge_methods_supported": ["plain"]}}}, "PKCE"),
         ({"documents": {AS: {**METADATA, "authorization_endpoint": "javascript:alert(1)"}}}, "is not https"),
         (

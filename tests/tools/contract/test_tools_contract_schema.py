@@ -256,8 +256,14 @@ def test_strict_closes_and_requires_everything() -> None:
         ({"a": {"description": "x"}}, "parameters.properties.a: strict mode needs a type"),
         ({"a": {"enum": [{}]}}, "parameters.properties.a: strict mode needs a type"),
         ({"a": {"anyOf": [{"type": "null"}, {}]}}, r"parameters.properties.a.anyOf\[1\]: strict mode needs"),
-        ({"a": {"type": "array"}}, "parameters.properties.a: strict mode takes no list of anything"),
-        ({"a": {"type": ["array", "null"]}}, "parameters.properties.a: strict mode takes no list of any"),
+        (
+            {"a": {"type": "array"}},
+            "parameters.properties.a: strict mode needs the type of a list's elements",
+        ),
+        (
+            {"a": {"type": ["array", "null"]}},
+            "parameters.properties.a: strict mode needs the type of a list's",
+        ),
         ({"a": {"type": "array", "items": {}}}, "parameters.properties.a.items: strict mode needs a type"),
         (
             {"a": {"type": "array", "items": {"type": "null"}, "uniqueItems": True}},

@@ -37,7 +37,7 @@ def wide(levels: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("tool", "reason"),
     [
-        (None, "no JSON object"),
+        (None, "not a JSON object"),
         ({}, "no name"),
         ({"name": ""}, "no name"),
         ({"name": "x" * 201}, "200 characters"),

@@ -52,8 +52,8 @@ def test_a_file_of_pins_is_sorted_and_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", "no file of pins"),
-        ("[]", "no file of pins"),
+        ("{", "not a file of pins"),
+        ("[]", "not a file of pins"),
         ('{"version": 2, "pins": []}', "version 2"),
         ('{"version": 1, "pins": [3]}', r"pins\[0\]"),
     ],

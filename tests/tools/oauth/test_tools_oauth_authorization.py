@@ -111,10 +111,10 @@ def test_any_text_is_an_answer_or_none(text: str) -> None:
 @pytest.mark.parametrize(
     ("query", "sends_iss", "words"),
     [
-        ({"code": "c", "iss": "https://evil.example"}, False, "of the issuer https://evil.example"),
-        ({"code": "c", "iss": f"{ISSUER}/"}, False, "mixing up two servers"),
+        ({"code": "c", "iss": "https://evil.example"}, False, "from the issuer https://evil.example"),
+        ({"code": "c", "iss": f"{ISSUER}/"}, False, "may be a mix-up attack"),
         ({"code": "c"}, True, "does not name its issuer"),
-        ({"error": "access_denied", "iss": "https://evil.example"}, False, "mixing up"),
+        ({"error": "access_denied", "iss": "https://evil.example"}, False, "mix-up attack"),
         ({"error": "access_denied", "error_description": "\x1b[31mno"}, False, r"access_denied (\x1b[31mno)"),
         ({"code": ""}, False, "has no code"),
     ],

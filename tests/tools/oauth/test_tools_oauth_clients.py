@@ -63,7 +63,7 @@ def test_a_secret_goes_the_way_that_the_server_takes(methods: Any, method: str) 
 
 def test_a_secret_goes_no_way_that_is_not_known() -> None:
     """A key that signs is not what there is."""
-    with pytest.raises(OAuthFault, match="its ways are: private_key_jwt"):
+    with pytest.raises(OAuthFault, match="accepts no client secret, only: private_key_jwt"):
         configured_client(server(auth_methods=("private_key_jwt",)), "me", "s3cret")
 
 

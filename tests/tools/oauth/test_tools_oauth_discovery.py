@@ -85,7 +85,7 @@ async def test_the_operator_chooses_the_issuer() -> None:
     async with serving(resource=document) as server:
         assert (await find(server, issuer=f"{server.url}/")).server.issuer == server.url
         with pytest.raises(
-            OAuthFault, match=r"takes no tokens of https://mine\.example; it names https://oth"
+            OAuthFault, match=r"accepts no tokens from https://mine\.example; it names https://oth"
         ):
             await find(server, issuer="https://mine.example")
 
@@ -102,8 +102,8 @@ async def test_the_operator_chooses_the_issuer() -> None:
         ({"resource": 429}, "status 429"),
         ({"server": 503}, "status 503"),
         ({"server": None}, "publishes no metadata"),
-        ({"server": {**METADATA, "issuer": "https://evil.example"}}, "of the issuer https://evil.example"),
-        ({"server": {**METADATA, "issuer": "{URL}/"}}, "of the issuer"),
+        ({"server": {**METADATA, "issuer": "https://evil.example"}}, "about the issuer https://evil.example"),
+        ({"server": {**METADATA, "issuer": "{URL}/"}}, "about the issuer"),
         ({"server": {**METADATA, "token_endpoint": 7}}, "token_endpoint is not valid"),
         (
             {"resource": {"resource": "{URL}/mcp", "authorization_servers": ["http://as.example"]}},

@@ -97,9 +97,12 @@ def test_a_document_of_another_resource_is_refused(change: dict[str, Any], words
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"issuer": "https://evil.example"}, "is of the issuer https://evil.example, not https://as.example"),
-        ({"issuer": f"{ISSUER}/"}, "is of the issuer https://as.example/, not"),
-        ({"issuer": "https://AS.example"}, "is of the issuer"),
+        (
+            {"issuer": "https://evil.example"},
+            "is about the issuer https://evil.example, not https://as.example",
+        ),
+        ({"issuer": f"{ISSUER}/"}, "is about the issuer https://as.example/, not"),
+        ({"issuer": "https://AS.example"}, "is about the issuer"),
         ({"token_endpoint": None}, "token_endpoint is not valid"),
         ({"token_endpoint": ["https://a.example"]}, "token_endpoint is not valid"),
         ({"scopes_supported": ["x"] * 1001}, "scopes_supported is not valid"),

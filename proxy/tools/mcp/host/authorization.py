@@ -1,6 +1,6 @@
-"""What authorizes requests to servers: workers have the credentials, and are asked for one header at a time.
+"""Get the ``Authorization`` headers of servers from workers, which have the credentials, one at a time.
 
-This process keeps nothing of it, since it reads what strangers send.
+The host process stores no credentials, because it reads untrusted data.
 """
 
 import asyncio
@@ -17,22 +17,23 @@ from proxy.net.channel import Channel
 __all__ = ["Ask", "Authorizations", "NotAuthorized"]
 
 _WORKER_S: Final = 10.0
-"""Until there is a worker that can be asked."""
+"""Seconds to wait for a worker that can be asked."""
 
 _ANSWER_S: Final = 30.0
 
 Ask = Callable[[str, Sequence[str] | None], Awaitable[str]]
-"""Gives the value of ``Authorization`` for one server: ``(refused, scopes)``.
+"""Called as ``(refused, scopes)``; returns the value of ``Authorization`` for one server.
 
-``refused`` is a value that the server did not take, empty at first; ``scopes`` are those that it wants for
-the request, ``None`` where it is not scopes that are missing.  Raises :class:`NotAuthorized`.
+``refused`` is a value that the server refused, empty at first.  ``scopes`` are those that it requires for the
+request, ``None`` if no scope is missing.  Raises :class:`NotAuthorized`.
 """
 
 
 class NotAuthorized(Exception):
-    """There is nothing to authorize a request with; the message is for the operator.
+    """A request cannot be authorized; the message is for the operator.
 
-    ``needs_login`` says that only a login helps, ``lacks_scope`` that other requests may be authorized.
+    ``needs_login`` says that only a login helps.  ``lacks_scope`` says that only this request's scope is
+    missing, so that other requests may be authorized.
     """
 
     def __init__(self, reason: str, *, needs_login: bool = False, lacks_scope: bool = False) -> None:
@@ -61,13 +62,13 @@ class Authorizations:
         self._numbers = itertools.count(1)
 
     def joined(self, worker: Channel) -> None:
-        """A worker says that it can be asked."""
+        """Add a worker that can be asked."""
         if worker not in self._workers:
             self._workers.append(worker)
             self._joined.set()
 
     def left(self, worker: Channel) -> None:
-        """A worker has ended; others are asked in its place."""
+        """Remove a worker that has ended; its open questions go to other workers."""
         with contextlib.suppress(ValueError):
             self._workers.remove(worker)
         if not self._workers:
@@ -77,7 +78,7 @@ class Authorizations:
                 question.answer.set_exception(_Gone())
 
     def heed(self, worker: Channel, number: int, body: bytes) -> None:
-        """Take a worker's answer."""
+        """Handle a worker's answer."""
         question = self._open.get(number)
         if question is not None and question.worker is worker and not question.answer.done():
             question.answer.set_result(orjson.loads(body))

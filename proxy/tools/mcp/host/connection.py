@@ -1,9 +1,9 @@
-"""The connection to one server: it is made, kept, made again after a loss, and lent to calls.
+"""Keep the connection to one server: connect, reconnect after a loss, and send calls.
 
-One task owns the session from beginning to end, as the SDK demands; calls use it from their own tasks.  A
-call is sent once.  If the connection is lost meanwhile, nobody knows whether the server ran the call, and the
-result says so.  The caller decides whether to repeat it.  Only if the server refused a call because it does
-not know the session any more, the call is sent again in a new session.
+One task owns the session from beginning to end, as the SDK requires; calls use it from their own tasks.  A
+call is sent once.  If the connection is lost during the call, it is unknown whether the server ran it; the
+failure says so, and the caller decides whether to retry.  Only if the server refused a call because it no
+longer knows the session, the call is sent again in a new session.
 """
 
 import asyncio
@@ -30,18 +30,18 @@ __all__ = ["CallFailed", "Connection", "FailureKind", "History", "State"]
 State = Literal["starting", "ready", "reconnecting", "unauthorized"]
 
 FailureKind = Literal["error", "away", "lost", "timeout", "busy", "drift", "unauthorized"]
-"""Why a call has no result: the server answered with an error, is not connected, was lost during the call,
-took too long, has too many calls open, describes the tool in another way than it was allowed, or refused the
+"""The reason why a call has no result: the server answered with an error, is not connected, was lost during
+the call, took too long, has too many open calls, has another definition than the allowed one, or refused the
 token."""
 
 _FIRST_WAIT_S: Final = 0.5
 _LONGEST_WAIT_S: Final = 60.0
 _STEADY_S: Final = 60.0
 _LOGIN_S: Final = 5.0
-"""Between two looks whether somebody has logged in meanwhile; the server is not asked."""
+"""Seconds between two checks for a new login; they do not contact the server."""
 
 _AWAY_S: Final = 2.0
-"""The longest that a call waits for a server that is just being connected."""
+"""The most seconds that a call waits for a server that is being connected."""
 
 _MOST_SESSIONS: Final = 2
 """The number of sessions in which one call is tried."""
@@ -52,15 +52,15 @@ _LIST_S: Final = 30.0
 _STALE_S: Final = 60.0
 
 _ENDING_S: Final = 10.0
-"""Longer than a transport takes to end a process."""
+"""Seconds to wait for a cancelled task: longer than a transport takes to end a process."""
 
 _CONNECTION_CLOSED, _REQUEST_TIMEOUT = -32000, -32001
 _STREAM_ENDED: Final = "SSE stream"
-"""How the SDK's messages begin about an event stream that ended before the answer came."""
+"""The start of the SDK's messages about an event stream that ended before the answer came."""
 
 
 class CallFailed(Exception):
-    """A call that has no result.  ``error`` is the server's own error, where it answered with one."""
+    """A call without a result.  ``error`` is the server's own error, if it answered with one."""
 
     def __init__(self, kind: FailureKind, words: str, error: Mapping[str, Any] | None = None) -> None:
         self.kind = kind
@@ -74,7 +74,7 @@ class _SessionGone(Exception):
 
 
 class Transport(Protocol):
-    """How a server is reached."""
+    """The transport to a server."""
 
     @property
     def stderr(self) -> str: ...
@@ -84,7 +84,7 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What is known of a connection now.  A server that is ready has a reason if it asks for scopes that its
+    """The current status of a connection.  A ready server has a ``reason`` if it requires scopes that its
     token lacks."""
 
     state: State
@@ -98,9 +98,9 @@ class Status:
 class History:
     """The history of a connection.
 
-    ``connects`` counts how often it was made.  ``last_error`` says why it was lost or could not be made last;
-    ``cause`` says the same without any word of the server.  ``list_ms`` is the time that the server took to
-    list its tools last, in milliseconds.
+    ``connects`` is how often the server was connected.  ``last_error`` is the latest reason for a loss or a
+    failed connection; ``cause`` is the same without any text of the server.  ``list_ms`` is how many
+    milliseconds the latest list of tools took.
     """
 
     connects: int = 0
@@ -110,7 +110,7 @@ class History:
 
 
 class Connection:
-    """Keeps one server connected from :meth:`run` on, until that is cancelled."""
+    """The connection to one server; :meth:`run` keeps it connected until it is cancelled."""
 
     def __init__(
         self,
@@ -120,8 +120,8 @@ class Connection:
         on_group: OnGroup,
         ask: Ask,
     ) -> None:
-        """``changed`` is called whenever the status is another; ``on_group`` is that of
-        :class:`~proxy.tools.mcp.host.stdio.StdioServer`; ``ask`` authorizes its requests."""
+        """``changed`` is called whenever the status has changed; ``on_group`` is the callback of
+        :class:`~proxy.tools.mcp.host.stdio.StdioServer`; ``ask`` authorizes the requests."""
         self.server = server
         self.status = Status("starting")
         self.history = History()
@@ -141,7 +141,7 @@ class Connection:
         self._tried = asyncio.Event()
 
     async def run(self) -> None:
-        """Connect, and connect again where the server is lost, later each time it is lost soon."""
+        """Connect, and reconnect after each loss; the wait grows while connections do not last."""
         wait_s = _FIRST_WAIT_S
         loop = asyncio.get_running_loop()
         while True:
@@ -163,7 +163,7 @@ class Connection:
                 wait_s = _FIRST_WAIT_S
             self.history.last_error = self._with_stderr(reason)
             refusal = self._refusal
-            # A scope that one of the calls lacked is no reason for the end of a connection.
+            # A missing scope of one call is not the reason why the connection ended.
             if refusal is not None and (unauthorized or not refusal.lacks_scope):
                 self.history.last_error = str(refusal)
                 self._tell(Status("unauthorized", str(refusal), listing=self.status.listing))
@@ -174,7 +174,7 @@ class Connection:
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     async def _serve(self) -> None:
-        """One connection, from its beginning to its end."""
+        """Connect once and serve until the connection ends."""
         self._refusal = None
         self._gone = False
         transport = self._transport()
@@ -192,7 +192,7 @@ class Connection:
             self.stderr = transport.stderr
 
     def _lost(self) -> None:
-        """The server says nothing more: no call is to be given to this session, before anybody is told."""
+        """Mark the connection as lost at once, so that no further call uses this session."""
         if self._session is not None:
             self._session = None
             self._usable.clear()
@@ -204,17 +204,17 @@ class Connection:
         return HttpServer(self.server, self._settings.networks, self._ask, self._refused, self._forgotten)
 
     def _forgotten(self) -> None:
-        """Note that the server no longer knows the session; the request that met this fails right after."""
+        """Note that the server no longer knows the session; the request that found this then fails."""
         self._gone = True
 
     def _refused(self, refusal: NotAuthorized | None) -> None:
-        """A request was not authorized; ``None``: scopes that were missing are there now."""
+        """Note why a request was not authorized; ``None`` means that missing scopes are now granted."""
         self._refusal = refusal
         if self.status.state == "ready" and (refusal is None or refusal.lacks_scope):
             self._tell(replace(self.status, reason="" if refusal is None else str(refusal)))
 
     async def _attend(self, session: Session, watched: "Watched") -> None:
-        """List the tools again whenever the server says so, until the connection ends."""
+        """List the tools again whenever the server reports a change, until the connection ends."""
         ended = asyncio.ensure_future(watched.ended.wait())
         try:
             while not ended.done():
@@ -223,7 +223,7 @@ class Connection:
                 again.cancel()
                 if ended.done():
                     return
-                # A server may say it a hundred times a second.
+                # A server may report changes a hundred times a second.
                 since_s = asyncio.get_running_loop().time() - self._listed_at
                 await asyncio.wait({ended}, timeout=max(0.1, self._settings.list_every_s - since_s))
                 if not ended.done():
@@ -232,7 +232,7 @@ class Connection:
             ended.cancel()
 
     async def _list(self, session: Session) -> None:
-        """Read the server's tools, and tell what they are now."""
+        """Read the server's list of tools and report the new status."""
         began = asyncio.get_running_loop().time()
         self._list_again.clear()
         tools: list[Any] = []
@@ -242,13 +242,13 @@ class Connection:
             page = await session.request("tools/list", params, _LIST_S)
             listed = page.get("tools")
             if not isinstance(listed, list):
-                raise UnusableDefinition("the server's list of tools is none")
+                raise UnusableDefinition("the server's answer has no list of tools")
             tools += listed
             cursor = page.get("nextCursor")
-            # An empty cursor is one; only its absence says that this was the last page.
+            # An empty cursor is a cursor; only a missing one means that this was the last page.
             if not isinstance(cursor, str) or len(tools) > self._settings.max_tools:
                 break
-        # Schemas of a stranger's are checked, which takes a while for large ones.
+        # Run in a thread, because the check of large untrusted schemas takes a while.
         listing = await asyncio.to_thread(
             read_listing, self.server.name, tools[: self._settings.max_tools + 1], self._settings.max_tools
         )
@@ -261,7 +261,7 @@ class Connection:
         self._tell(Status("ready", lacking, session.version, info, listing))
 
     def definition(self, tool: str) -> Definition | None:
-        """What the server says of a tool, as far as it was listed."""
+        """Return the server's definition of a tool; ``None`` if it is not listed."""
         listing = self.status.listing
         found = (one for one in listing.definitions if one.name == tool) if listing is not None else iter(())
         return next(found, None)
@@ -275,7 +275,7 @@ class Connection:
         timeout_s: float,
         on_progress: OnProgress | None = None,
     ) -> dict[str, Any]:
-        """The unread result of one call.  Raises :class:`CallFailed`."""
+        """Call a tool and return its unvalidated result; raise :class:`CallFailed` if there is none."""
         until = asyncio.get_running_loop().time() + timeout_s
         for _ in range(_MOST_SESSIONS):
             with contextlib.suppress(_SessionGone):
@@ -290,7 +290,7 @@ class Connection:
         until: float,
         on_progress: OnProgress | None,
     ) -> dict[str, Any]:
-        """The result of a call in one session, to come before ``until`` on the loop's clock.
+        """Call a tool in one session and return the result; ``until`` is the deadline on the loop's clock.
 
         Raises :class:`CallFailed` and :class:`_SessionGone`.
         """
@@ -328,9 +328,9 @@ class Connection:
         return self._session
 
     def _failure(self, error: MCPError, *, lost: bool, until: float) -> CallFailed:
-        """Why a call failed that was to end at ``until``; ``lost`` says that its session is no more.
+        """Return the failure of a call with the deadline ``until``; ``lost``: its session has ended.
 
-        The SDK's own codes are codes that servers answer with, too.
+        An error code alone does not decide, because servers may use the SDK's own codes too.
         """
         if error.code == _REQUEST_TIMEOUT and asyncio.get_running_loop().time() >= until:
             return CallFailed("timeout", "the tool took too long")
@@ -353,13 +353,13 @@ class Connection:
         return CallFailed("error", error.message, {"code": error.code, "message": error.message})
 
     async def wait(self, within_s: float) -> None:
-        """Return when the server is connected, or has failed once, or the time is over."""
+        """Wait until the server is connected or has failed once, at most ``within_s`` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._tried.wait()
 
     def _with_stderr(self, reason: str) -> str:
-        """The reason, with the last line that the process wrote to its standard error."""
+        """Return the reason with the last line of the process's standard error."""
         lines = [line for line in self.stderr.splitlines() if line.strip()]
         return f"{reason} ({plain_text(lines[-1])})" if lines else reason
 
@@ -370,7 +370,7 @@ class Connection:
 
 
 async def _outcome(work: Coroutine[Any, Any, None]) -> BaseException | None:
-    """What ``work`` raised; ``None`` if it came to its end, or cancelled itself.
+    """Run ``work`` and return what it raised; ``None`` if it ended normally or was cancelled.
 
     It runs in a task of its own, because a task group of the SDK can swallow a cancellation or raise another
     error in its place.
@@ -387,14 +387,14 @@ async def _outcome(work: Coroutine[Any, Any, None]) -> BaseException | None:
 
 
 def _is_unauthorized(error: BaseException) -> bool:
-    """Whether what the connection itself asked for was not authorized."""
+    """Return whether the connection failed because a request was not authorized."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
     return isinstance(error, MCPError) and error.code == UNAUTHORIZED
 
 
 def _cause(error: BaseException) -> str:
-    """Why a connection failed, for a log: none of a server's words, which may hold anything."""
+    """Return the reason of a failure for the log, without any text of the server, which is untrusted."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
     if isinstance(error, MCPError):
@@ -405,7 +405,7 @@ def _cause(error: BaseException) -> str:
 
 
 def _words(error: BaseException) -> str:
-    """Why a connection failed, for a person."""
+    """Return the reason of a failure for a person."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
     if isinstance(error, TimeoutError):

@@ -1,11 +1,11 @@
-"""A server behind an address: the SDK's streamable HTTP, over a client that goes only where it may.
+"""Talk to a server with a URL: the SDK's streamable HTTP over an HTTP client that restricts its targets.
 
-A request to a server with a connection gets the header that a worker gives for it; see
+If the server has a connection, its requests get the header that a worker provides; see
 :mod:`proxy.tools.mcp.host.authorization`.
 
-The address of every request is looked up and checked here, and the connection is made to the address that
-was checked, so that a name which changes its address meanwhile leads nowhere.  No redirect leads to another
-origin, proxies of the environment are not used, and an answer has a bound.
+For every request, this module resolves the host, checks the IP address and connects to exactly that address,
+so that a name cannot change its address between check and use.  Redirects are followed only within the
+origin, proxies of the environment are not used, and an answer has a size limit.
 """
 
 import asyncio
@@ -39,27 +39,27 @@ __all__ = [
 ]
 
 _READ_S: Final = 3600.0
-"""Between two pieces of a response: calls have their own time, and an open stream may say nothing."""
+"""The most seconds between two pieces of a response: calls have their own limit; open streams may be idle."""
 
 UNAUTHORIZED: Final = -32401
-"""Code of the JSON-RPC error that stands for a request which was not authorized."""
+"""The code of the JSON-RPC error for a request that was not authorized."""
 
 SESSION_GONE: Final = -32404
-"""Code of the JSON-RPC error for a request whose session the server no longer knows."""
+"""The code of the JSON-RPC error for a request whose session the server no longer knows."""
 
 TOO_LONG: Final = -32413
-"""Code of the JSON-RPC error for a request whose answer is larger than its bound."""
+"""The code of the JSON-RPC error for a request whose answer is too large."""
 
 _SLACK: Final = 1 << 20
 _NOT_FOUND: Final = b"-32601"
 _MOST_TRIES: Final = 2
 
 OnRefused = Callable[[NotAuthorized | None], None]
-"""Told why a request was not authorized; ``None`` where scopes were missing and are there now."""
+"""Called with the reason why a request was not authorized; ``None`` if missing scopes are now granted."""
 
 
 class CheckedTransport(httpx2.AsyncBaseTransport):
-    """Sends requests to addresses that may be reached, and reads no more of an answer than its bound."""
+    """An HTTP transport that connects only to allowed IP addresses and bounds the size of an answer."""
 
     def __init__(
         self, networks: Sequence[str] = (), *, inner: httpx2.AsyncBaseTransport | None = None
@@ -68,7 +68,7 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         self._inner = inner or httpx2.AsyncHTTPTransport(trust_env=False, retries=0)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Raises httpx2.ConnectError for a host that must not be reached."""
+        """Send a request; raise httpx2.ConnectError for a host that must not be reached."""
         host = request.url.host
         address = await self._address(
             host, request.url.port or (443 if request.url.scheme == "https" else 80)
@@ -82,14 +82,14 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         )
         response = await self._inner.handle_async_request(sent)
         if isinstance(response.stream, httpx2.AsyncByteStream):
-            # The SDK itself ends a stream for an event past the bound, and says so.
+            # The SDK itself ends a stream with an event above the limit, and reports it.
             kind = response.headers.get("content-type", "").lower().partition(";")[0].rstrip()
             events = kind.endswith("/event-stream")
             response.stream = _Bounded(response.stream, MAX_LINE + (_SLACK if events else 0))
         return response
 
     async def _address(self, host: str, port: int) -> str:
-        """The first of the host's addresses; none is used where one of them must not be reached."""
+        """Return the first IP address of a host; raise httpx2.ConnectError if any of them is not allowed."""
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
@@ -107,15 +107,15 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
 
 
 class AnswerTooLong(httpx2.ReadError):
-    """An answer that is larger than its bound."""
+    """An answer that is too large."""
 
 
 _EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
-"""Source: the HTML standard, "Interpreting an event stream"."""
+"""The ends of an event.  Source: the HTML standard, "Interpreting an event stream"."""
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """A response's body up to a bound; an event stream begins to count anew with each event."""
+    """A response's body with a size limit; in an event stream the limit is for each event."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, most: int) -> None:
         self._stream = stream
@@ -125,7 +125,7 @@ class _Bounded(httpx2.AsyncByteStream):
         read = 0
         before = b""
         async for piece in self._stream:
-            # An empty line ends an event; two pieces may share it.
+            # An empty line ends an event; it may be split over two pieces.
             seen = before + piece
             end = max(seen.rfind(mark) for mark in _EVENT_ENDS)
             read = len(seen) - end if end >= 0 else read + len(piece)
@@ -139,10 +139,10 @@ class _Bounded(httpx2.AsyncByteStream):
 
 
 class AuthorizedTransport(httpx2.AsyncBaseTransport):
-    """Puts the header of the server's connection on each request to the server, and on no other.
+    """An HTTP transport that adds the header of the server's connection to requests to this server only.
 
-    A request that the server refuses (401, or 403 for a scope) is sent once more if there is another token.
-    Where there is none, its answer is a JSON-RPC error, so that the session and its other calls go on.
+    If the server refuses a request (401, or 403 for a scope), it is sent once more if there is another token.
+    Otherwise its answer is a JSON-RPC error, so that the session and its other calls continue.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class AuthorizedTransport(httpx2.AsyncBaseTransport):
         self._origin = _origin(httpx2.URL(server.url))
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Raises httpx2.ConnectError for a request to another origin."""
+        """Send a request; raise httpx2.ConnectError if it is to another origin."""
         if not self._server.connection:
             return await self._without_token(request)
         if _origin(request.url) != self._origin:
@@ -191,9 +191,9 @@ class AuthorizedTransport(httpx2.AsyncBaseTransport):
 
 
 class SessionTransport(httpx2.AsyncBaseTransport):
-    """Tells when a server no longer knows the session of a request, for example after a restart.
+    """An HTTP transport that reports when a server no longer knows a session, for example after a restart.
 
-    The SDK alone would fail each further call of the session with an error that a tool could also give.
+    The SDK alone would fail each further call of the session with an error that a tool could also return.
     Source: the specification of MCP 2025-11-25, Transports, "Session Management": 404 to a request with
     the session's id.
     """
@@ -208,7 +208,7 @@ class SessionTransport(httpx2.AsyncBaseTransport):
         if response.status_code != 404 or request.method != "POST" or "mcp-session-id" not in request.headers:
             return response
         if _NOT_FOUND in await response.aread():
-            # Some servers answer with this status that they do not know a method.
+            # Some servers also use this status for an unknown method.
             return response
         await response.aclose()
         self._gone()
@@ -220,10 +220,10 @@ class SessionTransport(httpx2.AsyncBaseTransport):
 
 
 class AnswerTransport(httpx2.AsyncBaseTransport):
-    """Replaces a JSON answer that is none to its request by an error for that request.
+    """An HTTP transport that replaces a JSON answer without the id of its request by an error.
 
-    The SDK would let a call wait for its time-out if the answer to it has another id or none.  Answers that
-    are event streams belong to the request that opened the stream, whatever their ids.
+    With such an answer the SDK would let the call wait for its time-out.  Answers that are event streams
+    belong to the request that opened the stream, whatever their ids.
     """
 
     def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
@@ -249,7 +249,7 @@ class AnswerTransport(httpx2.AsyncBaseTransport):
 
 
 def _id_of(body: bytes) -> int | str | None:
-    """The id of a JSON-RPC message; ``None`` where there is none."""
+    """Return the id of a JSON-RPC message; ``None`` if there is none."""
     try:
         message = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -263,7 +263,7 @@ def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
 
 
 def _missing_scopes(response: httpx2.Response) -> tuple[str, ...] | None:
-    """The scopes for which a request was refused, as far as they are named; ``None`` for any other answer."""
+    """Return the scopes for which a request was refused, if named; ``None`` for any other answer."""
     if response.status_code != 403:
         return None
     challenge = read_challenge(response.headers.get("www-authenticate", ""))
@@ -281,7 +281,7 @@ class HttpServer:
         refused: OnRefused,
         gone: Callable[[], None],
     ) -> None:
-        """``gone`` is that of :class:`SessionTransport`."""
+        """``gone`` is the callback of :class:`SessionTransport`."""
         self._server = server
         self._networks = networks
         self._ask = ask
@@ -291,7 +291,7 @@ class HttpServer:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Streams]:
-        """The streams of a session; nothing is sent yet."""
+        """Yield the streams of a session; this sends nothing yet."""
         checked = CheckedTransport(self._networks)
         authorized = AuthorizedTransport(checked, self._server, self._ask, self._refused)
         client = httpx2.AsyncClient(

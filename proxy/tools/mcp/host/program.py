@@ -1,7 +1,7 @@
-"""The process: told its servers over a pipe, it serves workers over a socket of the file system.
+"""The program of the host process: it reads its settings from a socket pair and serves workers over a socket.
 
-It ends when whoever started it has gone, and then ends its servers.  It holds no key of a provider and none
-of a client: its environment is a short list of names, and the secrets of servers come over the pipe.
+It ends, and ends its servers, when its parent process has ended.  It has no keys of providers or clients: its
+environment has only a short list of variables, and the secrets of servers come with the settings.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _END_S = 8.0
 
 
 def main(fd: int) -> int:
-    """Serve until the other end of ``fd`` closes; the exit status."""
+    """Serve until the other end of ``fd`` closes; return the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     quiet_sdk()
@@ -44,12 +44,12 @@ async def _serve(fd: int) -> None:
     groups: set[int] = set()
 
     def on_group(group: int, runs: bool) -> None:
-        """Tell whoever started this process what to kill where it can no longer do so itself."""
+        """Tell the parent process which groups to kill if this process can no longer do so."""
         (groups.add if runs else groups.discard)(group)
         channel.send("groups", orjson.dumps(sorted(groups)))
 
     def on_state(name: str, before: State, connection: Connection) -> None:
-        """Tell whoever started this process what its log is to say: this one writes none."""
+        """Tell the parent process what to log, because this process writes no log."""
         listing = connection.status.listing
         told = {
             "state": connection.status.state,
@@ -77,7 +77,7 @@ async def _serve(fd: int) -> None:
             os.unlink(path)
         for task in (*connections, gone, stopping):
             task.cancel()
-        # A server that does not end is killed with its group well before that.
+        # A server that does not end is killed with its process group well before that.
         await asyncio.wait([*connections, gone, stopping], timeout=_END_S)
         channel.close()
 
@@ -88,14 +88,14 @@ async def _keep(connection: Connection) -> None:
 
 
 async def _until_gone(channel: Channel) -> None:
-    """Return when whoever started this process has closed its end, or is no more."""
+    """Return when the parent process has closed the channel or ended."""
     with contextlib.suppress(ChannelBroken):
         while await channel.receive() is not None:
             pass
 
 
 def _bound_memory(most: int) -> None:
-    """Bound the address space of this process; its servers take the bound off again."""
+    """Limit the address space of this process; its servers remove the limit for themselves."""
     if most:
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         with contextlib.suppress(ValueError, OSError):

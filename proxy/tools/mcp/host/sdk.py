@@ -1,10 +1,10 @@
-"""What is used of the official SDK beyond its public names, in one place.
+"""The one module that uses private names of the official SDK.
 
-:class:`~mcp.client.session.ClientSession` validates a whole list of tools at once and a whole result, so that
-one bad definition hides all tools of its server, and an unknown kind of content loses the result.  Here
-requests are sent through the session's dispatcher, under the stamp of the protocol revision that the session
-has negotiated, and answers come back as they are.  ``tests/tools/mcp/host/test_tools_mcp_host_sdk.py`` fails
-where an update of the SDK changes any of it.
+:class:`~mcp.client.session.ClientSession` validates a whole list of tools at once and a whole result.  So one
+bad definition would hide all tools of its server, and an unknown kind of content would lose the result.  This
+module sends requests through the session's dispatcher, marked with the negotiated protocol revision, and
+returns unchanged answers.  ``tests/tools/mcp/host/test_tools_mcp_host_sdk.py`` fails if an update of the SDK
+changes any of this.
 """
 
 import logging
@@ -23,20 +23,20 @@ from proxy.tools.mcp.host.stdio import Streams
 __all__ = ["OnProgress", "Session", "quiet_sdk"]
 
 OnProgress = ProgressFnT
-"""Told of the progress of a request: how much, of how much if known, and a word on it."""
+"""Called with the progress of a request: how much is done, the total if known, and a message."""
 
 
 class Session:
-    """A session over the streams of a transport, to be entered and left by one task."""
+    """A session over the streams of a transport; one task must enter and leave it."""
 
     def __init__(self, streams: Streams, on_changed: Callable[[], None]) -> None:
-        """``on_changed`` is called when the server says that its list of tools has changed."""
+        """``on_changed`` is called when the server reports that its list of tools has changed."""
         self._on_changed = on_changed
         self._dispatcher = JSONRPCDispatcher(*streams)
         self._session = ClientSession(
             dispatcher=self._dispatcher,
             client_info=types.Implementation(name="toolrelay", version=__version__),
-            message_handler=self._heed,
+            message_handler=self._on_message,
         )
 
     async def __aenter__(self) -> "Session":
@@ -47,7 +47,7 @@ class Session:
         await self._session.__aexit__(*exception)
 
     async def negotiate(self) -> None:
-        """Agree on a revision of the protocol: the newest, else by the handshake of earlier ones.
+        """Negotiate the protocol revision: the newest, or else by the handshake of earlier ones.
 
         Raises MCPError and whatever a transport raises.
         """
@@ -55,12 +55,12 @@ class Session:
 
     @property
     def version(self) -> str:
-        """The revision that was agreed on."""
+        """The negotiated protocol revision; ``""`` if there is none yet."""
         return self._session.protocol_version or ""
 
     @property
     def server_info(self) -> tuple[str, str]:
-        """The server's name and version, as it says; empty where it says nothing."""
+        """The server's own name and version; empty if it does not send them."""
         info = self._session.server_info
         return (info.name, info.version) if info is not None else ("", "")
 
@@ -71,7 +71,7 @@ class Session:
         timeout_s: float,
         on_progress: OnProgress | None = None,
     ) -> dict[str, Any]:
-        """The result of a request, unread.  Raises MCPError for an error, a time-out or a lost connection."""
+        """Return a request's unvalidated result; raise MCPError for an error, time-out or lost connection."""
         data: dict[str, Any] = {"method": method, "params": dict(params)}
         options: CallOptions = {"timeout": timeout_s}
         if on_progress is not None:
@@ -79,13 +79,13 @@ class Session:
         self._session._stamp(data, options)
         return await self._dispatcher.send_raw_request(method, data["params"], options)
 
-    async def _heed(self, message: Any) -> None:
+    async def _on_message(self, message: Any) -> None:
         if isinstance(message, types.ToolListChangedNotification):
             self._on_changed()
 
 
 def quiet_sdk() -> None:
-    """Have the SDK log nothing: its loggers print what servers send, word for word."""
+    """Silence the SDK's loggers, because they print what servers send, word for word."""
     for name in ("mcp", "client", "httpx2", "httpcore2"):
         logger = logging.getLogger(name)
         logger.handlers = [logging.NullHandler()]

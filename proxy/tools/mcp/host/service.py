@@ -1,4 +1,4 @@
-"""What the process does for workers: it calls tools, tells how servers are, and lists what they have."""
+"""The service of the host process for workers: it calls tools, reports statuses and lists definitions."""
 
 import asyncio
 import contextlib
@@ -20,22 +20,22 @@ from proxy.tools.mcp.servers import HostSettings
 __all__ = ["OnState", "Service"]
 
 _MAX_CALLS: Final = 1024
-"""Calls of one worker that may be open."""
+"""The most open calls of one worker."""
 
 OnState = Callable[[str, State, Connection], None]
-"""Told a server's name, the state that it was in before, and its connection."""
+"""Called with a server's name, its previous state, and its connection."""
 
 _PROGRESS_EVERY_S: Final = 0.25
 _MAX_WORDS: Final = 200
 _MOST_PROGRESS: Final = 1e15
-"""What every reader of JSON takes for the number that it is."""
+"""A bound below which every JSON parser reads a number without loss."""
 
 
 class Service:
-    """The servers, and the workers that use them."""
+    """The connections to all servers, and the workers that use them."""
 
     def __init__(self, settings: HostSettings, on_group: OnGroup, on_state: OnState) -> None:
-        """``on_state`` is told when a server was connected, was lost, or cannot be reached."""
+        """``on_state`` is called when a server was connected, was lost, or cannot be reached."""
         self._on_state = on_state
         self._states: dict[str, State] = {}
         self._authorizations = Authorizations()
@@ -52,14 +52,14 @@ class Service:
         self._workers: set[Channel] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One worker, until it closes its end; its open calls are cancelled then."""
+        """Serve one worker until it closes the connection; its open calls are then cancelled."""
         channel = Channel(reader, writer)
         calls: dict[int, asyncio.Task[None]] = {}
         self._workers.add(channel)
         self._tell_all(channel)
         try:
             while (message := await channel.receive()) is not None:
-                self._heed(channel, calls, *message)
+                self._handle(channel, calls, *message)
         except ChannelBroken:
             pass
         finally:
@@ -69,7 +69,7 @@ class Service:
                 task.cancel()
             channel.close()
 
-    def _heed(
+    def _handle(
         self, channel: Channel, calls: dict[int, asyncio.Task[None]], header: dict[str, Any], body: bytes
     ) -> None:
         number = header.get("id", 0)
@@ -112,19 +112,19 @@ class Service:
             if len(written) > MAX_BODY:
                 raise CallFailed("error", f"the tool ran, but its result is larger than {MAX_BODY} bytes")
             if not channel.send("result", written, id=number):
-                # A worker that takes nothing any more must not wait for this.
+                # A worker that no longer reads must not wait for this result.
                 channel.close()
         except CallFailed as failure:
             _send_failure(channel, number, failure)
         except (orjson.JSONEncodeError, RecursionError):
             _send_failure(channel, number, CallFailed("error", "the result cannot be read"))
-        # The boundary to the SDK: whatever it raises, the worker is not to wait for its time-out.
+        # The boundary to the SDK: whatever it raises, the worker must not have to wait for its time-out.
         except Exception:  # noqa: BLE001
             words = f"the connection to the server {header['server']} failed"
             _send_failure(channel, number, CallFailed("lost", words))
 
     async def _list(self, channel: Channel, number: int, header: dict[str, Any]) -> None:
-        """What one server has, or of that what ``only`` names, once it is connected or has failed."""
+        """Send a server's listing, or the part that ``only`` names, once it is connected or has failed."""
         connection = self.connections.get(header["server"])
         if connection is None:
             return _send_failure(channel, number, CallFailed("away", "the server is not configured"))
@@ -145,13 +145,13 @@ class Service:
         return None
 
     def _changed(self, name: str) -> None:
-        """The status of a server is another one."""
+        """Report the changed status of a server."""
         one = self.connections[name]
         before = self._states.get(name, "starting")
         self._states[name] = state = one.status.state
         if state != before:
             self._on_state(name, before, one)
-        # Of this one alone: others may have hundreds of tools, and this one may come and go all the time.
+        # Send this status alone: others may have hundreds of tools, and this one may change all the time.
         told = orjson.dumps({name: self._status_of(one)})
         for channel in self._workers:
             channel.send("status", told)
@@ -162,8 +162,8 @@ class Service:
 
     @staticmethod
     def _status_of(connection: Connection) -> dict[str, Any]:
-        """How a server is; ``digests`` are those of its tools by their own names, ``None`` before the first
-        list."""
+        """Return a server's status as JSON values; ``digests`` maps the server's names of its tools to their
+        digests and is ``None`` before the first list."""
         status, listing = connection.status, connection.status.listing
         return {
             "state": status.state,
@@ -184,9 +184,9 @@ def _send_failure(channel: Channel, number: int, failure: CallFailed) -> None:
 
 
 def _progress(channel: Channel, number: int) -> OnProgress:
-    """Tells a worker how far a call has come, a few times a second at most.
+    """Return a callback that reports a call's progress to a worker, a few times a second at most.
 
-    What a server says of it may be anything; it has to be numbers, and to rise.
+    A server may send any values; only increasing numbers are passed on.
     """
     loop = asyncio.get_running_loop()
     told, last = -math.inf, -math.inf

@@ -1,8 +1,8 @@
-"""A server that is a child process: JSON-RPC messages, one a line, over its standard input and output.
+"""Talk to a server that is a child process: one JSON-RPC message per line, over standard input and output.
 
-The official SDK's own transport lets one bad byte end the session, waits for ever behind a line that is no
-message, and bounds no line.  This one answers the call that such a line was meant for, and ends a server
-that does not stop writing.
+The official SDK's own transport has three faults.  One bad byte ends the session, a call waits for ever after
+a line that is not a message, and lines have no size limit.  This transport answers the call that such a line
+was meant for, and ends a server whose line is too long.
 
 Source: the specification's stdio transport, the same in revisions 2024-11-05 to 2026-07-28.
 """
@@ -32,16 +32,16 @@ from proxy.tools.mcp.servers import Server
 __all__ = ["MAX_LINE", "NO_MESSAGE", "OnGroup", "StdioServer", "Streams"]
 
 MAX_LINE: Final = 16 << 20
-"""Bytes of one message; a server that writes a longer line is ended."""
+"""The most bytes of one message; the proxy ends a server that writes a longer line."""
 
 NO_MESSAGE: Final = -32700
-"""Code of the JSON-RPC error for a request whose answer cannot be read: "Parse error" of JSON-RPC 2.0."""
+"""The code of the JSON-RPC error for a request whose answer cannot be read: "Parse error" of JSON-RPC 2.0."""
 
 _MAX_STDERR = 8192
 _PATIENCE_S = 2.0
 _PR_SET_PDEATHSIG = 1
 _LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
-"""Loaded before anything is forked: a child of a process with threads must load nothing."""
+"""Loaded before the first fork, because a forked child of a process with threads must not load libraries."""
 
 _ID = re.compile(rb'"id"\s*:\s*("(?:[^"\\]|\\.){0,200}"|-?[0-9]{1,18})')
 
@@ -54,7 +54,7 @@ class StdioServer:
     """The process of one server, from :meth:`open` to its end."""
 
     def __init__(self, server: Server, on_group: "OnGroup") -> None:
-        """``on_group`` is told the number of the process group, and whether it is running."""
+        """``on_group`` is called with the number of the process group, and whether it runs."""
         self._server = server
         self._on_group = on_group
         self._stderr = b""
@@ -68,10 +68,10 @@ class StdioServer:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Streams]:
-        """Start the process; the streams of its session.  Raises OSError where it cannot be started.
+        """Start the process and yield the streams of its session.  Raises OSError if it cannot be started.
 
-        At the end its standard input is closed; where that does not end it in two seconds, its process group
-        gets SIGTERM, and after two more SIGKILL.
+        On exit its standard input is closed.  If the process does not end within two seconds, its process
+        group gets SIGTERM, and after two more seconds SIGKILL.
         """
         server = self._server
         process = await asyncio.create_subprocess_exec(
@@ -108,21 +108,21 @@ class StdioServer:
     async def _read(
         self, process: asyncio.subprocess.Process, into: MemoryObjectSendStream[SessionMessage | Exception]
     ) -> None:
-        """Hand on each line as a message, until the output ends or a line is too long."""
+        """Pass on each line as a message until the output ends or a line is too long."""
         stdout = process.stdout
         assert stdout is not None
         async with into:
             with contextlib.suppress(
                 anyio.BrokenResourceError, anyio.ClosedResourceError, ConnectionError, ValueError
             ):
-                # readline raises ValueError for a line past the limit.
+                # readline raises ValueError for a line above the limit.
                 while line := await stdout.readline():
                     message = self._message(line)
                     if message is not None:
                         await into.send(SessionMessage(message))
 
     def _message(self, line: bytes) -> types.JSONRPCMessage | None:
-        """A line as a message; for one that is none, the answer of its call, where that is known."""
+        """Parse a line as a message; if it is invalid, return an error for its call, if that is known."""
         if not line.strip():
             return None
         try:
@@ -136,11 +136,14 @@ class StdioServer:
         return message
 
     def _was_sent(self, number: types.RequestId | None) -> bool:
-        """Whether a request had this id, though nobody waits for it now.  Ids of the SDK's rise from 1."""
+        """Return whether a request had this id, though none waits for it now.  The SDK's ids count from 1."""
         return isinstance(number, int) and 0 <= number <= self._newest
 
     def _answer_for(self, line: bytes) -> types.JSONRPCError | None:
-        """An error for the call that a broken line was meant for: its id can be read, or only one is open."""
+        """Return an error for the call that a broken line was meant for, or ``None`` if it is not known.
+
+        The call is known if the line has its id or only one call is open.
+        """
         meant: types.RequestId | None = None
         for found in _ID.finditer(line[:4096]):
             with contextlib.suppress(orjson.JSONDecodeError):
@@ -173,19 +176,19 @@ class StdioServer:
                     await stdin.drain()
 
     def _forget(self, sent: types.JSONRPCNotification) -> None:
-        """Nobody waits any more for the answer to a request that is cancelled, as after its time is over."""
+        """Forget a cancelled request, for example after its time-out: nothing waits for its answer."""
         number = (sent.params or {}).get("requestId") if sent.method == "notifications/cancelled" else None
         if isinstance(number, int | str):
             self._open.discard(number)
 
     async def _note_stderr(self, process: asyncio.subprocess.Process) -> None:
-        """Keep the end of it for ``toolrelay mcp test``; none of it is logged."""
+        """Keep the end of the standard error for ``toolrelay mcp test``; none of it is logged."""
         assert process.stderr is not None
         while piece := await process.stderr.read(4096):
             self._stderr = (self._stderr + piece)[-_MAX_STDERR:]
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
-        """End the process and all that it started."""
+        """End the process and all processes that it started."""
         if process.stdin is not None:
             process.stdin.close()
         for number in (signal.SIGTERM, signal.SIGKILL):
@@ -193,7 +196,7 @@ class StdioServer:
                 break
             _signal_group(process.pid, number)
         await _has_ended(process)
-        # What it started and left behind is in its group still.
+        # Processes that it started and left behind are still in its group.
         _signal_group(process.pid, signal.SIGKILL)
         self._on_group(process.pid, False)
         transport: Any = getattr(process, "_transport", None)
@@ -202,9 +205,9 @@ class StdioServer:
 
 
 async def _has_ended(process: asyncio.subprocess.Process) -> bool:
-    """Whether the process ends in time.
+    """Return whether the process ends within :data:`_PATIENCE_S`.
 
-    Not by ``wait()``, which also waits for pipes that a child of it may hold open.
+    ``wait()`` is not used, because it also waits for pipes that a child of the process may hold open.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + _PATIENCE_S
@@ -219,8 +222,8 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
 
 
 def _prepare() -> None:
-    """In the child, before its program: be killed when the process that started it is gone, and take the
-    bound of its memory off.  Node reserves more address space than this process may ever use."""
+    """Run in the child before its program: have it killed when its parent ends, and remove the memory limit.
+    Node reserves more address space than the host process may use."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     _, hard = resource.getrlimit(resource.RLIMIT_AS)

@@ -1,4 +1,4 @@
-"""The streams of a server's transport as its session sees them: their end is told, floods are cut."""
+"""Wrap the streams of a server's transport: report their end, and drop floods of notifications."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _LIST_CHANGED: Final = "notifications/tools/list_changed"
 
 
 class _Budget:
-    """So many a second."""
+    """A limit of ``most`` events per second."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -25,7 +25,7 @@ class _Budget:
         self._taken = 0
 
     def take(self) -> bool:
-        """Whether there is room for one more."""
+        """Count an event and return whether it is within the limit."""
         now = self._clock()
         if now - self._since >= 1:
             self._since, self._taken = now, 0
@@ -36,7 +36,7 @@ class _Budget:
 class Watched:
     """The streams of a transport, with a signal when they end, which a session alone does not give.
 
-    It passes at most a hundred notifications of a server per second.  It counts those about changed tools
+    At most a hundred notifications of a server per second pass.  Those about changed tools are counted
     separately, so a flood of others cannot hide them.
     """
 
@@ -53,7 +53,7 @@ class Watched:
 
 
 class _Watching:
-    """A stream that is read, and what is called at its end."""
+    """A stream to read from, which calls ``ended`` at its end."""
 
     def __init__(self, stream: Any, ended: Callable[[], None]) -> None:
         self._stream = stream
@@ -72,7 +72,7 @@ class _Watching:
                 received = await self._stream.__anext__()
                 if self._is_wanted(received):
                     return received
-        except BaseException:  # However a stream ends, its end is told, and raised to whoever reads it.
+        except BaseException:  # However a stream ends, report its end and raise the reason to the reader.
             self._ended()
             raise
 
