@@ -162,7 +162,7 @@ def test_undecided_calls_wait_and_refused_ones_do_not_run() -> None:
     no = failed_result("3", "rate_limited", "No.")
     command = run.decided(frozenset({0}), frozenset({1}), [no])
     assert command == RunTools((asking[0], asking[2]), (no,), frozenset({0}), (asking[1],))
-    run.hold([asking[0]])
+    run.let_wait([asking[0]])
     assert run.tools_ran() == Suspend((), (asking[1], asking[0]))
 
 
