@@ -154,7 +154,7 @@ class CrossedEditor:
         if isinstance(editor, CachingEditor):
             editor.mark_cache()
         if isinstance(editor, TranslatedEditor):
-            editor.was_translated()
+            editor.mark_translated()
         return editor
 
     def _conversation(self) -> Conversation:
@@ -217,7 +217,7 @@ class CrossedEditor:
     def restore(self, position: int, payload: bytes, *, needed: bool = True) -> None:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.restore`."""
         self._own.restore(position, payload, needed=needed)
-        self._natives.take(payload)
+        self._natives.restore(payload)
         self._sent = None
 
     @property
@@ -259,7 +259,7 @@ class CrossedEditor:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.suspend`."""
         self._append_own_turns()
         payload = self._own.suspend(self._own_message(message), self._own_calls(calls), mask)
-        return self._natives.beside(payload, [*self._turns, message], mask)
+        return self._natives.add_to_stored(payload, [*self._turns, message], mask)
 
     def result_message(self, call: ToolCall, content: str, images: Sequence[ResultImage] = ()) -> bytes:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.result_message`."""
@@ -307,9 +307,9 @@ class CrossedEditor:
         self._changes.append(lambda editor: editor.forbid_tools())
         return left_out
 
-    def spend_tokens(self, used: int) -> None:
-        """See :meth:`proxy.wires.upstream_port.BodyEditor.spend_tokens`."""
-        self._change(lambda editor: editor.spend_tokens(used))
+    def lower_token_limit(self, used: int) -> None:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.lower_token_limit`."""
+        self._change(lambda editor: editor.lower_token_limit(used))
 
     @property
     def images_refused(self) -> bool:
@@ -355,9 +355,11 @@ class CrossedEditor:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.records`."""
         return self._editor.records(run_id, mask)
 
-    def tells_more(self, message: bytes) -> bool:
-        """See :meth:`proxy.wires.upstream_port.TellingEditor.tells_more`."""
-        return self._natives.tells_more(message, reasoning=not self._client.codec.returns_reasoning)
+    def has_unreturnable_content(self, message: bytes) -> bool:
+        """See :meth:`proxy.wires.upstream_port.LossyClientEditor.has_unreturnable_content`."""
+        return self._natives.has_unreturnable_content(
+            message, reasoning=not self._client.codec.returns_reasoning
+        )
 
 
 class _ChainedCrossedEditor(CrossedEditor):
@@ -376,14 +378,14 @@ class _ChainedCrossedEditor(CrossedEditor):
     def resume(self, continuation: bytes) -> None:
         """See :meth:`proxy.wires.upstream_port.ChainedEditor.resume`."""
         self._chained.resume(continuation)
-        self._natives.take(continuation)
+        self._natives.restore(continuation)
         self._sent = None
 
     def continuation(self, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
         """See :meth:`proxy.wires.upstream_port.ChainedEditor.continuation`."""
         self._append_own_turns()
         payload = self._chained.continuation(self._own_message(message), self._own_calls(calls), mask)
-        return self._natives.beside(payload, [*self._turns, message], mask)
+        return self._natives.add_to_stored(payload, [*self._turns, message], mask)
 
     def input_items(self) -> bytes:
         """See :meth:`proxy.wires.upstream_port.ChainedEditor.input_items`."""

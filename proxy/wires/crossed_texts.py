@@ -78,7 +78,7 @@ class _FastCrossedReader(CrossedReader, FastReader):
         self._untold = False
         said, *rest = frames
         told = [
-            self._text_encoder.tell_text(event, said.count)
+            self._text_encoder.report_text(event, said.count)
             for event in said.events
             if isinstance(event, TextDelta | ReasoningDelta | RefusalDelta)
         ]

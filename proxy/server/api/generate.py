@@ -112,7 +112,7 @@ class Generate:
         routes = self._routes(context, wire, body, options)
         if _is_background(context, body):
             ask = self._ask(context, wire, body, principal, options, routes)
-            if self._background.takes(ask):
+            if self._background.needs_run(ask):
                 return await self._begin(context, ask)
         if (asked := context.request.head[resume_of]) and context.request.websocket is None:
             ask = self._ask(context, wire, body, principal, options, routes)

@@ -15,7 +15,7 @@ from proxy.events import ResultImage, ToolCall, ToolDefinition
 from proxy.records import MessageRecord
 from proxy.wires.anthropic.blocks import without_ours, without_thoughts
 from proxy.wires.anthropic.breakpoints import MARK, with_breakpoints
-from proxy.wires.anthropic.held import answered, masked_turn, rows_of
+from proxy.wires.anthropic.held import collect_results, masked_turn, rows_of
 from proxy.wires.anthropic.request import AnthropicRequest, declared_name
 from proxy.wires.anthropic.results import image_bytes, result_block, without_images
 from proxy.wires.json.splice import elements, extend_object, join_array, join_object, members
@@ -43,7 +43,7 @@ class AnthropicBody(MessageListBody):
         self._images = ImageBudget(_MOST_IMAGE_BYTES)
         self._without_thoughts = False
         self._marks_cache = False
-        if request.brings_ours:
+        if request.has_proxy_calls:
             self._client_messages = list(map(without_ours, elements(self._members["messages"])))
             self._members["messages"] = join_array(self._client_messages)
 
@@ -91,7 +91,7 @@ class AnthropicBody(MessageListBody):
         restored = [part.encode() for part in held["messages"]]
         end = position + 1
         if held["calls"]:
-            end, results = answered(self._messages, end, held["calls"])
+            end, results = collect_results(self._messages, end, held["calls"])
             restored += results
         if (size := image_bytes(restored)) and not self._images.take(size):
             restored = list(map(without_images, restored))

@@ -116,7 +116,7 @@ class ChatComposer:
         if self._wants_usage:
             self._usage = add_usage(self._usage, told)
 
-    def pass_over(self, frame: Frame) -> None:
+    def count_unsent(self, frame: Frame) -> None:
         """Count the head and the usage of a frame that is not sent."""
         if frame.payload is not None:
             self._take_head(frame.payload)

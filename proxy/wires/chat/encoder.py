@@ -93,14 +93,14 @@ class ChatTurnEncoder:
         before, after = around
         return b"".join([before + piece + after for piece in pieces])
 
-    def tell_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
-        """See :meth:`proxy.wires.client_port.TextEncoder.tell_text`."""
+    def report_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
+        """See :meth:`proxy.wires.client_port.TextEncoder.report_text`."""
         self._count(event)
         told = self._chunk({_TEXT_FIELDS[type(event)]: event.text}, None, (event,), 0)
         return replace(told, raw=b"", count=count)
 
-    def went_out(self, frame: Frame, text: str) -> None:
-        """See :meth:`proxy.wires.client_port.ContinuingEncoder.went_out`."""
+    def note_forwarded(self, frame: Frame, text: str) -> None:
+        """See :meth:`proxy.wires.client_port.ContinuingEncoder.note_forwarded`."""
         payload = frame.payload or {}
         self._said += len(text)
         self._around.clear()

@@ -13,7 +13,7 @@ from proxy.events import ResultImage, ToolCall, ToolDefinition
 from proxy.records import MessageRecord
 from proxy.wires.json.splice import join_object, members
 from proxy.wires.ollama.calls import calls_of, role_of
-from proxy.wires.ollama.held import answered, masked_turn, rows_of
+from proxy.wires.ollama.held import collect_results, masked_turn, rows_of
 from proxy.wires.ollama.request import OllamaRequest, declared_name
 from proxy.wires.ollama.results import image_bytes, inline_data, result_message, without_images
 from proxy.wires.turn.message_list import MessageListBody, tokens_left
@@ -75,7 +75,7 @@ class OllamaBody(MessageListBody):
         end = position + 1
         if held["calls"]:
             made = calls_of(orjson.loads(held["messages"][-1]))
-            end, results = answered(self._messages, end, held["calls"], made)
+            end, results = collect_results(self._messages, end, held["calls"], made)
             restored += results
         if (size := sum(map(image_bytes, restored))) and not self._images.take(size):
             restored = list(map(without_images, restored))

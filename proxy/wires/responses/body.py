@@ -79,7 +79,7 @@ class ResponsesBody:
         self._text_input = given if given[:1] == b'"' else None
         is_array = given[:1] == b"["
         self._input = elements(given) if is_array else [orjson.dumps(item) for item in request.items]
-        if request.brings_ours:
+        if request.has_proxy_calls:
             self._open_compactions(summaries)
         self._declared = self._members.get("tools")
         self._before: list[bytes] = []
@@ -235,7 +235,7 @@ class ResponsesBody:
 
     def _can_chain(self, turn: Mapping[str, Any]) -> bool:
         """Return whether the upstream stored the turn, as far as it tells."""
-        if self._state == "stateless" or not turn["id"] or not self._request.keeps:
+        if self._state == "stateless" or not turn["id"] or not self._request.may_store:
             return False
         return self._state == "chained" or turn["store"] is True
 
@@ -317,7 +317,7 @@ class ResponsesBody:
         self._members["tool_choice"] = b'"none"'
         return False
 
-    def spend_tokens(self, used: int) -> None:
+    def lower_token_limit(self, used: int) -> None:
         self._used_tokens = used
 
     def recover(self, message: str, code: str | None) -> bool:

@@ -15,7 +15,7 @@ from proxy.errors import ModelMissing, RequestError
 from proxy.values import value_class
 from proxy.wires.chosen import NOTHING_CHOSEN, Chosen, read_chosen
 from proxy.wires.client_port import Answer, CarriedTurn, ReturnedCalls
-from proxy.wires.past.clock import ToldRule, without_clock
+from proxy.wires.past.clock import SystemRule, without_clock
 from proxy.wires.past.evidence import Evidence, Speaker
 from proxy.wires.responses.items import (
     is_model_item,
@@ -65,7 +65,7 @@ class ResponsesRequest:
     continues: str | None
     conversation: str
     background: bool
-    keeps: bool
+    may_store: bool
     wants_json: bool
     max_calls: int | None
     open_names: bool
@@ -85,7 +85,7 @@ class ResponsesRequest:
         object.__setattr__(self, "_beginnings", PrefixDigests(items, _visible, _speaker, _said))
 
     @property
-    def brings_ours(self) -> bool:
+    def has_proxy_calls(self) -> bool:
         labels = self.chosen.labels
         return any(is_ours(item, labels) for item in self.items)
 
@@ -97,7 +97,7 @@ class ResponsesRequest:
         """
         include = self.asked.get("include")
         asks = isinstance(include, list) and "reasoning.encrypted_content" in include
-        return not self.conversation and (asks or not self.keeps)
+        return not self.conversation and (asks or not self.may_store)
 
     def carried(self) -> Sequence[CarriedTurn]:
         """See :meth:`proxy.wires.client_port.CarryingRequest.carried`."""
@@ -239,17 +239,17 @@ class ResponsesRequest:
         )
 
     def answer_key(
-        self, caller: str, shape: str, text: str, upto: int | None = None, told: ToldRule = "clock"
+        self, caller: str, shape: str, text: str, upto: int | None = None, rule: SystemRule = "clock"
     ) -> str:
-        words = ("responses answer", *self._words(caller, told), shape, text)
-        return conversation_digest(words, self._beginnings.upto(upto, told))
+        words = ("responses answer", *self._words(caller, rule), shape, text)
+        return conversation_digest(words, self._beginnings.upto(upto, rule))
 
-    def loose_words(self, caller: str) -> tuple[str, ...]:
+    def identity_words(self, caller: str) -> tuple[str, ...]:
         return ("responses", caller, self.people, self.model, self.prompt, self.continues or "")
 
-    def evidence(self, upto: int | None = None, told: ToldRule = "clock") -> Evidence | None:
-        found = None if self.conversation else self._beginnings.evidence(upto, told)
-        return found and replace(found, told=found.told + self._told(told).encode())
+    def evidence(self, upto: int | None = None, rule: SystemRule = "clock") -> Evidence | None:
+        found = None if self.conversation else self._beginnings.evidence(upto, rule)
+        return found and replace(found, system=found.system + self._system_text(rule).encode())
 
     def _is_client_call(self, item: Mapping[str, Any]) -> bool:
         """Return whether the client answers this call; other custom calls are the provider's."""
@@ -259,20 +259,20 @@ class ResponsesRequest:
         return kind == "function_call" or (kind == "custom_tool_call" and item.get("name") in self.declared)
 
     def conversation_key(
-        self, caller: str, call_ids: Collection[str], upto: int | None = None, told: ToldRule = "clock"
+        self, caller: str, call_ids: Collection[str], upto: int | None = None, rule: SystemRule = "clock"
     ) -> str:
-        words = ("responses", *self._words(caller, told), self.conversation, *sorted(call_ids))
-        return conversation_digest(words, self._beginnings.upto(upto, told))
+        words = ("responses", *self._words(caller, rule), self.conversation, *sorted(call_ids))
+        return conversation_digest(words, self._beginnings.upto(upto, rule))
 
-    def _words(self, caller: str, told: ToldRule) -> tuple[str, ...]:
+    def _words(self, caller: str, rule: SystemRule) -> tuple[str, ...]:
         """Return what must be equal beside the items, for answers and for calls.
 
         Instructions count after a ``previous_response_id``, too: the API carries none over, so each request
         sends its own.
         """
-        return (caller, self.people, self.model, self._told(told), self.continues or "")
+        return (caller, self.people, self.model, self._system_text(rule), self.continues or "")
 
-    def _told(self, rule: ToldRule) -> str:
+    def _system_text(self, rule: SystemRule) -> str:
         """Return ``instructions`` and the stored prompt in canonical form; ``""`` if there are none."""
         said = self.instructions.strip() if isinstance(self.instructions, str) else self.instructions
         if rule == "ignore":
@@ -404,7 +404,7 @@ def parse_responses_request(payload: Mapping[str, Any]) -> ResponsesRequest:
         continues=continues if isinstance(continues, str) and continues else None,
         conversation=_conversation(payload.get("conversation")),
         background=payload.get("background") is True,
-        keeps=payload.get("store") is not False,
+        may_store=payload.get("store") is not False,
         wants_json=isinstance(form, dict) and form.get("type") in ("json_object", "json_schema"),
         max_calls=bound if type(bound) is int and bound >= 0 else None,
         open_names=payload.get("prompt") is not None,

@@ -22,7 +22,7 @@ from proxy.events import (
     TurnStarted,
     pauses,
 )
-from proxy.wires.chosen import ran
+from proxy.wires.chosen import usage_of_call
 from proxy.wires.client_port import ClientView, TurnEnd
 from proxy.wires.dialects.responses import error_event
 from proxy.wires.json.splice import replace_values, value_at
@@ -435,7 +435,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         return b""
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
-        if told := ran(self._shown, result):
+        if told := usage_of_call(self._shown, result):
             self._usage = add_usage(self._usage or {}, told)
         served, texts = self._shown.called(call.name), not self._last_text_only
         events = traced_events(self._trace, call, result, self._signer, served=served, texts=texts)

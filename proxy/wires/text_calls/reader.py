@@ -132,9 +132,9 @@ class TextCallReader:
         return self._reader.fault
 
     @property
-    def behind(self) -> bool:
-        """See :attr:`proxy.wires.upstream_port.TurnReader.behind`."""
-        return self._reader.behind
+    def has_unread(self) -> bool:
+        """See :attr:`proxy.wires.upstream_port.TurnReader.has_unread`."""
+        return self._reader.has_unread
 
     @property
     def large_next(self) -> bool:

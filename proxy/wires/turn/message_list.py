@@ -187,13 +187,13 @@ class MessageListBody(ABC):
         """Return the messages of the next request that the client did not send in this request."""
         return [*self._added, *(one for over in self._restored.values() for one in over.messages)]
 
-    def spend_tokens(self, used: int) -> None:
+    def lower_token_limit(self, used: int) -> None:
         self._used_tokens = used
 
     # Refused fields.
 
-    def was_translated(self) -> None:
-        """See :meth:`proxy.wires.upstream_port.TranslatedEditor.was_translated`."""
+    def mark_translated(self) -> None:
+        """See :meth:`proxy.wires.upstream_port.TranslatedEditor.mark_translated`."""
         self._translated = True
 
     @property
