@@ -21,7 +21,7 @@ from proxy.wires.crossing.ledger import Ledger, LeftOut
 from proxy.wires.crossing.native_turns import NativeTurns
 from proxy.wires.crossing.reasoning import asks_for_reasoning
 from proxy.wires.dialect import Dialect
-from proxy.wires.turn.restored import says_too_long
+from proxy.wires.turn.restored import is_too_long_error
 from proxy.wires.upstream_port import (
     BodyEditor,
     CachingEditor,
@@ -147,7 +147,7 @@ class CrossedEditor:
             output = replace(conversation.output, max_tokens=self._max_tokens)
             conversation = replace(conversation, output=output)
         if self._lacks_reasoning:
-            conversation = self._upstream.codec.without_reasoning(conversation)
+            conversation = self._upstream.codec.repair_missing_reasoning(conversation)
         self._written = written = self._upstream.codec.write(conversation, strict=self._strict)
         request = self._upstream.parse(orjson.loads(written.body))
         editor = self._upstream.editor(written.body, request, self._state, caller=self._caller)
@@ -330,8 +330,8 @@ class CrossedEditor:
         if self._editor.recover(message, code):
             return True
         if asks_for_reasoning(message):
-            return self._go_without_reasoning()
-        if not says_too_long(message, code) and self._natives.forget():
+            return self._repair_missing_reasoning()
+        if not is_too_long_error(message, code) and self._natives.forget():
             # The upstream may be another one of the same dialect, which rejects what it did not sign itself.
             self._sent = None
             return True
@@ -342,10 +342,13 @@ class CrossedEditor:
         self._sent = None
         return True
 
-    def _go_without_reasoning(self) -> bool:
+    def _repair_missing_reasoning(self) -> bool:
         """Write the request for an upstream that misses reasoning; return whether that changes anything."""
         conversation = self._conversation()
-        if self._lacks_reasoning or self._upstream.codec.without_reasoning(conversation) == conversation:
+        if (
+            self._lacks_reasoning
+            or self._upstream.codec.repair_missing_reasoning(conversation) == conversation
+        ):
             return False
         self._lacks_reasoning = True
         self._sent = None

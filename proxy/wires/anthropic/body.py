@@ -23,7 +23,7 @@ from proxy.wires.turn.choice import forces_own, own_and_offered, relaxed
 from proxy.wires.turn.message_list import LEAST_TOKENS, MessageListBody, tokens_left
 from proxy.wires.turn.narrowed import without_tools
 from proxy.wires.turn.refused_fields import BLOCK_FIELDS, RefusedFields
-from proxy.wires.turn.restored import RestoredMessages, drop_unneeded, says_too_long
+from proxy.wires.turn.restored import RestoredMessages, drop_unneeded, is_too_long_error
 from proxy.wires.turn.result_images import ImageBudget, choose_images
 from proxy.wires.upstream_port import Mask
 
@@ -95,7 +95,7 @@ class AnthropicBody(MessageListBody):
             restored += results
         if (size := image_bytes(restored)) and not self._images.take(size):
             restored = list(map(without_images, restored))
-        self._restored[position] = RestoredMessages.over(
+        self._restored[position] = RestoredMessages.replacing(
             self._messages, position, end, restored, needed=needed
         )
 
@@ -147,7 +147,7 @@ class AnthropicBody(MessageListBody):
         It may be: hidden turns that make the conversation too long, our images, fields in the model's
         messages, our cache marks, or thoughts in restored turns that another upstream signed.
         """
-        if says_too_long(message, code):
+        if is_too_long_error(message, code):
             return drop_unneeded(self._restored)
         said = f"{code or ''} {message}".lower()
         if self._marks_cache and "cache_control" in said:

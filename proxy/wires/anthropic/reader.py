@@ -106,7 +106,7 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
 
     def native(self, call: ToolCall, mask: Mask) -> str:
         seq = self._finished[call.index].seq
-        _, name, arguments = self._calls.as_sent(seq)
+        _, name, arguments = self._calls.upstream_fields(seq)
         return native_block(self._message.fields_of(seq), mask(name, arguments or "{}"))
 
     def _read(self, event: SSEEvent, *, cut: bool = False) -> Frame:
@@ -213,9 +213,9 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
             self._given[number] = orjson.dumps(given).decode()
         call_id = block.get("id")
         known = call_id if isinstance(call_id, str) and call_id.strip() else _mint()
-        # The name is complete, so settle it.  Otherwise the assembler waits: it may begin a longer name.
+        # The name is complete, so set it.  Otherwise the assembler waits: it may begin a longer name.
         events = self._calls.add(Fragment(number, known, name))
-        return [*events, *self._calls.settle_name(number, name)]
+        return [*events, *self._calls.set_name(number, name)]
 
     def _give(self, number: int) -> list[TurnEvent]:
         """Add the arguments from a call's start, if no others came."""

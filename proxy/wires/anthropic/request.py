@@ -117,13 +117,13 @@ class AnthropicRequest:
     ) -> str:
         system = self._system_text(rule)
         words = ("anthropic answer", caller, self.people, shape, self.model, system, text.strip())
-        return conversation_digest(words, self._beginnings.upto(upto, rule))
+        return conversation_digest(words, self._beginnings.digest(upto, rule))
 
     def conversation_key(
         self, caller: str, call_ids: Collection[str], upto: int | None = None, rule: SystemRule = "clock"
     ) -> str:
         words = ("anthropic", caller, self.people, self.model, *sorted(call_ids))
-        return conversation_digest(words, self._beginnings.upto(upto, rule))
+        return conversation_digest(words, self._beginnings.digest(upto, rule))
 
     def identity_words(self, caller: str) -> tuple[str, ...]:
         return ("anthropic", caller, self.people, self.model)

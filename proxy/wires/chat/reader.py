@@ -88,7 +88,7 @@ class ChatTurnReader(StreamReader[SSEEvent]):
 
     def native(self, call: ToolCall, mask: Mask) -> str:
         seq = self._finished[call.index].seq
-        call_id, name, arguments = self._calls.as_sent(seq)
+        call_id, name, arguments = self._calls.upstream_fields(seq)
         return native_call(call_id, name, mask(name, arguments), self._calls.extra(seq), legacy=call.legacy)
 
     def _read(self, event: SSEEvent, *, cut: bool = False) -> Frame:

@@ -22,8 +22,8 @@ from proxy.wires.turn.digest import (
     PrefixDigests,
     canonical_arguments,
     conversation_digest,
-    people_named,
     sent_arguments,
+    user_key,
 )
 
 __all__ = [
@@ -46,7 +46,7 @@ class ChatRequest:
 
     ``members`` are the names of the body's members.  ``history`` are the positions of the messages with
     answers, calls or results: a first request has none.  ``people`` are the people whom the body names, as
-    :func:`people_named` returns them.
+    :func:`user_key` returns them.
     """
 
     members: Collection[str]
@@ -138,13 +138,13 @@ class ChatRequest:
         self, caller: str, shape: str, text: str, upto: int | None = None, rule: SystemRule = "clock"
     ) -> str:
         words = ("chat answer", caller, self.people, shape, self.model, text.strip())
-        return conversation_digest(words, self._beginnings.upto(upto, rule))
+        return conversation_digest(words, self._beginnings.digest(upto, rule))
 
     def conversation_key(
         self, caller: str, call_ids: Collection[str], upto: int | None = None, rule: SystemRule = "clock"
     ) -> str:
         words = ("chat", caller, self.people, self.model, *sorted(call_ids))
-        return conversation_digest(words, self._beginnings.upto(upto, rule))
+        return conversation_digest(words, self._beginnings.digest(upto, rule))
 
     def identity_words(self, caller: str) -> tuple[str, ...]:
         return ("chat", caller, self.people, self.model)
@@ -354,7 +354,7 @@ def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:
         and response_format.get("type") in ("json_object", "json_schema"),
         legacy=legacy,
         preview=_preview(messages),
-        people=people_named(payload),
+        people=user_key(payload),
         chosen=read_chosen(tools) if tools else NOTHING_CHOSEN,
     )
 

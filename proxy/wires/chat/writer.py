@@ -26,7 +26,7 @@ from proxy.wires.client_port import ClientView, TurnEnd
 from proxy.wires.dialects.openai import error_event
 from proxy.wires.repairing import CUT_OFF, RepairingWriter, failure_of
 from proxy.wires.stream.fast_path import FastWriter
-from proxy.wires.stream.held import HeldFrames, unchanged
+from proxy.wires.stream.held import HeldFrames, identity
 from proxy.wires.stream.phases import (
     CERTAIN,
     COMPOSING,
@@ -105,10 +105,10 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
     def result(self) -> dict[str, Any] | None:
         return None
 
-    def passing(self) -> Callable[[bytes], bytes] | None:
+    def transform(self) -> Callable[[bytes], bytes] | None:
         if self._phase is not PASSING:
             return None
-        return without_null_usage if self._filter_usage else unchanged
+        return without_null_usage if self._filter_usage else identity
 
     def write(self, frame: Frame) -> bytes:
         if self._phase is COMPOSING:

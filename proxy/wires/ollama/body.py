@@ -19,7 +19,7 @@ from proxy.wires.ollama.results import image_bytes, inline_data, result_message,
 from proxy.wires.turn.message_list import MessageListBody, tokens_left
 from proxy.wires.turn.narrowed import without_tools
 from proxy.wires.turn.refused_fields import RefusedFields
-from proxy.wires.turn.restored import RestoredMessages, drop_unneeded, says_too_long
+from proxy.wires.turn.restored import RestoredMessages, drop_unneeded, is_too_long_error
 from proxy.wires.turn.result_images import ImageBudget, choose_images
 from proxy.wires.upstream_port import Mask
 
@@ -79,7 +79,7 @@ class OllamaBody(MessageListBody):
             restored += results
         if (size := sum(map(image_bytes, restored))) and not self._images.take(size):
             restored = list(map(without_images, restored))
-        self._restored[position] = RestoredMessages.over(
+        self._restored[position] = RestoredMessages.replacing(
             self._messages, position, end, restored, needed=needed
         )
 
@@ -112,7 +112,7 @@ class OllamaBody(MessageListBody):
         It may be: hidden turns that make the conversation too long, our images, or fields in the model's
         messages.
         """
-        if says_too_long(message, code):
+        if is_too_long_error(message, code):
             return drop_unneeded(self._restored)
         if not self._may_learn():
             return False

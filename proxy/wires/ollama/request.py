@@ -117,13 +117,13 @@ class OllamaRequest:
         self, caller: str, shape: str, text: str, upto: int | None = None, rule: SystemRule = "clock"
     ) -> str:
         words = ("ollama answer", caller, shape, self.model, text.strip())
-        return conversation_digest(words, self._beginnings.upto(upto, rule))
+        return conversation_digest(words, self._beginnings.digest(upto, rule))
 
     def conversation_key(
         self, caller: str, call_ids: Collection[str], upto: int | None = None, rule: SystemRule = "clock"
     ) -> str:
         words = ("ollama", caller, self.model, *sorted(call_ids))
-        return conversation_digest(words, self._beginnings.upto(upto, rule))
+        return conversation_digest(words, self._beginnings.digest(upto, rule))
 
     def identity_words(self, caller: str) -> tuple[str, ...]:
         return ("ollama", caller, self.model)

@@ -26,13 +26,13 @@ from proxy.wires.responses.items import (
     own_mark,
     sealed_turn,
 )
-from proxy.wires.responses.stretches import stretch_length, stretches
+from proxy.wires.responses.spans import answer_length, answer_spans
 from proxy.wires.turn.declared import listed_tools
 from proxy.wires.turn.digest import (
     PrefixDigests,
     conversation_digest,
-    people_named,
     sent_arguments,
+    user_key,
 )
 from proxy.wires.turn.texts import joined_texts
 
@@ -181,16 +181,16 @@ class ResponsesRequest:
         return not self.conversation
 
     def returned_calls(self) -> Sequence[ReturnedCalls]:
-        """Return each unbroken stretch of a model's items that contains a call of a client's tool.
+        """Return each unbroken span of a model's items that contains a call of a client's tool.
 
-        A client that continues a conversation sends only outputs: they are one stretch.
+        A client that continues a conversation sends only outputs: they are one span.
         """
         if self.conversation:
             places = [place for place, item in enumerate(self.items) if item.get("type") in _OUTPUTS]
             ids = frozenset(str(self.items[place].get("call_id")) for place in places)
             return [ReturnedCalls(places[0], ids)] if places else []
         found = []
-        for start, end in stretches(self.items):
+        for start, end in answer_spans(self.items):
             if ids := self._client_calls(start, end):
                 found.append(ReturnedCalls(start, ids))
         return found
@@ -200,20 +200,20 @@ class ResponsesRequest:
 
         If a call is only a reference, the output that follows provides its id.
         """
-        stretch = self.items[start:end]
-        ids = {item["call_id"] for item in stretch if self._is_client_call(item)}
-        if any(map(is_reference, stretch)):
+        span = self.items[start:end]
+        ids = {item["call_id"] for item in span if self._is_client_call(item)}
+        if any(map(is_reference, span)):
             answers = itertools.takewhile(lambda item: item.get("type") in _OUTPUTS, self.items[end:])
             ids |= {str(item.get("call_id")) for item in answers}
         return frozenset(ids)
 
     def answers(self) -> Sequence[Answer]:
-        """Return each unbroken stretch of a model's items that leaves no call for the client to answer."""
+        """Return each unbroken span of a model's items that leaves no call for the client to answer."""
         if self.conversation:
             # The upstream has the hidden items.
             return []
         found = []
-        for start, end in stretches(self.items):
+        for start, end in answer_spans(self.items):
             text = answer_text(self.items[start:end])
             if text and not self._client_calls(start, end):
                 found.append(Answer(start, text))
@@ -222,27 +222,26 @@ class ResponsesRequest:
     def fits(self, position: int, held: Mapping[str, Any], is_shown: Callable[[str], bool]) -> bool:
         if self.conversation:
             return True
-        stretch = self.items[position : position + stretch_length(self.items[position:])]
+        span = self.items[position : position + answer_length(self.items[position:])]
         made = [orjson.loads(item) for item in held["items"]]
-        text = answer_text(stretch)
-        referred = any(map(is_reference, stretch))
+        text = answer_text(span)
+        referred = any(map(is_reference, span))
         # Some libraries join all texts of an answer, like ``output_text`` of the SDKs.
-        if text and not referred and not is_shown(text) and _joined(stretch) != _joined(made):
+        if text and not referred and not is_shown(text) and _joined(span) != _joined(made):
             return False
         # What does not come back is hidden, or a library dropped it. Nothing may be new or moved.
         labels = self.chosen.labels
         known = iter(_told_apart(made, labels))
         ids = [item.get("id") for item in made]
         return all(
-            one[1] in ids if one[0] == "item_reference" else one in known
-            for one in _told_apart(stretch, labels)
+            one[1] in ids if one[0] == "item_reference" else one in known for one in _told_apart(span, labels)
         )
 
     def answer_key(
         self, caller: str, shape: str, text: str, upto: int | None = None, rule: SystemRule = "clock"
     ) -> str:
         words = ("responses answer", *self._words(caller, rule), shape, text)
-        return conversation_digest(words, self._beginnings.upto(upto, rule))
+        return conversation_digest(words, self._beginnings.digest(upto, rule))
 
     def identity_words(self, caller: str) -> tuple[str, ...]:
         return ("responses", caller, self.people, self.model, self.prompt, self.continues or "")
@@ -262,7 +261,7 @@ class ResponsesRequest:
         self, caller: str, call_ids: Collection[str], upto: int | None = None, rule: SystemRule = "clock"
     ) -> str:
         words = ("responses", *self._words(caller, rule), self.conversation, *sorted(call_ids))
-        return conversation_digest(words, self._beginnings.upto(upto, rule))
+        return conversation_digest(words, self._beginnings.digest(upto, rule))
 
     def _words(self, caller: str, rule: SystemRule) -> tuple[str, ...]:
         """Return what must be equal beside the items, for answers and for calls.
@@ -409,7 +408,7 @@ def parse_responses_request(payload: Mapping[str, Any]) -> ResponsesRequest:
         max_calls=bound if type(bound) is int and bound >= 0 else None,
         open_names=payload.get("prompt") is not None,
         asked=payload,
-        people=people_named(payload),
+        people=user_key(payload),
         instructions=payload.get("instructions"),
         prompt=_written(payload.get("prompt")),
         chosen=read_chosen(tools) if tools else NOTHING_CHOSEN,

@@ -8,7 +8,7 @@ from proxy.events import Frame, TextDelta, ToolCall, ToolProgress, ToolResult, T
 from proxy.wires.chosen import usage_of_call
 from proxy.wires.client_port import ClientView, TurnEnd
 from proxy.wires.stream.fast_path import FastWriter
-from proxy.wires.stream.held import HeldFrames, unchanged
+from proxy.wires.stream.held import HeldFrames, identity
 from proxy.wires.stream.phases import COMPOSING, HIDDEN, HOLDING, NEXT, PASSING, TURN_ENDED, Sign
 from proxy.wires.turn.trace import reasoning_line, status_line, trace_call, trace_progress, trace_result
 from proxy.wires.turn.usage import add_usage
@@ -51,8 +51,8 @@ class ComposingWriter(FastWriter):
     def result(self) -> dict[str, Any] | None:
         return None
 
-    def passing(self) -> Callable[[bytes], bytes] | None:
-        return unchanged if self._phase is PASSING else None
+    def transform(self) -> Callable[[bytes], bytes] | None:
+        return identity if self._phase is PASSING else None
 
     def write(self, frame: Frame) -> bytes:
         if self._phase is COMPOSING:

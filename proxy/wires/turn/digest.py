@@ -14,8 +14,8 @@ __all__ = [
     "PrefixDigests",
     "canonical_arguments",
     "conversation_digest",
-    "people_named",
     "sent_arguments",
+    "user_key",
 ]
 
 _MANY_DIGITS = re.compile(r"[0-9.]{16}|[eE][+-]?[0-9]{3}")
@@ -52,7 +52,7 @@ class PrefixDigests:
         self._digests: list[bytes] = []
         self._parts: list[str] = []
 
-    def upto(self, end: int | None, rule: SystemRule = "clock") -> bytes:
+    def digest(self, end: int | None, rule: SystemRule = "clock") -> bytes:
         """Return a digest of the first ``end`` messages, of all if it is ``None``; see :data:`SystemRule`."""
         digests = self._digests
         if (state := self._state) is None or rule != self._rule:
@@ -86,7 +86,7 @@ class PrefixDigests:
         before it.
         """
         end = len(self._messages) if end is None else min(end, len(self._messages))
-        self.upto(end, rule)
+        self.digest(end, rule)
         parts, leading, speaker = self._parts, self.leading, self._speaker
         first = end
         while first > leading and not (parts[first - 1] and speaker(self._messages[first - 1]) == "model"):
@@ -97,7 +97,7 @@ class PrefixDigests:
         texts = [self._said(message) for message in asked]
         earliest = max(leading, first - _MOST_CHAINED)
         return Evidence(
-            system=self.upto(leading, rule),
+            system=self.digest(leading, rule),
             previous=parts[first - 1] if first > leading else "",
             chain=tuple(part for part in parts[earliest:first] if part),
             question=_short("".join(parts[first:end]).encode()),
@@ -138,7 +138,7 @@ def conversation_digest(words: Sequence[str], beginning: bytes) -> str:
     return hashlib.blake2b(behind_lengths, digest_size=24).hexdigest()
 
 
-def people_named(payload: Mapping[str, Any]) -> str:
+def user_key(payload: Mapping[str, Any]) -> str:
     """Return the people whom a body names, in one canonical form; ``""`` if it names none.
 
     Both fields are the same on every wire. Source: OpenAI's API reference, ``user`` and

@@ -159,12 +159,12 @@ class ToyRequest:
         self, caller: str, shape: str, text: str, upto: int | None = None, rule: SystemRule = "clock"
     ) -> str:
         words = ("toy answer", caller, shape, text.strip())
-        return conversation_digest(words, self._beginnings.upto(upto, rule))
+        return conversation_digest(words, self._beginnings.digest(upto, rule))
 
     def conversation_key(
         self, caller: str, call_ids: Collection[str], upto: int | None = None, rule: SystemRule = "clock"
     ) -> str:
-        return conversation_digest(("toy", caller, *sorted(call_ids)), self._beginnings.upto(upto, rule))
+        return conversation_digest(("toy", caller, *sorted(call_ids)), self._beginnings.digest(upto, rule))
 
     def identity_words(self, caller: str) -> Sequence[str]:
         return ("toy", caller, self.model)
@@ -221,7 +221,7 @@ class ToyWriter:
     def result(self) -> dict[str, Any] | None:
         return None
 
-    def passing(self) -> Callable[[bytes], bytes] | None:
+    def transform(self) -> Callable[[bytes], bytes] | None:
         return None
 
     def write(self, frame: Frame) -> bytes:
@@ -468,7 +468,7 @@ class ToyCodec:
         body = {"model": conversation.model, "turns": turns, "kit": kit, "live": conversation.stream}
         return Written(orjson.dumps(body))
 
-    def without_reasoning(self, conversation: Conversation) -> Conversation:
+    def repair_missing_reasoning(self, conversation: Conversation) -> Conversation:
         return conversation
 
 

@@ -259,12 +259,12 @@ def test_a_signature_is_of_every_word(words: list[str | None], at: int, other: s
     signer = ItemSigner(KEY, "ann")
     item_id = signer.item_id(fields["name"] or "", fields["arguments"] or "", output=out, error=error)
     item = {"type": "mcp_call", "server_label": "toolrelay", "id": item_id, **fields}
-    assert signer.made(item)
+    assert signer.verify(item)
     assert len(item_id) <= 64
     changed = {**item, list(fields)[at]: other}
-    assert signer.made(changed) == (changed == item)
+    assert signer.verify(changed) == (changed == item)
     moved = {**item, "name": (name or "") + (arguments or ""), "arguments": ""}
-    assert signer.made(moved) == (moved == item)
+    assert signer.verify(moved) == (moved == item)
 
 
 def test_what_we_said_of_calls_does_not_go_upstream() -> None:

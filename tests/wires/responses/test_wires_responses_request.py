@@ -165,7 +165,7 @@ def test_calls_that_are_elsewhere(more: dict[str, Any]) -> None:
 
 
 def test_where_a_client_returns() -> None:
-    """Each stretch of the model's items that has calls of the client's, and which."""
+    """Each span of the model's items that has calls of the client's, and which."""
     items = [
         user("a"),
         reasoning("r"),

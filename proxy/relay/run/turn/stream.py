@@ -110,8 +110,8 @@ class _TurnStream:
                 return None
         if self._is_limited:
             turn.events += chunk.count(self._event_sign)
-        if fast is not None and (passing := fast.passing) is not None and fast.take_unread(chunk):
-            return self._output.client.push(passing(chunk))
+        if fast is not None and (transform := fast.transform) is not None and fast.take_unread(chunk):
+            return self._output.client.push(transform(chunk))
         # The first chunk always gets here, because there is no earlier event that it could be like.
         if not turn.first_chunk_at:
             turn.first_chunk_at = self._clock.now()
@@ -179,7 +179,7 @@ class _TurnStream:
         run, writer = self._run, self._writer
         had_ended, self._ended = self._ended, ended
         if self._fast is not None:
-            self._fast.passing = self._fast.writer.passing()
+            self._fast.transform = self._fast.writer.transform()
         if ended or (writer.composing and run.turn.reason is not None):
             self._wait_no_longer()
         last = ended and not had_ended and not writer.composing and not self._reader.has_unread
