@@ -125,7 +125,7 @@ def _detached_runs(
     """Build the runs that continue without their clients, and the component that takes over runs of ended
     processes."""
     config, store, hooks = services.config, services.store, services.instruments.hooks
-    background = BackgroundRuns(runs, store, _background_settings(config), hooks.apart)
+    background = BackgroundRuns(runs, store, _background_settings(config), hooks.run_scope)
     resumable = SharedResumableRuns(ResumableRuns(config.tools.resume_s), around.peers)
     others = tuple(
         dict.fromkeys(one.dialect.wire for one in built_in_wires().values() if isinstance(one, CrossableWire))

@@ -32,7 +32,7 @@ from proxy.wires.json.splice import join_object, members
 
 __all__ = ["PREFIX", "BackgroundRun", "BackgroundRuns", "BackgroundSettings"]
 
-Apart = Callable[[str, str], AbstractContextManager[None]]
+RunScope = Callable[[str, str], AbstractContextManager[None]]
 """Returns the context manager in which to serve a run without an open request, from the ids of run and
 model."""
 
@@ -100,13 +100,13 @@ class BackgroundRun:
 class BackgroundRuns:
     """The background responses that this process runs.  One per process."""
 
-    def __init__(self, runs: Runs, store: Store, settings: BackgroundSettings, apart: Apart) -> None:
+    def __init__(self, runs: Runs, store: Store, settings: BackgroundSettings, run_scope: RunScope) -> None:
         self.settings = settings
         self._planner = runs.planner
         self._orchestrator = runs.orchestrator
         self._store = store
         self._kept = KeptAttempts(store)
-        self._apart = apart
+        self._run_scope = run_scope
         self._open: dict[tuple[str, str], BackgroundRun] = {}
         self._starting: list[str] = []
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.server")
@@ -199,7 +199,7 @@ class BackgroundRuns:
             time_s = detached.time_s
 
         async def serve() -> None:
-            with self._apart(run.run_id, job.client.request.model):
+            with self._run_scope(run.run_id, job.client.request.model):
                 bound = structlog.contextvars.bind_contextvars(run_id=run.run_id)
                 try:
                     async with asyncio.timeout(time_s + _GIVE_UP_S):
