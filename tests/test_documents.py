@@ -121,3 +121,13 @@ def test_a_newcomer_is_told_where_to_change_it(what: str) -> None:
     rows = re.findall(rf"^\| {what} \| (.*) \|$", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.MULTILINE)
     assert len(rows) == 1
     assert "`proxy/" in rows[0]
+
+
+def test_each_type_of_the_glossary_exists() -> None:
+    """A reader who looks a word up finds its type in the code; another test holds that the files exist."""
+    glossary = (ROOT / "docs/glossary.md").read_text("utf-8")
+    named = set(re.findall(r"`([A-Z][A-Za-z]+)`", glossary))
+    assert len(named) > 30
+    code = "\n".join(path.read_text("utf-8") for path in (ROOT / "proxy").rglob("*.py"))
+    defined = set(re.findall(r"^(?:class (\w+)|(\w+) = )", code, re.MULTILINE))
+    assert named - {name for pair in defined for name in pair} == set()

@@ -198,7 +198,6 @@ class Run:
         self.input_tokens = self.output_tokens = self.total_tokens = self.spent_tokens = 0
         self.cost = None if price is None else 0
         self.spent_cost = 0
-        self._refused_any = False
         self.spent = ""
         self.silent_turns: set[int] = set()
 
@@ -327,7 +326,6 @@ class Run:
                 elif spent or (no_call := self._no_call(len(wanted))):
                     words = f"no more than {self._settings.max_calls} tool calls in one request"
                     refused.append(failure(part.call_id, "budget_exhausted", f"Not run: {spent or words}."))
-                    self._refused_any = True
                     self.spent = self.spent or setting or no_call
                 else:
                     wanted.append(part)
@@ -419,7 +417,7 @@ class Run:
             return Suspend(theirs, self.turn.waiting)
         # Time may have run out while the tools ran; the model still gets one last turn.
         self.spent = self.spent or self._spent()[0] or self._report_is_due()
-        return self._next_turn(last=self._refused_any or bool(self.spent))
+        return self._next_turn(last=bool(self.spent))
 
     def answers(self, results: Sequence[ToolResult]) -> list[tuple[ToolCall, str, tuple[ResultImage, ...]]]:
         """Pair each hidden call of the turn with the text and images of its one result, for the model."""

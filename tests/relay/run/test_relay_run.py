@@ -150,6 +150,22 @@ def test_nobody_is_asked_about_a_call_that_does_not_run_anyway() -> None:
     )
 
 
+def test_undecided_calls_wait_and_refused_ones_do_not_run() -> None:
+    """The others run; once they have, the client is told what waits."""
+    asking = [a(str(index), "ask__x", index=index) for index in range(4)]
+    run = Run(
+        RunSettings(), is_hidden=lambda name: True, needs_approval=lambda call, turn: True, clock=FakeClock()
+    )
+    run.start()
+    run.observe([*(ToolCallFinished(call.index, call) for call in asking), TurnFinished("tool_calls")])
+    assert run.turn_ended() == AskApproval(tuple(asking))
+    no = failure("3", "rate_limited", "No.")
+    command = run.decided(frozenset({0}), frozenset({1}), [no])
+    assert command == RunTools((asking[0], asking[2]), (no,), frozenset({0}), (asking[1],))
+    run.hold([asking[0]])
+    assert run.tools_ran() == Suspend((), (asking[1], asking[0]))
+
+
 def test_an_approval_that_nobody_asked_for_is_a_fault() -> None:
     """An answer to no question is refused: it would run calls of a turn that has none."""
     run = trace(CallModel(1), said(text="hello"), Finish())

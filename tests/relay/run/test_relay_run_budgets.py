@@ -117,6 +117,17 @@ def test_an_estimate_counts_for_limits_alone() -> None:
     assert (run.input_tokens, run.output_tokens, run.total_tokens, run.cost) == (0, 0, 0, 0)
 
 
+def test_estimates_add_up_over_turns() -> None:
+    """Each turn that reported nothing counts."""
+    run = a_run(price=PRICE)
+    run.start()
+    for _ in range(2):
+        turn(run, ONE)
+        run.estimate_usage(lambda: Usage(10, 2, 12))
+        run.tools_ran()
+    assert (run.spent_tokens, run.spent_cost, run.turns_hidden) == (24, 52, 2)
+
+
 def test_an_estimate_without_a_price_costs_nothing() -> None:
     """Tokens count, cost is unknown."""
     run = a_run()
