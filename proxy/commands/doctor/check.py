@@ -219,7 +219,7 @@ async def check(
         *_served_lines(config),
     ):
         say(line)
-    _say_entrance(config, services, authentication)
+    _say_authentication(config, services, authentication)
     places = places_of(config)
     probed = await _probe_all(config, services, unasked) if probing else []
     if probing:
@@ -231,7 +231,9 @@ async def check(
     return len(faults)
 
 
-def _say_entrance(config: Config, services: CheckedServices, authentication: Authentication | None) -> None:
+def _say_authentication(
+    config: Config, services: CheckedServices, authentication: Authentication | None
+) -> None:
     """Print the authentication mode, the keys, and the tools that each key may run."""
     if authentication is None:
         return
