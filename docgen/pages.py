@@ -26,7 +26,7 @@ from proxy.server.config.text import settings_table
 from proxy.server.reference.admin_openapi import admin_openapi
 from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS
 from proxy.wires.chat.fields import CHAT_FIELDS
-from proxy.wires.crossing.tables import rows_of, unsaid_rows_of
+from proxy.wires.crossing.tables import missing_rows_of, rows_of
 from proxy.wires.ollama.fields import COMPLETION_FIELDS, OLLAMA_FIELDS
 from proxy.wires.responses.fields import RESPONSES_FIELDS
 
@@ -40,7 +40,7 @@ PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     "dialects.md": {
         **{f"read {table.dialect}": partial(rows_of, table) for table in _FIELDS},
         # No upstream is asked in the form of a table that lacks these rows.
-        **{f"written {table.dialect}": partial(unsaid_rows_of, table) for table in _FIELDS if table.written},
+        **{f"written {table.dialect}": partial(missing_rows_of, table) for table in _FIELDS if table.written},
     },
     "packages.md": {"modules": shared_modules, "folders": folders},
     "reference/admin-api.md": {"paths": admin_paths},

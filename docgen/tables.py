@@ -89,7 +89,7 @@ def _admin_path(one: AdminPath) -> str:
         for parameter in one.parameters
         if parameter.where == "query"
     )
-    return f"| `{one.method} {one.path}` | {_linked(one.gives)} | {_linked(query)} |"
+    return f"| `{one.method} {one.path}` | {_linked(one.description)} | {_linked(query)} |"
 
 
 def errors() -> str:

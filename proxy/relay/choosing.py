@@ -63,7 +63,7 @@ def choose(chosen: Chosen, available: Iterable[ToolSpec], *, asks: bool = False)
         if tool.name not in known:
             raise _unknown(f"{tool.at}.type", tool.name, "tool", [f"{SERVER_URL}:{name}" for name in known])
         ids.add(tool.name)
-    return Choice(frozenset(ids), ShownTools(tuple(servers), counts=True), asked)
+    return Choice(frozenset(ids), ShownTools(tuple(servers), reports_calls=True), asked)
 
 
 def _groups(specs: Sequence[ToolSpec]) -> Mapping[str, Sequence[ServedTool]]:

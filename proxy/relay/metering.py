@@ -52,7 +52,7 @@ class Metered:
 
 def counted_by_body(endpoint: Endpoint, meter: Meter) -> bool:
     """Return whether the proxy reads the body only to find the model whose usage is counted."""
-    return endpoint.body == "json" and endpoint.usage == "told" and meter.counts_usage
+    return endpoint.body == "json" and endpoint.usage == "always" and meter.counts_usage
 
 
 def meter(
@@ -65,7 +65,7 @@ def meter(
     """
     if not counting.counts_usage and not route.served.force_usage:
         return None
-    streams = body is not None and endpoint.usage == "asked" and body.payload.get("stream") is True
+    streams = body is not None and endpoint.usage == "on_request" and body.payload.get("stream") is True
     if not counting.counts_usage and not streams:
         return None
     if endpoint.usage == "none":

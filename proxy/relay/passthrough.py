@@ -179,7 +179,7 @@ async def _pump_events(
         nonlocal ended, repair
         if tap is not None:
             chunk = tap.feed(chunk)
-        plain = boundary.between and chunk[-size:] == end and (sign not in chunk or chunk.find(text) < 0)
+        plain = boundary.at_boundary and chunk[-size:] == end and (sign not in chunk or chunk.find(text) < 0)
         if plain and (repair is None or chunk.find(repair.suspect) < 0):
             return push(chunk)
         ready = feed(chunk)

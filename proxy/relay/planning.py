@@ -294,7 +294,7 @@ class Planner:
                 1,
                 planning.purse,
                 asking=AgentAsking(
-                    selection.asks and draft.is_person and can_wait(request), keeps=request.keeps
+                    selection.asks and draft.is_person and can_wait(request), keeps=request.may_store
                 ),
             )
             resuming = Resuming(
@@ -342,7 +342,7 @@ class Planner:
             ask.nested is not None and (ask.nested.asking.can_ask or ask.nested.asking.goes_on)
         )
         fingerprint = offer.fingerprint if offer and is_person and ask.options.history else None
-        must_run = bool(route.wire or rules or offer or request.chosen or request.brings_ours)
+        must_run = bool(route.wire or rules or offer or request.chosen or request.has_proxy_calls)
         return _Draft(route, request, port, editor, offer, fingerprint, is_person, must_run)
 
     async def _job(self, planning: Planning, draft: _Draft, restored: Restored) -> Job:
@@ -372,7 +372,7 @@ class Planner:
             ),
             tools,
             Conversation(
-                restored=bool(restored) or request.brings_ours,
+                restored=bool(restored) or request.has_proxy_calls,
                 is_person=draft.is_person,
                 notes_threads=tools.selection.guards,
                 offer_fingerprint=draft.offer_fingerprint,

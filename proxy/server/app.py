@@ -24,12 +24,12 @@ from proxy.server.compose.edge import (
     snapshot_of_all,
     websocket_bounds,
 )
-from proxy.server.compose.endpoint_handlers import Surroundings, make_endpoint_handlers
+from proxy.server.compose.endpoint_handlers import HandlerDependencies, make_endpoint_handlers
 from proxy.server.compose.overrides import Overrides
 from proxy.server.compose.runs import create_runs
 from proxy.server.compose.services import Services, built_in_wires, create_services
 from proxy.server.compose.taping import make_taping
-from proxy.server.compose.ui import Edge, WebUi, make_sessions, serves_ui
+from proxy.server.compose.ui import UiDependencies, WebUi, make_sessions, serves_ui
 from proxy.server.config.load import Config
 from proxy.server.config.rules import is_loopback
 from proxy.server.peers import Peers
@@ -88,28 +88,28 @@ async def create_app(
     item_keys = await _item_keys(services.store, hash_key)
     given = overrides or Overrides()
     authenticator = given.authenticator or authentication.authenticator
-    endpoints = given.endpoints.and_also(MCP_ENDPOINTS) if config.mcp.serve else given.endpoints
+    endpoints = given.endpoints.extended_with(MCP_ENDPOINTS) if config.mcp.serve else given.endpoints
     targets, draining = Targets(endpoints), Draining()
     peers, web_ui, has_ui = peers or Peers(), None, serves_ui(config, authentication)
     admin = make_admin(services, authenticator)
-    taping = make_taping(services, given, peers, asked=has_ui)
+    taping = make_taping(services, given, peers, captures_allowed=has_ui)
     if has_ui:
         web_ui = WebUi(services, make_sessions(services, authentication, hash_key), taping, given.demo)
     router = services.router(taping.wrap)
-    edge = Edge(admin, router, authentication.ring, draining, targets, peers)
+    ui_parts = UiDependencies(admin, router, authentication.ring, draining, targets, peers)
     own = OwnPaths(
         authenticator=authenticator,
         draining=draining,
         store=services.store,
         snapshot=snapshot_of_all(services.instruments, peers),
         admin=admin,
-        ui=web_ui.open(edge, _replays(services)) if web_ui is not None else None,
+        ui=web_ui.open(ui_parts, _replays(services)) if web_ui is not None else None,
     )
     permissions = make_permissions(services, router)
     stages = make_endpoint_handlers(
         services,
         given,
-        Surroundings(router, draining, permissions, Tickets(authentication), peers),
+        HandlerDependencies(router, draining, permissions, Tickets(authentication), peers),
         item_keys,
         taping,
     )

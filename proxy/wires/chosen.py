@@ -39,10 +39,10 @@ __all__ = [
     "is_our_url",
     "names_of",
     "no_secrets",
-    "ran",
     "read_chosen",
     "server_name",
     "text_of",
+    "usage_of_call",
 ]
 
 SERVER_URL: Final = "toolrelay"
@@ -324,14 +324,14 @@ class ShownServer:
 class ShownTools:
     """What the client sees of the tools that it chose in its request.
 
-    ``counts`` says that it chose at least one; usage then reports how many calls ran.
+    ``reports_calls`` says that it chose at least one; usage then reports how many calls ran.
     """
 
     servers: tuple[ShownServer, ...] = ()
-    counts: bool = False
+    reports_calls: bool = False
 
     def __bool__(self) -> bool:
-        return self.counts
+        return self.reports_calls
 
     def renamed(self, names: Mapping[str, str]) -> "ShownTools":
         """Return the same with other ids for some tools: ``names`` maps an id to the name that models use."""
@@ -344,7 +344,7 @@ class ShownTools:
             )
             for server in self.servers
         ]
-        return ShownTools(tuple(servers), self.counts)
+        return ShownTools(tuple(servers), self.reports_calls)
 
     def called(self, name: str) -> tuple[str, str] | None:
         """Return the label and the server's own name of a tool that models call ``name``.
@@ -368,11 +368,11 @@ class ShownTools:
 NOTHING_SHOWN: Final = ShownTools()
 
 
-def ran(shown: ShownTools, result: ToolResult) -> dict[str, Any]:
+def usage_of_call(shown: ShownTools, result: ToolResult) -> dict[str, Any]:
     """Return what a call adds to the usage of a run, in OpenRouter's fields.
 
     It is empty if the client chose no tools.  A refused call did not run, so it does not count.
     """
-    if not shown.counts or result.error_code in _NOT_RUN:
+    if not shown.reports_calls or result.error_code in _NOT_RUN:
         return {}
     return {"server_tool_use_details": {"tool_calls_executed": 1}}

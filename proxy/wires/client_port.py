@@ -20,7 +20,7 @@ from proxy.events import (
 )
 from proxy.wires.chosen import NOTHING_SHOWN, Chosen, ShownTools
 from proxy.wires.dialect import Dialect
-from proxy.wires.past.clock import ToldRule
+from proxy.wires.past.clock import SystemRule
 from proxy.wires.past.evidence import Evidence
 
 __all__ = [
@@ -107,7 +107,7 @@ class ClientRequest(Protocol):
         ...
 
     @property
-    def keeps(self) -> bool:
+    def may_store(self) -> bool:
         """Whether the proxy may store the answer for later requests."""
         ...
 
@@ -127,7 +127,7 @@ class ClientRequest(Protocol):
         ...
 
     @property
-    def brings_ours(self) -> bool:
+    def has_proxy_calls(self) -> bool:
         """Whether the request has calls that the proxy showed to the client and no upstream knows."""
         ...
 
@@ -162,26 +162,26 @@ class ClientRequest(Protocol):
         ...
 
     def answer_key(
-        self, caller: str, shape: str, text: str, upto: int | None = None, told: ToldRule = "clock"
+        self, caller: str, shape: str, text: str, upto: int | None = None, rule: SystemRule = "clock"
     ) -> str:
         """Return a digest of caller, visible conversation (its first ``upto`` messages) and its answer.
 
-        ``shape`` stands for everything else that must be the same: the model, the tools.  ``told`` is how the
+        ``shape`` stands for everything else that must be the same: the model, the tools.  ``rule`` is how the
         system messages at the beginning are compared.
         """
         ...
 
     def conversation_key(
-        self, caller: str, call_ids: Collection[str], upto: int | None = None, told: ToldRule = "clock"
+        self, caller: str, call_ids: Collection[str], upto: int | None = None, rule: SystemRule = "clock"
     ) -> str:
         """Return a digest of caller, visible conversation (its first ``upto`` messages) and call ids."""
         ...
 
-    def loose_words(self, caller: str) -> Sequence[str]:
+    def identity_words(self, caller: str) -> Sequence[str]:
         """Return what must be the same wherever the answer is found: dialect, caller, people and model."""
         ...
 
-    def evidence(self, upto: int | None = None, told: ToldRule = "clock") -> Evidence | None:
+    def evidence(self, upto: int | None = None, rule: SystemRule = "clock") -> Evidence | None:
         """Return the context of the answer to the first ``upto`` messages; ``None`` without a question."""
         ...
 
@@ -365,7 +365,7 @@ class TurnEncoder(Protocol):
 class ContinuingEncoder(TurnEncoder, Protocol):
     """An encoder that can continue a response whose beginning the client got as the upstream sent it."""
 
-    def went_out(self, frame: Frame, text: str) -> None:
+    def note_forwarded(self, frame: Frame, text: str) -> None:
         """Note that a frame of an upstream of this dialect reached the client unchanged.
 
         ``text`` is the text of the answer that was sent since the frame that was noted before.  Between these
@@ -378,7 +378,7 @@ class ContinuingEncoder(TurnEncoder, Protocol):
 class TextEncoder(TurnEncoder, Protocol):
     """An encoder that can also write pieces of text without frames, while the turn has nothing but text.
 
-    Before anything else is encoded, :meth:`tell_text` must report the text that :meth:`write_text` wrote.
+    Before anything else is encoded, :meth:`report_text` must report the text that :meth:`write_text` wrote.
     The bytes are the same that :meth:`TurnEncoder.encode` would make of these pieces.
     """
 
@@ -390,7 +390,7 @@ class TextEncoder(TurnEncoder, Protocol):
         """Write one event for each piece: the inside of a JSON string as orjson writes it, not empty."""
         ...
 
-    def tell_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
+    def report_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
         """Return a frame without bytes for ``count`` pieces that were written; ``event`` has their text."""
         ...
 

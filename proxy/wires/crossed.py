@@ -21,7 +21,7 @@ from proxy.wires.crossing.ledger import Ledger, LeftOut
 from proxy.wires.crossing.native_turns import NativeTurns
 from proxy.wires.crossing.reasoning import asks_for_reasoning
 from proxy.wires.dialect import Dialect
-from proxy.wires.turn.restored import says_too_long
+from proxy.wires.turn.restored import is_too_long_error
 from proxy.wires.upstream_port import (
     BodyEditor,
     CachingEditor,
@@ -147,14 +147,14 @@ class CrossedEditor:
             output = replace(conversation.output, max_tokens=self._max_tokens)
             conversation = replace(conversation, output=output)
         if self._lacks_reasoning:
-            conversation = self._upstream.codec.without_reasoning(conversation)
+            conversation = self._upstream.codec.repair_missing_reasoning(conversation)
         self._written = written = self._upstream.codec.write(conversation, strict=self._strict)
         request = self._upstream.parse(orjson.loads(written.body))
         editor = self._upstream.editor(written.body, request, self._state, caller=self._caller)
         if isinstance(editor, CachingEditor):
             editor.mark_cache()
         if isinstance(editor, TranslatedEditor):
-            editor.was_translated()
+            editor.mark_translated()
         return editor
 
     def _conversation(self) -> Conversation:
@@ -217,7 +217,7 @@ class CrossedEditor:
     def restore(self, position: int, payload: bytes, *, needed: bool = True) -> None:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.restore`."""
         self._own.restore(position, payload, needed=needed)
-        self._natives.take(payload)
+        self._natives.restore(payload)
         self._sent = None
 
     @property
@@ -259,7 +259,7 @@ class CrossedEditor:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.suspend`."""
         self._append_own_turns()
         payload = self._own.suspend(self._own_message(message), self._own_calls(calls), mask)
-        return self._natives.beside(payload, [*self._turns, message], mask)
+        return self._natives.add_to_stored(payload, [*self._turns, message], mask)
 
     def result_message(self, call: ToolCall, content: str, images: Sequence[ResultImage] = ()) -> bytes:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.result_message`."""
@@ -307,9 +307,9 @@ class CrossedEditor:
         self._changes.append(lambda editor: editor.forbid_tools())
         return left_out
 
-    def spend_tokens(self, used: int) -> None:
-        """See :meth:`proxy.wires.upstream_port.BodyEditor.spend_tokens`."""
-        self._change(lambda editor: editor.spend_tokens(used))
+    def lower_token_limit(self, used: int) -> None:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.lower_token_limit`."""
+        self._change(lambda editor: editor.lower_token_limit(used))
 
     @property
     def images_refused(self) -> bool:
@@ -330,8 +330,8 @@ class CrossedEditor:
         if self._editor.recover(message, code):
             return True
         if asks_for_reasoning(message):
-            return self._go_without_reasoning()
-        if not says_too_long(message, code) and self._natives.forget():
+            return self._repair_missing_reasoning()
+        if not is_too_long_error(message, code) and self._natives.forget():
             # The upstream may be another one of the same dialect, which rejects what it did not sign itself.
             self._sent = None
             return True
@@ -342,10 +342,13 @@ class CrossedEditor:
         self._sent = None
         return True
 
-    def _go_without_reasoning(self) -> bool:
+    def _repair_missing_reasoning(self) -> bool:
         """Write the request for an upstream that misses reasoning; return whether that changes anything."""
         conversation = self._conversation()
-        if self._lacks_reasoning or self._upstream.codec.without_reasoning(conversation) == conversation:
+        if (
+            self._lacks_reasoning
+            or self._upstream.codec.repair_missing_reasoning(conversation) == conversation
+        ):
             return False
         self._lacks_reasoning = True
         self._sent = None
@@ -355,9 +358,11 @@ class CrossedEditor:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.records`."""
         return self._editor.records(run_id, mask)
 
-    def tells_more(self, message: bytes) -> bool:
-        """See :meth:`proxy.wires.upstream_port.TellingEditor.tells_more`."""
-        return self._natives.tells_more(message, reasoning=not self._client.codec.returns_reasoning)
+    def has_unreturnable_content(self, message: bytes) -> bool:
+        """See :meth:`proxy.wires.upstream_port.LossyClientEditor.has_unreturnable_content`."""
+        return self._natives.has_unreturnable_content(
+            message, reasoning=not self._client.codec.returns_reasoning
+        )
 
 
 class _ChainedCrossedEditor(CrossedEditor):
@@ -376,14 +381,14 @@ class _ChainedCrossedEditor(CrossedEditor):
     def resume(self, continuation: bytes) -> None:
         """See :meth:`proxy.wires.upstream_port.ChainedEditor.resume`."""
         self._chained.resume(continuation)
-        self._natives.take(continuation)
+        self._natives.restore(continuation)
         self._sent = None
 
     def continuation(self, message: bytes, calls: Sequence[SuspendedCall], mask: Mask) -> bytes:
         """See :meth:`proxy.wires.upstream_port.ChainedEditor.continuation`."""
         self._append_own_turns()
         payload = self._chained.continuation(self._own_message(message), self._own_calls(calls), mask)
-        return self._natives.beside(payload, [*self._turns, message], mask)
+        return self._natives.add_to_stored(payload, [*self._turns, message], mask)
 
     def input_items(self) -> bytes:
         """See :meth:`proxy.wires.upstream_port.ChainedEditor.input_items`."""

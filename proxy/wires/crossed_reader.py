@@ -38,9 +38,9 @@ class CrossedReader:
         return self._reader.fault
 
     @property
-    def behind(self) -> bool:
-        """See :attr:`proxy.wires.upstream_port.TurnReader.behind`."""
-        return self._reader.behind and not self._closed
+    def has_unread(self) -> bool:
+        """See :attr:`proxy.wires.upstream_port.TurnReader.has_unread`."""
+        return self._reader.has_unread and not self._closed
 
     @property
     def large_next(self) -> bool:

@@ -12,7 +12,7 @@ from proxy.events import Frame, ReasoningDelta, RefusalDelta, TextDelta, TurnEve
 from proxy.wires.client_port import TextEncoder, TurnEncoder
 from proxy.wires.crossed_reader import CrossedReader
 from proxy.wires.stream.fast_path import FastReader, FastWriter, TextReader
-from proxy.wires.stream.held import unchanged
+from proxy.wires.stream.held import identity
 from proxy.wires.upstream_port import TurnReader
 
 __all__ = ["crossed_reader"]
@@ -57,8 +57,8 @@ class _FastCrossedReader(CrossedReader, FastReader):
         self._untold = True
         return True
 
-    def through(self, writer: FastWriter) -> FastWriter:
-        """See :meth:`proxy.wires.stream.fast_path.FastReader.through`."""
+    def wrap(self, writer: FastWriter) -> FastWriter:
+        """See :meth:`proxy.wires.stream.fast_path.FastReader.wrap`."""
         return _TextWriter(writer, self.write_taken)
 
     def write_taken(self, _: bytes) -> bytes:
@@ -78,7 +78,7 @@ class _FastCrossedReader(CrossedReader, FastReader):
         self._untold = False
         said, *rest = frames
         told = [
-            self._text_encoder.tell_text(event, said.count)
+            self._text_encoder.report_text(event, said.count)
             for event in said.events
             if isinstance(event, TextDelta | ReasoningDelta | RefusalDelta)
         ]
@@ -92,12 +92,12 @@ class _TextWriter(FastWriter):
         self._writer = writer
         self._write = write
 
-    def passing(self) -> Callable[[bytes], bytes] | None:
-        """See :meth:`proxy.wires.stream.fast_path.FastWriter.passing`."""
-        passing = self._writer.passing()
-        if passing is None or passing is unchanged:
-            return passing and self._write
-        changed, write = passing, self._write
+    def transform(self) -> Callable[[bytes], bytes] | None:
+        """See :meth:`proxy.wires.stream.fast_path.FastWriter.transform`."""
+        transform = self._writer.transform()
+        if transform is None or transform is identity:
+            return transform and self._write
+        changed, write = transform, self._write
         return lambda chunk: changed(write(chunk))
 
 

@@ -102,7 +102,7 @@ class EventParser(Protocol):
         ...
 
     @property
-    def between(self) -> bool:
+    def at_boundary(self) -> bool:
         """Whether the last event is complete and no other has begun."""
         ...
 
@@ -119,11 +119,11 @@ class EventParser(Protocol):
 class Boundary(Protocol):
     """A filter that forwards a stream up to its last event boundary, and knows how the stream ended.
 
-    ``between``: only complete events came so far.  ``overflowing``: an event is too large to buffer, so its
-    pieces are forwarded as they come.  ``done_seen``: the end mark came.
+    ``at_boundary``: only complete events came so far.  ``overflowing``: an event is too large to buffer, so
+    its pieces are forwarded as they come.  ``done_seen``: the end mark came.
     """
 
-    between: bool
+    at_boundary: bool
     overflowing: bool
     done_seen: bool
 
@@ -318,8 +318,8 @@ class Endpoint:
     model.  ``json``: parsed strictly and sent to the first upstream.  ``form``: the same, or a form with
     files, which is streamed.  ``opaque``: streamed without being parsed.
     ``model``: whether a JSON body names the model at its top level (``named``), or may do so (``optional``).
-    ``usage``: ``told`` if every answer reports it; ``asked`` if a stream reports it only on request; ``none``
-    if the answer costs nothing or was counted when it was first given.
+    ``usage``: ``always`` if every answer reports it; ``on_request`` if a stream reports it only on request;
+    ``none`` if the answer costs nothing or was counted when it was first given.
     ``refers``: whether the body may name something stored.
     ``streams``: whether its event streams have an end mark and error events.
     ``same_model``: whether another upstream may take over only with the very same model.
@@ -336,7 +336,7 @@ class Endpoint:
     kind: Kind = "other"
     body: Literal["routed", "json", "form", "opaque"] = "opaque"
     model: Literal["named", "optional", ""] = ""
-    usage: Literal["told", "asked", "none"] = "told"
+    usage: Literal["always", "on_request", "none"] = "always"
     refers: bool = False
     streams: bool = False
     same_model: bool = False
@@ -410,7 +410,7 @@ class EndpointTable:
                 return known
         return self.other
 
-    def and_also(self, endpoints: Iterable[Endpoint]) -> "EndpointTable":
+    def extended_with(self, endpoints: Iterable[Endpoint]) -> "EndpointTable":
         """Return a table with these endpoints in addition to its own."""
         return EndpointTable((*endpoints, *self.endpoints), self.other.dialect)
 

@@ -19,11 +19,11 @@ __all__ = [
     "BodyEditor",
     "CachingEditor",
     "ChainedEditor",
+    "LossyClientEditor",
     "Mask",
     "RewritingReader",
     "StateHabit",
     "SuspendedCall",
-    "TellingEditor",
     "TranslatedEditor",
     "TranslatingReader",
     "TurnReader",
@@ -134,7 +134,7 @@ class BodyEditor(Protocol):
         """
         ...
 
-    def spend_tokens(self, used: int) -> None:
+    def lower_token_limit(self, used: int) -> None:
         """Lower the client's own limit on output tokens by the tokens that earlier turns used."""
         ...
 
@@ -181,7 +181,7 @@ class CachingEditor(Protocol):
 class TranslatedEditor(Protocol):
     """The editor of a dialect whose request may be a translation from another dialect."""
 
-    def was_translated(self) -> None:
+    def mark_translated(self) -> None:
         """Leave out of all the model's messages the fields that the upstream refuses there.
 
         None of these messages has the client's own bytes.
@@ -190,10 +190,10 @@ class TranslatedEditor(Protocol):
 
 
 @runtime_checkable
-class TellingEditor(Protocol):
+class LossyClientEditor(Protocol):
     """The editor of a request whose client cannot send back everything that its upstream sent."""
 
-    def tells_more(self, message: bytes) -> bool:
+    def has_unreturnable_content(self, message: bytes) -> bool:
         """Return whether a turn with calls has content that its client cannot send back with the results.
 
         :meth:`TurnReader.message` returned ``message``.
@@ -212,7 +212,7 @@ class TurnReader(Protocol):
     def fault(self) -> WireError | None: ...
 
     @property
-    def behind(self) -> bool:
+    def has_unread(self) -> bool:
         """Whether complete events are buffered that have not been read yet."""
         ...
 
@@ -225,8 +225,8 @@ class TurnReader(Protocol):
         """Return the frames that ``chunk`` completes, up to a :attr:`fault`.
 
         ``most`` limits the work: no more is read than takes as long as this many ordinary events.  Unless
-        ``large`` is true, reading then also stops before a large event.  If something is left, :attr:`behind`
-        is true, and the next ``chunk`` may be ``b""``.
+        ``large`` is true, reading then also stops before a large event.  If something is left,
+        :attr:`has_unread` is true, and the next ``chunk`` may be ``b""``.
         """
         ...
 

@@ -14,8 +14,8 @@ from proxy.wires.chosen import (
     ShownServer,
     ShownTools,
     ToolFilter,
-    ran,
     read_chosen,
+    usage_of_call,
 )
 
 FILES = {"type": "mcp", "server_label": "docs", "server_url": "toolrelay/files", "require_approval": "never"}
@@ -147,7 +147,7 @@ def test_approvals(said: Any, asks_a: bool, asks_b: bool) -> None:
 def test_calls_of_a_server() -> None:
     """A name of the wire leads to label and name, and back."""
     tool = ServedTool("mcp__files__read", "read", "", {}, True)
-    shown = ShownTools((ShownServer("docs", (tool,)),), counts=True)
+    shown = ShownTools((ShownServer("docs", (tool,)),), reports_calls=True)
     assert shown.called("mcp__files__read") == ("docs", "read")
     assert shown.called("read") is None
     assert shown.id_of("docs", "read") == "mcp__files__read"
@@ -163,6 +163,6 @@ def test_calls_of_a_server() -> None:
 def test_what_ran_is_counted(code: Any, counts: bool) -> None:
     """A call that was refused did not run; a client that chose nothing is told nothing."""
     result = ToolResult("c", code is None, "", code)
-    told = ran(ShownTools(counts=True), result)
+    told = usage_of_call(ShownTools(reports_calls=True), result)
     assert told == ({"server_tool_use_details": {"tool_calls_executed": 1}} if counts else {})
-    assert ran(NOTHING_SHOWN, result) == {}
+    assert usage_of_call(NOTHING_SHOWN, result) == {}

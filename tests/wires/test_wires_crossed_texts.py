@@ -54,15 +54,15 @@ class Heard:
         out = []
         self.unread = 0
         for piece in pieces:
-            if fast is not None and (passing := fast.passing) is not None and fast.take_unread(piece):
+            if fast is not None and (transform := fast.transform) is not None and fast.take_unread(piece):
                 self.unread += 1
-                out.append(passing(piece))
+                out.append(transform(piece))
                 continue
             for frame in reader.feed(piece):
                 events += frame.events
                 out.append(writer.write(frame))
             if fast is not None:
-                fast.passing = fast.writer.passing()
+                fast.transform = fast.writer.transform()
         for frame in [*(fast.reader.catch_up() if fast is not None else ()), *reader.close()]:
             events += frame.events
             out.append(writer.write(frame))

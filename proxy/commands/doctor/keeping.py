@@ -9,7 +9,7 @@ from proxy.errors import NoRecord, StoreError
 from proxy.server.config.load import Config
 from proxy.server.config.shown import shown_address
 from proxy.server.open_record import open_record
-from proxy.server.ui.diagnoses import KeptFinding, written_diagnosis
+from proxy.server.ui.diagnoses import KeptFinding, encode_diagnosis
 
 __all__ = ["keep_diagnosis"]
 
@@ -26,7 +26,7 @@ async def keep_diagnosis(config: Config, name: str, model: str, findings: Sequen
         say_error("the web UI will not show these results: store.url is memory:, which keeps nothing")
         return
     address = shown_address(config.upstreams[name].base_url)
-    diagnosis = written_diagnosis(address, model, time.time(), findings)
+    diagnosis = encode_diagnosis(address, model, time.time(), findings)
     try:
         store = open_record(config, must_exist=True)
         await store.start()

@@ -12,8 +12,8 @@ from proxy.server.config.mcp_files import (
     UnusableFile,
     UnusableServer,
     Variable,
-    pieces_of,
     read_servers,
+    split_variables,
     variable_name,
 )
 from proxy.server.config.text import toml_value
@@ -81,12 +81,12 @@ def _section(server: ForeignServer) -> Iterator[str]:
         yield f"timeout_s = {toml_value(server.timeout_s)}"
     if server.tools:
         yield f"tools = {toml_value(server.tools)}"
-    for ignored in server.not_kept:
+    for ignored in server.ignored_keys:
         yield f"# {ignored} of the file has no counterpart here and is left out"
 
 
 def _variables(server: ForeignServer, text: str) -> list[Variable]:
-    return [piece for piece in pieces_of(server.name, text) if isinstance(piece, Variable)]
+    return [piece for piece in split_variables(server.name, text) if isinstance(piece, Variable)]
 
 
 def _values(server: ForeignServer, table: str, values: Mapping[str, str]) -> Iterator[str]:
@@ -95,12 +95,12 @@ def _values(server: ForeignServer, table: str, values: Mapping[str, str]) -> Ite
         return
     made: dict[str, str] = {}
     for name, text in values.items():
-        pieces = pieces_of(server.name, text)
+        pieces = split_variables(server.name, text)
         match pieces:
             case [Variable(default=None) as sole]:
                 made[name] = f"env:{sole.name}"
-                if sole.asked:
-                    yield f"# Set {sole.name} to what {plain_text(sole.asked)} asks for."
+                if sole.input_id:
+                    yield f"# Set {sole.name} to what {plain_text(sole.input_id)} asks for."
             case _ if table == "env" and all(isinstance(one, str) for one in pieces) and _is_plain(text):
                 made[name] = text
             case _:

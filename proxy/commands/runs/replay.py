@@ -1,4 +1,4 @@
-"""``toolrelay runs replay``: shows the result of :mod:`proxy.server.replaying.again` on a terminal."""
+"""``toolrelay runs replay``: shows the result of :mod:`proxy.server.replaying.replay` on a terminal."""
 
 from typing import Any, Final
 
@@ -9,7 +9,7 @@ from proxy.commands.runs.runs import Record, find_run, log_content_read, to_line
 from proxy.plain_text import counted
 from proxy.server.app import App, Overrides, create_app
 from proxy.server.config.load import Config
-from proxy.server.replaying.again import Replayed, replay_again
+from proxy.server.replaying.replay import Replayed, replay_again
 
 __all__ = ["replay_run"]
 

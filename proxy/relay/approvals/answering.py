@@ -8,7 +8,7 @@ from proxy.errors import RequestError
 from proxy.relay.approvals.decisions import Decisions, Verdict
 from proxy.relay.approvals.grants import GrantTerms
 from proxy.relay.approvals.rules import Decider
-from proxy.wires.approving.shown import Answered, Heard, Shown
+from proxy.wires.approving.shown import ApprovalAnswer, ApprovalMessages, ApprovalQuestion
 
 __all__ = ["ReadTerms", "take_answers"]
 
@@ -20,7 +20,9 @@ ReadTerms = Callable[[Any, str], GrantTerms]
 """Parses the grant in an answer; the text is its place in the body.  Raises ``RequestError`` (400)."""
 
 
-async def take_answers(decisions: Decisions, heard: Heard, decider: Decider, read_terms: ReadTerms) -> None:
+async def take_answers(
+    decisions: Decisions, messages: ApprovalMessages, decider: Decider, read_terms: ReadTerms
+) -> None:
     """Record a client's answers; check all of them before the first decision is recorded.
 
     A client sends its conversation again with each request, including answers that were already taken.  So
@@ -31,12 +33,12 @@ async def take_answers(decisions: Decisions, heard: Heard, decider: Decider, rea
     question that was changed and for an invalid grant; 403 if ``decider`` may not decide; 404 for an unknown
     approval.  Raise :class:`~proxy.errors.StoreError` if the record fails.
     """
-    answers = _one_each([one for one in heard.answered if one.is_new])
-    shown = {one.approval_id: one for one in heard.shown}
-    open_ones: list[tuple[Answered, Approval, GrantTerms | None]] = []
+    answers = _one_each([one for one in messages.answers if one.is_new])
+    questions = {one.approval_id: one for one in messages.questions}
+    open_ones: list[tuple[ApprovalAnswer, Approval, GrantTerms | None]] = []
     for answer in answers.values():
         approval = await decisions.find(answer.approval_id, decider)
-        if (question := shown.get(answer.approval_id)) is not None:
+        if (question := questions.get(answer.approval_id)) is not None:
             _check_unchanged(question, approval)
         if approval.status is ApprovalStatus.PENDING:
             decider.check(approval, decisions.rules)
@@ -53,10 +55,10 @@ async def take_answers(decisions: Decisions, heard: Heard, decider: Decider, rea
                 raise
 
 
-def _one_each(answered: Sequence[Answered]) -> Mapping[str, Answered]:
+def _one_each(answers: Sequence[ApprovalAnswer]) -> Mapping[str, ApprovalAnswer]:
     """Return the answers by approval; the same answer may come twice, a contradicting one may not."""
-    found: dict[str, Answered] = {}
-    for answer in answered:
+    found: dict[str, ApprovalAnswer] = {}
+    for answer in answers:
         first = found.setdefault(answer.approval_id, answer)
         if first.approve is not answer.approve:
             raise RequestError(
@@ -70,12 +72,12 @@ def _one_each(answered: Sequence[Answered]) -> Mapping[str, Answered]:
         raise RequestError(
             400,
             f"The request answers {len(found)} approvals. Answer at most {_MOST_ANSWERS} in one request.",
-            param=answered[-1].at,
+            param=answers[-1].at,
         )
     return found
 
 
-def _check_unchanged(question: Shown, approval: Approval) -> None:
+def _check_unchanged(question: ApprovalQuestion, approval: Approval) -> None:
     """Refuse an answer to a question that differs from the one that was shown."""
     if question.tool is None and question.arguments is None:
         return

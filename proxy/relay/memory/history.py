@@ -51,7 +51,7 @@ from proxy.relay.memory.turns import ApprovalResults, LastTurn, Restored, Settle
 from proxy.relay.memory.variants import variant_of
 from proxy.store.base import LOOK_UP_S, Store
 from proxy.wires.client_port import Answer, ClientRequest, ReturnedCalls
-from proxy.wires.past.clock import ToldRule
+from proxy.wires.past.clock import SystemRule
 from proxy.wires.upstream_port import NO_TURN, BodyEditor, ChainedEditor
 
 __all__ = ["ApprovalResults", "History", "LastTurn", "Restored", "SettleApprovals"]
@@ -68,15 +68,15 @@ class History:
         self,
         store: Store,
         now: Callable[[], float] = time.time,
-        told: ToldRule = "clock",
+        system_rule: SystemRule = "clock",
         sealed: SealedTurns | None = None,
     ) -> None:
-        """``told`` says how system messages are compared.  ``sealed`` encrypts turns that clients carry;
-        with ``None`` no client gets any."""
+        """``system_rule`` says how system messages are compared.  ``sealed`` encrypts turns that clients
+        carry; with ``None`` no client gets any."""
         self._store = store
         self._sealed = sealed
         self._now = now
-        self._told: ToldRule = told
+        self._system_rule: SystemRule = system_rule
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
 
     async def restore(
@@ -181,14 +181,14 @@ class History:
         calls = [
             (
                 each.position,
-                request.conversation_key(caller, each.call_ids, upto=each.position, told=self._told),
+                request.conversation_key(caller, each.call_ids, upto=each.position, rule=self._system_rule),
             )
             for each in returned_calls[-_MOST_LOOKUPS:]
         ]
         places = calls + [
             (
                 each.position,
-                request.answer_key(caller, _ASKED, each.text, upto=each.position, told=self._told),
+                request.answer_key(caller, _ASKED, each.text, upto=each.position, rule=self._system_rule),
             )
             for each in asked
         ]
@@ -225,11 +225,11 @@ class History:
         answers = answers[:_MOST_LOOKUPS]
         if not answers:
             return [], frozenset()
-        told, words = self._told, request.loose_words(caller)
+        rule, words = self._system_rule, request.identity_words(caller)
         exact = [
-            request.answer_key(caller, shape, each.text, upto=each.position, told=told) for each in answers
+            request.answer_key(caller, shape, each.text, upto=each.position, rule=rule) for each in answers
         ]
-        places = [request.evidence(each.position, told) for each in answers]
+        places = [request.evidence(each.position, rule) for each in answers]
         loose = [
             loose_keys(words, shape, each.text, place) if place is not None else ()
             for each, place in zip(answers, places, strict=True)
@@ -296,17 +296,17 @@ class History:
 
         Return whether something was put on record.
         """
-        if not visible.strip() or not request.keeps:
+        if not visible.strip() or not request.may_store:
             return False
         payload = with_marks(editor.suspend(turn.message, (), turn.mask), untrusted=turn.untrusted)
-        key = request.answer_key(turn.caller, offer_fingerprint, visible, told=self._told)
+        key = request.answer_key(turn.caller, offer_fingerprint, visible, rule=self._system_rule)
         variant = variant_of(payload)
         marked = with_marks(payload, upstream=turn.upstream, asked_in=asked_in_note(turn.asked_in))
         self._put_hidden(key, variant, turn, marked)
-        place = request.evidence(told=self._told)
+        place = request.evidence(rule=self._system_rule)
         if place is not None:
             kept = evidence_of(place, (key, variant))
-            for loose in loose_keys(request.loose_words(turn.caller), offer_fingerprint, visible, place):
+            for loose in loose_keys(request.identity_words(turn.caller), offer_fingerprint, visible, place):
                 self._put_hidden(loose, variant, turn, kept)
         return True
 
@@ -317,11 +317,11 @@ class History:
 
         Otherwise hidden turns behind the same words in another conversation could be put back here.
         """
-        if not visible.strip() or not request.keeps:
+        if not visible.strip() or not request.may_store:
             return
-        key = request.answer_key(turn.caller, offer_fingerprint, visible, told=self._told)
-        place = request.evidence(told=self._told)
-        words = request.loose_words(turn.caller)
+        key = request.answer_key(turn.caller, offer_fingerprint, visible, rule=self._system_rule)
+        place = request.evidence(rule=self._system_rule)
+        words = request.identity_words(turn.caller)
         loose = loose_keys(words, offer_fingerprint, visible, place) if place is not None else ()
         kept = evidence_of(place, (key, PLAIN)) if place is not None else b""
         self._put_hidden(key, PLAIN, turn, b"{}")
@@ -406,7 +406,7 @@ class History:
             self._tell_unavailable(error)
             return False
         self._store.put_suspended(replace(made, payload=with_marks(made.payload, **marks)))
-        return request.keeps
+        return request.may_store
 
     async def seal(
         self,
@@ -444,13 +444,13 @@ class History:
         ids = [call.client_id for call in turn.calls if call.client_id is not None]
         seen = digest_of(visible)
         made = SuspendedTurn(
-            key=request.conversation_key(turn.caller, ids, told=self._told),
+            key=request.conversation_key(turn.caller, ids, rule=self._system_rule),
             run_id=turn.run_id,
             caller=turn.caller,
             wire=turn.wire,
             payload=editor.suspend(turn.message, turn.calls, turn.mask),
             created_at=self._now(),
-            ephemeral=not request.keeps,
+            ephemeral=not request.may_store,
         )
         marks = {
             "seen": seen,
@@ -477,10 +477,10 @@ class History:
         Without ``keeps`` it is held in memory.  Return whether something was put on record.
         """
         payload = NO_TURN if editor is None else editor.suspend(turn.message, turn.calls, turn.mask)
-        keeps = keeps and request.keeps
+        keeps = keeps and request.may_store
         self._store.put_suspended(
             SuspendedTurn(
-                key=request.answer_key(turn.caller, _ASKED, visible, told=self._told),
+                key=request.answer_key(turn.caller, _ASKED, visible, rule=self._system_rule),
                 run_id=turn.run_id,
                 caller=turn.caller,
                 wire=turn.wire,

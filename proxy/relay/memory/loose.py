@@ -38,12 +38,12 @@ Pointer = tuple[str, str]
 def loose_keys(words: Sequence[str], shape: str, text: str, evidence: Evidence) -> Sequence[str]:
     """Return the two loose keys of an answer: one with the question, one without.
 
-    ``words`` are those of :meth:`~proxy.wires.client_port.ClientRequest.loose_words`.
+    ``words`` are those of :meth:`~proxy.wires.client_port.ClientRequest.identity_words`.
     """
     of = ("loose answer", *words, shape, text.strip())
     return [
-        conversation_digest((*of, "asked", evidence.question), evidence.told),
-        conversation_digest((*of, "alone"), evidence.told),
+        conversation_digest((*of, "asked", evidence.question), evidence.system),
+        conversation_digest((*of, "alone"), evidence.system),
     ]
 
 

@@ -86,7 +86,7 @@ class SealedTurns:
 
     def wants(self, request: ClientRequest) -> bool:
         """Return whether the record must not store turns of this request, and the client can carry them."""
-        may_keep = request.keeps and not self._unstored
+        may_keep = request.may_store and not self._unstored
         return not may_keep and isinstance(request, CarryingRequest) and request.carries()
 
     async def close(self, turn: SuspendedTurn) -> str | None:

@@ -12,7 +12,7 @@ from proxy.relay.run.run import UNRUN
 from proxy.relay.run.stand_in import stand_in
 from proxy.relay.run.state import State
 from proxy.wires.client_port import CarryingWriter
-from proxy.wires.upstream_port import ChainedEditor, RewritingReader, SuspendedCall, TellingEditor
+from proxy.wires.upstream_port import ChainedEditor, LossyClientEditor, RewritingReader, SuspendedCall
 
 __all__ = ["RunEnding"]
 
@@ -32,7 +32,7 @@ class RunEnding:
         The client gets the finish reason ``reason``; with ``None`` it gets the upstream's own.
         """
         data = self._last_bytes(job, state, reason)
-        if _tells_more(job, state):
+        if _has_unreturnable_content(job, state):
             await self._hold(job, state, needed=False)
         if state.outcome.to_find:
             # The client may send its next request as soon as it has this end, and another process may get it.
@@ -121,7 +121,7 @@ class RunEnding:
 
     def _keep_response(self, job: Job, state: State) -> None:
         """Store a response that has its own id and that only the proxy knows as a whole."""
-        writer, reader, keeps = state.output.writer, state.outcome.reader, job.client.request.keeps
+        writer, reader, keeps = state.output.writer, state.outcome.reader, job.client.request.may_store
         # If the client wants nothing stored, only its own connection keeps the response, to continue it
         # there.
         local = None if keeps else job.conversation.local
@@ -171,7 +171,7 @@ class RunEnding:
         if not job.conversation.notes_threads:
             return
         request = job.client.request
-        kept = threads_of(state.output.writer.result()) if request.keeps else []
+        kept = threads_of(state.output.writer.result()) if request.may_store else []
         ids = [one for one in (request.conversation, *kept) if one]
         self._threads.note(ids, job.identity.caller, state.tools.untrusted_read())
         state.outcome.to_find |= bool(ids)
@@ -195,11 +195,15 @@ class RunEnding:
         return outcome.to_find
 
 
-def _tells_more(job: Job, state: State) -> bool:
+def _has_unreturnable_content(job: Job, state: State) -> bool:
     """Return whether the turn has calls for the client and content that the client cannot send back."""
     calls = bool(state.run.client_calls) and state.outcome.finish_reason not in UNRUN
     editor = job.upstream.editor
-    return calls and isinstance(editor, TellingEditor) and editor.tells_more(state.outcome.message())
+    return (
+        calls
+        and isinstance(editor, LossyClientEditor)
+        and editor.has_unreturnable_content(state.outcome.message())
+    )
 
 
 def _last_turn(job: Job, state: State) -> LastTurn:

@@ -176,4 +176,4 @@ class Job:
         """Whether content of the run may be stored.  For an agent's run, the calling run must allow it
         too."""
         nested = self.client.ask.nested
-        return self.client.request.keeps and (nested is None or nested.asking.keeps)
+        return self.client.request.may_store and (nested is None or nested.asking.keeps)

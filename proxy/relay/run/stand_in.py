@@ -35,7 +35,7 @@ class _StandIn:
     """A turn reader for a turn that no model wrote."""
 
     fault: WireError | None = None
-    behind = False
+    has_unread = False
     large_next = False
 
     def __init__(self, text: str, message: bytes) -> None:

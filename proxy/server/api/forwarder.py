@@ -25,7 +25,7 @@ from proxy.server.serving.heads.head import Head
 from proxy.server.telemetry.hooks import Hooks
 from proxy.upstreams.base import UpstreamRequest
 from proxy.wires.json.splice import join_object, members
-from proxy.wires.turn.digest import people_named
+from proxy.wires.turn.digest import user_key
 from proxy.wires.wire import Wire
 
 __all__ = ["Forwarder", "headers_of_runs"]
@@ -145,7 +145,7 @@ class Forwarder:
         # Many people share one key of the provider. The provider answers a repeated idempotency key with its
         # earlier answer, so each person needs a different key.
         caller, is_person = self._request_reader.principal(context, body)
-        people = people_named(body.payload if body is not None else {})
+        people = user_key(body.payload if body is not None else {})
         if not is_person and not people:
             return HeaderSection.of(without(section, "idempotency-key"))
         return HeaderSection.of(

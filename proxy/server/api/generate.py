@@ -35,7 +35,7 @@ from proxy.server.grant_terms import read_terms
 from proxy.server.serving.body import check_counts
 from proxy.server.serving.request import WebSocketMessage, new_ids
 from proxy.wires.approving.read import read_approvals
-from proxy.wires.approving.shown import Heard
+from proxy.wires.approving.shown import ApprovalMessages
 from proxy.wires.wire import CrossableWire, Wire
 
 __all__ = ["Generate"]
@@ -104,15 +104,15 @@ class Generate:
         if context.caller.rights.isolated:
             await self._request_reader.check_rights(context, body, principal)
         options = request_options_of(context, history=self._history)
-        heard = read_approvals(wire.dialect.name, body.raw, body.payload)
-        if heard is not None:
-            body = Body(heard.raw, orjson.loads(heard.raw))
-            options = replace(options, asks_by_call=heard.declares)
-        await self._decide(principal, context, heard)
+        approval_messages = read_approvals(wire.dialect.name, body.raw, body.payload)
+        if approval_messages is not None:
+            body = Body(approval_messages.raw, orjson.loads(approval_messages.raw))
+            options = replace(options, asks_by_call=approval_messages.declares)
+        await self._decide(principal, context, approval_messages)
         routes = self._routes(context, wire, body, options)
         if _is_background(context, body):
             ask = self._ask(context, wire, body, principal, options, routes)
-            if self._background.takes(ask):
+            if self._background.needs_run(ask):
                 return await self._begin(context, ask)
         if (asked := context.request.head[resume_of]) and context.request.websocket is None:
             ask = self._ask(context, wire, body, principal, options, routes)
@@ -122,13 +122,15 @@ class Generate:
             return await self._forwarder.send(context, body, candidates, principal.name)
         return await self._plan(context, self._ask(context, wire, body, principal, options, routes))
 
-    async def _decide(self, principal: Principal, context: Context, heard: Heard | None) -> None:
+    async def _decide(
+        self, principal: Principal, context: Context, approval_messages: ApprovalMessages | None
+    ) -> None:
         """Apply the decisions in a request's header and conversation, in the name of its caller."""
         decider = Decider(principal.name, caller=principal.name, key=context.caller.name)
         for approval_id, verdict in decisions_of(context.request.head):
             await self._approvals.decide(approval_id, verdict, decider, "header")
-        if heard is not None and self._approvals.enabled:
-            await take_answers(self._approvals, heard, decider, read_terms)
+        if approval_messages is not None and self._approvals.enabled:
+            await take_answers(self._approvals, approval_messages, decider, read_terms)
 
     def _routes(self, context: Context, wire: Wire, body: Body, options: RequestOptions) -> Sequence[Route]:
         """Return the upstreams that may answer; if the request chose tools, those that offer them."""

@@ -26,7 +26,7 @@ from proxy.server.serving.draining import Draining
 from proxy.server.serving.request import EdgeRequest
 from proxy.server.serving.response import HttpClientStream
 from proxy.server.serving.tee import Listen, TeeStream
-from proxy.server.websockets.stream import Own, Settle, WebSocketStream
+from proxy.server.websockets.stream import StoreOwner, WaitForOwners, WebSocketStream
 from proxy.store.base import Store
 from proxy.wires.dialect import Framing
 from proxy.wires.stream.sse import SSEParser, decode_event
@@ -48,22 +48,23 @@ _OVERLAP: Final = 32
 
 
 class OwnedClientStream(HttpClientStream):
-    """A response to a client that notes its own id. It calls ``own`` once with the id: before the event with
-    the id goes out, or before the end of an object does. With ``settle`` the end waits for that first."""
+    """A response to a client that notes its own id. It calls ``store_owner`` once with the id: before the
+    event with the id goes out, or before the end of an object does. With ``wait_for_owners`` the end waits
+    for that first."""
 
     def __init__(
         self,
         request: EdgeRequest,
         headers: dict[str, str],
-        own: Own,
-        settle: Settle | None = None,
+        store_owner: StoreOwner,
+        wait_for_owners: WaitForOwners | None = None,
         *,
         framing: Framing,
         last: bool = False,
     ) -> None:
         super().__init__(request, headers, last=last)
-        self._own = own
-        self._settle = settle
+        self._store_owner = store_owner
+        self._wait_for_owners = wait_for_owners
         self._framing = framing
         self._pending = False
         self._streams = False
@@ -125,8 +126,8 @@ class OwnedClientStream(HttpClientStream):
         return self._settled() if self._pending else None
 
     async def _settled(self) -> None:
-        if self._settle is not None and self._pending:
-            await self._settle()
+        if self._wait_for_owners is not None and self._pending:
+            await self._wait_for_owners()
         self._pending = False
 
     def _noted(self, committed: bool) -> None:
@@ -184,8 +185,8 @@ class OwnedClientStream(HttpClientStream):
         found = response.get("id") if isinstance(response, dict) else None
         if isinstance(found, str) and found:
             self._stop()
-            self._pending = self._settle is not None
-            self._own(found, self._noted)
+            self._pending = self._wait_for_owners is not None
+            self._store_owner(found, self._noted)
 
     def _stop(self) -> None:
         self._looking = False
@@ -227,7 +228,9 @@ class ClientStreams:
     ) -> None:
         self._store = store
         self._threads = threads
-        self._settle: Settle | None = partial(commits.wait_before_end, "owner") if commits.shared else None
+        self._wait_for_owners: WaitForOwners | None = (
+            partial(commits.wait_before_end, "owner") if commits.shared else None
+        )
         self._draining = draining
         self._principals = principals
         self._listen = listen
@@ -238,20 +241,22 @@ class ClientStreams:
         sent = {"x-request-id": context.facts.request_id, "Server": "toolrelay"}
         if request.page_headers:
             sent.update(request.page_headers)
-        own: Own | None = None
+        store_owner: StoreOwner | None = None
         if caller and endpoint.creates == "response" and context.caller.rights.isolated:
             # The upstream keeps this response under the proxy's key; from now on only this caller may use it.
-            own = partial(self._note_owner, caller)
+            store_owner = partial(self._note_owner, caller)
         elif endpoint.creates == "conversation":
-            own = partial(self._note_thread, self._principals.of(request, context.caller, {}).name)
+            store_owner = partial(self._note_thread, self._principals.of(request, context.caller, {}).name)
         framing, last = endpoint.dialect.framing, self._draining.closing
         client: AnyClientStream
         if request.websocket is not None:
-            client = WebSocketStream(request, request.websocket, framing, own, self._settle)
-        elif own is None:
+            client = WebSocketStream(request, request.websocket, framing, store_owner, self._wait_for_owners)
+        elif store_owner is None:
             client = HttpClientStream(request, sent, last=last)
         else:
-            client = OwnedClientStream(request, sent, own, self._settle, framing=framing, last=last)
+            client = OwnedClientStream(
+                request, sent, store_owner, self._wait_for_owners, framing=framing, last=last
+            )
         context.facts.client = client
         return client
 

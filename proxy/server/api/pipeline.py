@@ -115,10 +115,10 @@ class Pipeline:
             finally:
                 admission.release()
         except asyncio.CancelledError:
-            excuse = control.draining.excuse(request)
-            if excuse is None:
+            error = control.draining.cut_error(request)
+            if error is None:
                 raise
-            raise excuse from None
+            raise error from None
         finally:
             control.leave(request)
 

@@ -10,7 +10,7 @@ from proxy.server.auth.principals import Principal, Principals
 from proxy.server.callers import Rights
 from proxy.server.context import Context
 from proxy.server.serving.azure_paths import name_deployment
-from proxy.server.serving.body import BodyBounds, body_here, read_body, stream_body
+from proxy.server.serving.body import BodyBounds, read_body, received_body, stream_body
 from proxy.server.serving.json_bodies import JsonBodies
 from proxy.store.base import Store
 
@@ -36,7 +36,7 @@ class RequestReader:
         :func:`~proxy.wires.json.splice.load_strict` do.
         """
         request, caller, deployment = context.request, context.caller, context.target.deployment
-        raw = body_here(request, self._bounds.max_body_bytes)
+        raw = received_body(request, self._bounds.max_body_bytes)
         if raw is None:
             raw = await read_body(request, self._bounds.max_body_bytes, self._bounds.body_timeout_s)
         payload = self._bodies.load_now(raw)

@@ -16,10 +16,10 @@ from proxy.server.limits.limiter import RateLimiter
 from proxy.server.serving.request import new_ids
 from proxy.wires.wire import Wire
 
-__all__ = ["AskMaker"]
+__all__ = ["StoredAskBuilder"]
 
 
-class AskMaker:
+class StoredAskBuilder:
     """The builder of asks from stored requests, with the present rights and limits of their callers."""
 
     def __init__(

@@ -23,7 +23,7 @@ from proxy.server.api.stored_responses import StoredResponses
 from proxy.server.auth.permissions import PermissionSets
 from proxy.server.auth.principals import Principals
 from proxy.server.auth.tickets import Tickets
-from proxy.server.compose.ask_again import AskMaker
+from proxy.server.compose.ask_again import StoredAskBuilder
 from proxy.server.compose.overrides import Overrides
 from proxy.server.compose.runs import create_runs
 from proxy.server.compose.services import Services, built_in_wires, completion_wires
@@ -45,11 +45,11 @@ from proxy.wires.responses.body import upstream_ids
 from proxy.wires.responses.stored_stream import stream_of_stored
 from proxy.wires.wire import CrossableWire, Wire
 
-__all__ = ["Surroundings", "make_endpoint_handlers"]
+__all__ = ["HandlerDependencies", "make_endpoint_handlers"]
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class HandlerDependencies:
     """The other parts of the server that handlers need: upstreams, draining, the permissions and tickets of
     callers, and the other processes of the port."""
 
@@ -63,7 +63,7 @@ class Surroundings:
 def make_endpoint_handlers(
     services: Services,
     given: Overrides,
-    around: Surroundings,
+    dependencies: HandlerDependencies,
     item_keys: Sequence[bytes],
     tapes: Tapes,
 ) -> dict[Kind, EndpointHandler]:
@@ -72,7 +72,7 @@ def make_endpoint_handlers(
 
     ``item_keys`` are those of :func:`~proxy.server.compose.services.built_in_wires`.
     """
-    draining = around.draining
+    draining = dependencies.draining
     config, store, principals = services.config, services.store, Principals(services.config.auth.end_user)
     wires = {**built_in_wires(item_keys), **given.wires}
     runs = create_runs(services, given, wires, item_keys, tapes)
@@ -82,7 +82,7 @@ def make_endpoint_handlers(
     )
     forwarder = Forwarder(request_reader, clients, runs.prices, services.instruments.hooks, wires)
     passthrough = Passthrough(request_reader, forwarder, runs.prices)
-    detached = _detached_runs(services, around, runs, wires["responses"], request_reader)
+    detached = _detached_runs(services, dependencies, runs, wires["responses"], request_reader)
     generate = Generate(
         {**wires, **completion_wires(item_keys)},
         runs,
@@ -94,7 +94,7 @@ def make_endpoint_handlers(
         detached=detached,
     )
     stored = Stored(
-        _stored_responses(services, runs.memory.commits, around.router),
+        _stored_responses(services, runs.memory.commits, dependencies.router),
         request_reader,
         forwarder,
         clients,
@@ -120,30 +120,37 @@ def make_endpoint_handlers(
 
 
 def _detached_runs(
-    services: Services, around: Surroundings, runs: Runs, wire: Wire, request_reader: RequestReader
+    services: Services,
+    dependencies: HandlerDependencies,
+    runs: Runs,
+    wire: Wire,
+    request_reader: RequestReader,
 ) -> DetachedRuns:
     """Build the runs that continue without their clients, and the component that takes over runs of ended
     processes."""
     config, store, hooks = services.config, services.store, services.instruments.hooks
-    background = BackgroundRuns(runs, store, _background_settings(config), hooks.run_scope)
-    resumable = SharedResumableRuns(ResumableRuns(config.tools.resume_s), around.peers)
+    background = BackgroundRuns(runs, store, _background_settings(config), hooks.run_context)
+    resumable = SharedResumableRuns(ResumableRuns(config.tools.resume_s), dependencies.peers)
     others = tuple(
         dict.fromkeys(one.dialect.wire for one in built_in_wires().values() if isinstance(one, CrossableWire))
     )
-    ask_again = AskMaker(
+    ask_again = StoredAskBuilder(
         wire,
         others,
         runs=runs,
         request_reader=request_reader,
-        tickets=around.tickets,
-        permissions=around.permissions,
+        tickets=dependencies.tickets,
+        permissions=dependencies.permissions,
         limiter=services.limiter,
     )
-    take_over = TakeOver(background, store, ask_again, hooks.orphaned, lambda: around.draining.closing)
+    take_over = TakeOver(background, store, ask_again, hooks.orphaned, lambda: dependencies.draining.closing)
     take_over.start()
     services.detached.extend((take_over.stop, background.drain, resumable.drain))
     return DetachedRuns(
-        background, BackgroundReader(background, store, take_over.look), resumable, around.tickets
+        background,
+        BackgroundReader(background, store, take_over.settle_orphans),
+        resumable,
+        dependencies.tickets,
     )
 
 

@@ -29,13 +29,13 @@ class Overrides:
     ``wrap_upstream`` and ``wrap_provider`` wrap every upstream and every source of tools. ``on_run_event``
     gets the events of runs, and ``listen`` the answers to clients.
 
-    If ``http`` is given, tools with a connection use it too, without credentials. ``connect`` says whether
-    credentials are fetched before a tool runs; tools that replay recorded results need none. ``mcp_socket``
-    is the socket of the process that talks to MCP servers, and ``pins`` replace the record's pins of their
-    tools. ``approver`` decides calls that need an approval. ``endpoints`` are the served endpoints. ``wires``
-    are dialects besides the built-in ones, by name. ``providers`` are all sources of tools, in place of the
-    configured ones. ``demo`` has the suggested questions for the pages of the web UI. ``drawn`` are the ids
-    and times that replayed runs take from the recorded run.
+    If ``http`` is given, tools with a connection use it too, without credentials. ``fetch_credentials`` says
+    whether credentials are fetched before a tool runs; tools that replay recorded results need none.
+    ``mcp_socket`` is the socket of the process that talks to MCP servers, and ``pins`` replace the record's
+    pins of their tools. ``approver`` decides calls that need an approval. ``endpoints`` are the served
+    endpoints. ``wires`` are dialects besides the built-in ones, by name. ``providers`` are all sources of
+    tools, in place of the configured ones. ``demo`` has the suggested questions for the pages of the web UI.
+    ``replayed_values`` are the ids and times that replayed runs take from the recorded run.
     """
 
     clock: Clock | None = None
@@ -46,7 +46,7 @@ class Overrides:
     wrap_provider: Callable[[ToolProvider], ToolProvider] | None = None
     authenticator: Authenticator | None = None
     listen: Listen | None = None
-    connect: bool = True
+    fetch_credentials: bool = True
     mcp_socket: Path | None = None
     pins: PinSource | None = None
     approver: Approver = field(default_factory=NobodyApproves)
@@ -54,4 +54,4 @@ class Overrides:
     wires: Mapping[str, Wire] = field(default_factory=dict)
     providers: Sequence[ToolProvider] | None = None
     demo: Mapping[str, str] | None = None
-    drawn: Mapping[str, Sequence[Value]] | None = None
+    replayed_values: Mapping[str, Sequence[Value]] | None = None

@@ -32,9 +32,9 @@ from proxy.server.limits.limiter import RateLimiter
 from proxy.server.limits.rules import KeyLimits, parse_cost_limits, parse_limits
 from proxy.server.limits.storage import open_counters
 from proxy.server.open_record import open_record
-from proxy.server.serving.draining import ends_unhurried
+from proxy.server.serving.draining import wait_unless_hurried
 from proxy.server.telemetry.instruments import Instruments, known_models, open_instruments
-from proxy.server.telemetry.mcp_figures import figures_of
+from proxy.server.telemetry.mcp_figures import mcp_metrics
 from proxy.server.telemetry.refused_keys import RefusedKeys
 from proxy.store.base import Store
 from proxy.toolbox.clock import SystemClock
@@ -148,7 +148,7 @@ class Services:
         """Wait for running effects, unless ``hurried`` is set; then close everything, the record last."""
         for drain in self.detached:
             await drain(0.0 if hurried is not None and hurried.is_set() else self.config.server.drain_s)
-        if not await ends_unhurried(self.runner.drain(self.config.server.drain_s), hurried):
+        if not await wait_unless_hurried(self.runner.drain(self.config.server.drain_s), hurried):
             await self.runner.drain(0.0)
         await self.registry.aclose()
         for upstream in self.upstreams.values():
@@ -221,7 +221,7 @@ async def create_services(
         on_crash=given.on_tool_crash,
         on_closed=instruments.hooks.invocation_ended,
         effects=store,
-        credentials=credentials.broker if credentials is not None and given.connect else None,
+        credentials=credentials.broker if credentials is not None and given.fetch_credentials else None,
         log_arguments=config.store.content != "none",
     )
     services = Services(
@@ -256,7 +256,7 @@ async def _start(services: Services) -> Services:
     """Open the record, and serve the tools of MCP servers that are pinned there."""
     registry, mcp = services.registry, services.mcp
     if mcp:
-        services.instruments.add_source(figures_of(lambda: [one for each in mcp for one in each.counted]))
+        services.instruments.add_source(mcp_metrics(lambda: [one for each in mcp for one in each.counted]))
     await services.store.start()
     try:
         for provider in mcp:

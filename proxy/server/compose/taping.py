@@ -11,13 +11,15 @@ __all__ = ["make_taping"]
 _NOT_SEALED = "content is not encrypted here; set store.seal_key"
 
 
-def make_taping(services: Services, given: Overrides, peers: Peers, *, asked: bool) -> Taping:
-    """Build the component that records the bytes of runs. With ``asked``, administrators may start captures;
-    the other processes of the port learn of them."""
-    captures = Captures(services.store, _refused(services) if asked else "the web UI is not served")
+def make_taping(services: Services, given: Overrides, peers: Peers, *, captures_allowed: bool) -> Taping:
+    """Build the component that records the bytes of runs. With ``captures_allowed``, administrators may start
+    captures; the other processes of the port learn of them."""
+    captures = Captures(
+        services.store, _refused(services) if captures_allowed else "the web UI is not served"
+    )
     if captures.refused is None:
-        peers.publish(CAPTURES, captures.told)
-    return Taping(services.store, captures, not_kept=_not_kept(services), again=given.drawn)
+        peers.publish(CAPTURES, captures.report)
+    return Taping(services.store, captures, not_kept=_not_kept(services), again=given.replayed_values)
 
 
 def _refused(services: Services) -> str | None:

@@ -36,7 +36,7 @@ from proxy.server.ui.static_files import StaticFiles
 from proxy.server.ui.surface import Route, Ui
 from proxy.server.ui.tool_pages import ToolPages
 
-__all__ = ["Edge", "WebUi", "make_sessions", "serves_ui"]
+__all__ = ["UiDependencies", "WebUi", "make_sessions", "serves_ui"]
 
 
 def serves_ui(config: Config, authentication: Authentication) -> bool:
@@ -53,7 +53,7 @@ def make_sessions(services: Services, authentication: Authentication, hash_key: 
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class UiDependencies:
     """The parts of the HTTP surface that the pages need besides the services."""
 
     admin: Admin
@@ -80,21 +80,21 @@ class WebUi:
         self._demo = demo
         self._playground: Playground | None = None
 
-    def open(self, edge: Edge, replay: Replay) -> Ui:
+    def open(self, dependencies: UiDependencies, replay: Replay) -> Ui:
         """Build the surface; its playground answers only after :meth:`serve_playground`."""
         services, config, store = self._services, self._services.config, self._services.store
         rows = RunRows(store)
         offer = OfferFacts(services.registry, services.policy, _lines(config))
         capturing = Capturing(
             self._taping,
-            edge.peers,
+            dependencies.peers,
             store,
             config.keys,
-            wires={one.upstream.name: tuple(one.wires) for one in edge.router.served},
+            wires={one.upstream.name: tuple(one.wires) for one in dependencies.router.served},
             secrets=config.secrets(),
         )
         runs = Runs(
-            edge.admin,
+            dependencies.admin,
             rows,
             offer,
             _budgets(config),
@@ -103,14 +103,21 @@ class WebUi:
             wire=capturing,
         )
         tools = ToolPages(
-            edge.admin, store, offer, edge.router, edge.ring, tools_enabled=config.tools.enabled
+            dependencies.admin,
+            store,
+            offer,
+            dependencies.router,
+            dependencies.ring,
+            tools_enabled=config.tools.enabled,
         )
-        approvals = ApprovalPages(edge.admin.approvals, rows)
+        approvals = ApprovalPages(dependencies.admin.approvals, rows)
         feed = Feed(store, rows, secrets.token_hex(4), approvals.news)
         sign_in = SignIn(self.sessions, self._facts)
-        live = Live(feed, sign_in.still_valid, edge.draining)
-        pages = ServerPages(store, edge.ring, edge.router, _server_facts(config), lambda: feed.listeners)
-        self._playground = Playground(_player(config), edge.targets.read)
+        live = Live(feed, sign_in.still_valid, dependencies.draining)
+        pages = ServerPages(
+            store, dependencies.ring, dependencies.router, _server_facts(config), lambda: feed.listeners
+        )
+        self._playground = Playground(_player(config), dependencies.targets.read)
         routes = {
             "runs": Route(runs.answer),
             "capture": Route(capturing.answer),

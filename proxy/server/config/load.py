@@ -17,8 +17,8 @@ from pydantic import TypeAdapter, ValidationError
 from proxy.errors import ConfigError, Faults
 from proxy.server.config.agents import read_agent_files
 from proxy.server.config.faults import explain, fields_of, model_of, unknown_setting
-from proxy.server.config.left import TOGETHER, what_is_left, without_secrets
 from proxy.server.config.mcp_import import merge_imports
+from proxy.server.config.partial import COMPARED_SECTIONS, without_faulty_settings, without_secrets
 from proxy.server.config.rules import find_conflicts, resolve_paths, resolve_secrets
 from proxy.server.config.settings import DEFAULT_BASE_URL, DEFAULT_KEY, Config, UpstreamConfig
 
@@ -125,12 +125,12 @@ def find_faults(
     except ValidationError as error:
         details = error.errors(include_url=False)
         faults += [explain(detail, draft.source) for detail in details]
-        rest, spoilt = what_is_left(draft.data, details)
+        rest, spoilt = without_faulty_settings(draft.data, details)
         if rest is None or not go_on:
             return None, faults
         config = rest
     spoilt |= in_env
-    if not spoilt & TOGETHER:
+    if not spoilt & COMPARED_SECTIONS:
         faults += find_conflicts(config)
     if faults and not go_on:
         return None, faults

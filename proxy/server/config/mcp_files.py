@@ -22,8 +22,8 @@ __all__ = [
     "UnusableFile",
     "UnusableServer",
     "Variable",
-    "pieces_of",
     "read_servers",
+    "split_variables",
     "variable_name",
 ]
 
@@ -31,7 +31,14 @@ _MAX_BYTES: Final = 1 << 20
 _MAX_SERVERS: Final = 64
 _MAX_TEXT: Final = 4096
 _TABLES = (("mcpServers",), ("mcp_servers",), ("servers",), ("mcp", "servers"))
-_NOT_KEPT = ("trust", "alwaysAllow", "autoApprove", "excludeTools", "disabled_tools", "startup_timeout_sec")
+_IGNORED_KEYS = (
+    "trust",
+    "alwaysAllow",
+    "autoApprove",
+    "excludeTools",
+    "disabled_tools",
+    "startup_timeout_sec",
+)
 """Known keys without a counterpart here; the tools of each server still have to be allowed."""
 
 _COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
@@ -40,7 +47,7 @@ _LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])')
 
 _VARIABLE = re.compile(r"\$\{([^{}]{1,200})\}")
 _NAMED = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
-_ASKED = "input:"
+_INPUT_PREFIX = "input:"
 
 
 class UnknownVariable(Exception):
@@ -51,12 +58,12 @@ class UnknownVariable(Exception):
 class Variable:
     """A variable in a text: its ``name`` in the environment, and its ``default`` if it is not set.
 
-    ``asked`` is the id of a VS Code input. VS Code asks a person for its value; toolrelay asks nobody.
+    ``input_id`` is the id of a VS Code input. VS Code asks a person for its value; toolrelay asks nobody.
     """
 
     name: str
     default: str | None = None
-    asked: str = ""
+    input_id: str = ""
 
 
 class UnusableFile(Exception):
@@ -76,8 +83,8 @@ class ForeignServer:
     """A server in another program's file.
 
     ``key`` is its name there, ``name`` the one that it gets here. Texts are as written, with variables such
-    as ``${NAME}``. ``timeout_s`` is in seconds. ``not_kept`` are keys of the file that have no counterpart
-    here. A ``disabled`` server must not be started.
+    as ``${NAME}``. ``timeout_s`` is in seconds. ``ignored_keys`` are keys of the file that have no
+    counterpart here. A ``disabled`` server must not be started.
     """
 
     key: str
@@ -90,7 +97,7 @@ class ForeignServer:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     tools: tuple[str, ...] = ()
     timeout_s: float | None = None
-    not_kept: tuple[str, ...] = ()
+    ignored_keys: tuple[str, ...] = ()
     disabled: bool = False
 
 
@@ -109,7 +116,7 @@ def read_servers(path: Path) -> list[ForeignServer | UnusableServer]:
     return found
 
 
-def pieces_of(server: str, text: str) -> list[str | Variable]:
+def split_variables(server: str, text: str) -> list[str | Variable]:
     """Split a text into plain strings and variables.
 
     ``server`` becomes part of the names of variables for VS Code inputs. Raises :class:`UnknownVariable`.
@@ -124,9 +131,9 @@ def pieces_of(server: str, text: str) -> list[str | Variable]:
 
 
 def _variable(server: str, said: str) -> Variable:
-    if said.startswith(_ASKED):
-        asked = said.removeprefix(_ASKED)
-        return Variable(variable_name(server, asked), asked=asked)
+    if said.startswith(_INPUT_PREFIX):
+        input_id = said.removeprefix(_INPUT_PREFIX)
+        return Variable(variable_name(server, input_id), input_id=input_id)
     if said == "userHome":
         return Variable("HOME")
     named = _NAMED.fullmatch(said)
@@ -211,7 +218,7 @@ def _server(key: str, written: Any) -> ForeignServer:
         **reached,
         tools=tuple(_texts("tools", written.get("enabled_tools") or written.get("includeTools"))),
         timeout_s=_timeout_s(written),
-        not_kept=tuple(sorted(set(written) & set(_NOT_KEPT))),
+        ignored_keys=tuple(sorted(set(written) & set(_IGNORED_KEYS))),
         disabled=written.get("disabled") is True or written.get("enabled") is False,
     )
 

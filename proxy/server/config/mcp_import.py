@@ -18,8 +18,8 @@ from proxy.server.config.mcp_files import (
     UnusableFile,
     UnusableServer,
     Variable,
-    pieces_of,
     read_servers,
+    split_variables,
     variable_name,
 )
 from proxy.server.config.secret import Secret
@@ -162,7 +162,7 @@ def _plain(file: _File, found: ForeignServer, key: str, text: str) -> str:
         if isinstance(piece, str):
             filled.append(piece)
             continue
-        if piece.asked or _SECRET_NAME.search(piece.name):
+        if piece.input_id or _SECRET_NAME.search(piece.name):
             raise file.fault_of(
                 f"{found.key}.{key}",
                 f"others can see command lines and addresses, and {piece.name} may be a secret",
@@ -217,7 +217,7 @@ def _value(file: _File, found: ForeignServer, table: str, name: str, text: str) 
 
 def _pieces(file: _File, found: ForeignServer, key: str, text: str) -> list[str | Variable]:
     try:
-        return pieces_of(found.name, text)
+        return split_variables(found.name, text)
     except UnknownVariable as fault:
         raise file.fault_of(
             f"{found.key}.{key}", f"the variable {fault} is not known here", "Write its value instead"

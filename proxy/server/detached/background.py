@@ -25,14 +25,14 @@ from proxy.relay.runs import Runs
 from proxy.server.detached.background_stream import BackgroundStream
 from proxy.server.detached.event_log import EventLog
 from proxy.server.detached.kept_attempts import KeptAttempts, KeptState, first_number
+from proxy.server.detached.messages import STOPPED, TOO_LONG, after_effects, queued
 from proxy.server.detached.stored_request import StoredRequest
-from proxy.server.detached.words import STOPPED, TOO_LONG, after_effects, queued
 from proxy.store.base import Store
 from proxy.wires.json.splice import join_object, members
 
 __all__ = ["PREFIX", "BackgroundRun", "BackgroundRuns", "BackgroundSettings"]
 
-RunScope = Callable[[str, str], AbstractContextManager[None]]
+BackgroundContext = Callable[[str, str], AbstractContextManager[None]]
 """Returns the context manager in which to serve a run without an open request, from the ids of run and
 model."""
 
@@ -100,23 +100,25 @@ class BackgroundRun:
 class BackgroundRuns:
     """The background responses that this process runs.  One per process."""
 
-    def __init__(self, runs: Runs, store: Store, settings: BackgroundSettings, run_scope: RunScope) -> None:
+    def __init__(
+        self, runs: Runs, store: Store, settings: BackgroundSettings, run_context: BackgroundContext
+    ) -> None:
         self.settings = settings
         self._planner = runs.planner
         self._orchestrator = runs.orchestrator
         self._store = store
         self._kept = KeptAttempts(store)
-        self._run_scope = run_scope
+        self._run_context = run_context
         self._open: dict[tuple[str, str], BackgroundRun] = {}
         self._starting: list[str] = []
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.server")
 
-    def takes(self, ask: Ask) -> bool:
+    def needs_run(self, ask: Ask) -> bool:
         """Return whether the proxy makes a run for a request: it offers server tools, or translates
         dialects."""
         return self._planner.takes_part(_foreground(ask))
 
-    def here(self, response_id: str, caller: str) -> BackgroundRun | None:
+    def local_run(self, response_id: str, caller: str) -> BackgroundRun | None:
         """Return the caller's response with this id, if this process runs and still owns it."""
         run = self._open.get((response_id, caller))
         return run if run is not None and run.is_here else None
@@ -135,7 +137,7 @@ class BackgroundRuns:
         try:
             job = await self._planned(ask, lease, self.settings.time_s)
             try:
-                await self._store.put_background(record, request.written())
+                await self._store.put_background(record, request.to_json())
             except StoreError as error:
                 raise RequestError(
                     503,
@@ -147,7 +149,7 @@ class BackgroundRuns:
         finally:
             self._starting.remove(caller)
         resource = queued(lease.response_id, ask.body.payload, record.asked_at)
-        return self._run(lease, job, resource, not request.why_not)
+        return self._run(lease, job, resource, not request.refusal_reason)
 
     async def run_again(self, ask: Ask, claimed: BackgroundRecord, time_s: float, takes_over: str) -> None:
         """Run a response that this process has claimed, for at most ``time_s`` seconds.
@@ -199,7 +201,7 @@ class BackgroundRuns:
             time_s = detached.time_s
 
         async def serve() -> None:
-            with self._run_scope(run.run_id, job.client.request.model):
+            with self._run_context(run.run_id, job.client.request.model):
                 bound = structlog.contextvars.bind_contextvars(run_id=run.run_id)
                 try:
                     async with asyncio.timeout(time_s + _GIVE_UP_S):

@@ -17,7 +17,7 @@ from proxy.errors import RequestError
 from proxy.server.detached.background import PREFIX, BackgroundRun, BackgroundRuns
 from proxy.server.detached.background_stream import ENDED, LEADING
 from proxy.server.detached.kept_attempts import KeptAttempts, KeptState, attempt_of, first_number
-from proxy.server.detached.words import DIED, RESTARTED, after_effects
+from proxy.server.detached.messages import DIED, RESTARTED, after_effects
 from proxy.store.base import Store
 from proxy.wires.dialects.responses import error_event
 
@@ -60,7 +60,7 @@ class BackgroundReader:
         return resource
 
     async def _state(self, response_id: str, caller: str) -> KeptState | None:
-        if (run := self._runs.here(response_id, caller)) is not None:
+        if (run := self._runs.local_run(response_id, caller)) is not None:
             return self._runs.state(run)
         record = await self._store.find_background(response_id, caller)
         return None if record is None else await self._state_of(record)
@@ -98,7 +98,7 @@ class BackgroundReader:
         """
         if not response_id.startswith(PREFIX):
             return None
-        if (run := self._runs.here(response_id, caller)) is not None:
+        if (run := self._runs.local_run(response_id, caller)) is not None:
             run.cancelled = True
             if run.task is not None:
                 await asyncio.wait({run.task}, timeout=_CANCELLED_S)
@@ -147,7 +147,7 @@ class BackgroundReader:
         so.
         """
         seen = after
-        if (run := self._runs.here(response_id, caller)) is not None:
+        if (run := self._runs.local_run(response_id, caller)) is not None:
             async for number, event in self._events_here(run, after):
                 seen = max(seen, number)
                 yield event

@@ -29,11 +29,11 @@ class StoredRequest:
     """A background request and its caller.
 
     ``body`` holds the bytes that the client sent.  ``ticket`` finds the caller again
-    (:class:`~proxy.server.auth.tickets.Tickets`).  ``why_not`` is the reason why the request cannot be run
+    (:class:`~proxy.server.auth.tickets.Tickets`).  ``refusal_reason`` says why the request cannot be run
     again; if it is set, all other fields are empty.
     """
 
-    why_not: str = ""
+    refusal_reason: str = ""
     body: bytes = b""
     ticket: Mapping[str, Any] | None = None
     caller: str = ""
@@ -48,10 +48,10 @@ class StoredRequest:
     attempt: Attempt = Attempt()
     asks_by_call: bool = False
 
-    def written(self) -> bytes:
+    def to_json(self) -> bytes:
         """Return the request as JSON in UTF-8; raises ``TypeError`` or ``ValueError`` if it is not text."""
-        if self.why_not:
-            return orjson.dumps({"why_not": self.why_not})
+        if self.refusal_reason:
+            return orjson.dumps({"why_not": self.refusal_reason})
         wanted = None if self.wanted is None else [self.wanted.every, self.wanted.names, self.wanted.param]
         return orjson.dumps(
             {
@@ -75,9 +75,9 @@ class StoredRequest:
 def stored_request(ask: Ask, ticket: Mapping[str, Any] | None) -> StoredRequest:
     """Return the stored form of a request; ``ticket`` is ``None`` if its caller cannot be found again."""
     identity, options = ask.identity, ask.options
-    why_not = _why_not(ask, ticket)
-    if why_not:
-        return StoredRequest(why_not)
+    refusal_reason = _refusal_reason(ask, ticket)
+    if refusal_reason:
+        return StoredRequest(refusal_reason)
     request = StoredRequest(
         body=ask.body.raw,
         ticket=ticket,
@@ -94,13 +94,13 @@ def stored_request(ask: Ask, ticket: Mapping[str, Any] | None) -> StoredRequest:
         asks_by_call=options.asks_by_call,
     )
     try:
-        request.written()
+        request.to_json()
     except (TypeError, ValueError):  # A header is not Unicode.
         return StoredRequest("its headers are not text")
     return request
 
 
-def _why_not(ask: Ask, ticket: Mapping[str, Any] | None) -> str:
+def _refusal_reason(ask: Ask, ticket: Mapping[str, Any] | None) -> str:
     """Return why a request cannot be run again, or an empty string if it can."""
     payload = ask.body.payload
     if ticket is None:
@@ -118,7 +118,7 @@ def _why_not(ask: Ask, ticket: Mapping[str, Any] | None) -> str:
 
 
 def read_request(data: bytes) -> StoredRequest:
-    """Parse the output of :meth:`StoredRequest.written`; raises :class:`~proxy.errors.StoreError` for other
+    """Parse the output of :meth:`StoredRequest.to_json`; raises :class:`~proxy.errors.StoreError` for other
     data."""
     try:
         said = orjson.loads(data)

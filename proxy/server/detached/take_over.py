@@ -21,8 +21,7 @@ from proxy.relay.ask import Ask
 from proxy.server.detached.background import BackgroundRuns
 from proxy.server.detached.background_stream import ENDED
 from proxy.server.detached.kept_attempts import LAST_NUMBER, KeptAttempts, KeptState, first_number
-from proxy.server.detached.stored_request import StoredRequest, read_request
-from proxy.server.detached.words import (
+from proxy.server.detached.messages import (
     DIED,
     STOPPED,
     TOO_LONG,
@@ -31,6 +30,7 @@ from proxy.server.detached.words import (
     queued,
     too_many_deaths,
 )
+from proxy.server.detached.stored_request import StoredRequest, read_request
 from proxy.store.base import Store
 from proxy.wires.stream.sse import encode_event
 
@@ -62,7 +62,7 @@ class TakeOver:
         runs: BackgroundRuns,
         store: Store,
         ask_again: AskAgain,
-        told: OnTakeOver,
+        on_outcome: OnTakeOver,
         is_leaving: Callable[[], bool],
     ) -> None:
         """Create the search.  ``is_leaving`` returns whether this process is about to end."""
@@ -70,7 +70,7 @@ class TakeOver:
         self._store = store
         self._kept = KeptAttempts(store)
         self._ask_again = ask_again
-        self._on_outcome = told
+        self._on_outcome = on_outcome
         self._is_leaving = is_leaving
         self._looking = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
@@ -89,10 +89,10 @@ class TakeOver:
 
     async def _keep_looking(self) -> None:
         while True:
-            await self.look()
+            await self.settle_orphans()
             await asyncio.sleep(_LOOK_EVERY_S)
 
-    async def look(self) -> None:
+    async def settle_orphans(self) -> None:
         """End or take over each response that no process runs, if that is possible now."""
         async with self._looking:
             try:
@@ -143,8 +143,8 @@ class TakeOver:
         if data is None:
             return  # It has ended meanwhile.
         request = read_request(data)
-        if request.why_not:
-            words = f"{self._cause(record)} The request cannot be run again: {request.why_not}."
+        if request.refusal_reason:
+            words = f"{self._cause(record)} The request cannot be run again: {request.refusal_reason}."
             await self._fail(record, failure(words))
             return
         try:

@@ -198,17 +198,17 @@ class McpHandler:
         context.facts.run_id = call.identity.run_id
         open_call = self._calls.open(call, lambda: client.stopped_by_server)
 
-        told = _Told(message)
+        progress = _ProgressEvents(message)
 
         async def tick(silent: bool) -> None:
-            if asked.takes_stream and (data := results.KEEP_ALIVE if silent else told.take()):
+            if asked.takes_stream and (data := results.KEEP_ALIVE if silent else progress.take()):
                 await self._push(asked, client, data)
 
         bound = structlog.contextvars.bind_contextvars(run_id=call.identity.run_id)
         fault: ProtocolFault | None = None
         try:
-            work = self._cancellable(asked, open_call.run(told.progressed if told.wanted else None))
-            result = await with_keepalive(work, self._keepalive_s, tick, told.notifier)
+            work = self._cancellable(asked, open_call.run(progress.progressed if progress.wanted else None))
+            result = await with_keepalive(work, self._keepalive_s, tick, progress.notifier)
             said = self._result(asked, call, result)
         except ProtocolFault as refusal:
             fault = refusal
@@ -307,7 +307,7 @@ class McpHandler:
         client.finish()
 
 
-class _Told:
+class _ProgressEvents:
     """The progress notifications of a call, if the client asked for them."""
 
     def __init__(self, message: Message) -> None:

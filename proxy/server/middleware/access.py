@@ -18,12 +18,12 @@ from proxy.server.middleware.page_guard import PageGuard
 from proxy.server.serving.draining import Draining
 from proxy.server.serving.errors import (
     ERROR_CODE,
+    complete_error,
     error_response,
     of_http_exception,
     of_request_error,
     of_upstream_error,
     store_unavailable,
-    told_in,
 )
 from proxy.server.serving.fairness import FairScheduler
 from proxy.server.serving.heads.head import Head
@@ -120,7 +120,7 @@ class AccessMiddleware:
             if response.status >= 400 and isinstance(response, web.Response):
                 facts.error_code = facts.error_code or response.get(ERROR_CODE, "")
                 origin = request.head[own_origin]
-                told_in(self._targets.dialect(request.head), response, request_id, origin)
+                complete_error(self._targets.dialect(request.head), response, request_id, origin)
             facts.sent = facts.client.sent if facts.client is not None else response.body_length
         finally:
             if facts.status == 499 and facts.client is not None and (whole := facts.client.completed):

@@ -76,8 +76,8 @@ def _operation(one: AdminPath) -> dict[str, Any]:
     keys = "an administrator's key" + (", or a key with `approves`." if one.approvers else ".")
     operation: dict[str, Any] = {
         "operationId": one.name,
-        "summary": plain(one.gives).partition(". ")[0].removesuffix("."),
-        "description": f"{plain(one.gives)} Needs: {keys}",
+        "summary": plain(one.description).partition(". ")[0].removesuffix("."),
+        "description": f"{plain(one.description)} Needs: {keys}",
         "parameters": [
             {
                 "name": parameter.name,

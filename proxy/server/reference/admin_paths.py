@@ -39,15 +39,15 @@ class Parameter:
 class AdminPath:
     """One method of a path below ``/admin``.
 
-    ``answer`` is the name of the schema of a 200. ``gives`` describes the answer in Markdown; its links are
-    relative to ``docs/``. ``statuses`` are its possible statuses besides 200, 401, 403 and 429. ``approvers``
-    says that a key with ``approves`` may use it, too.
+    ``answer`` is the name of the schema of a 200. ``description`` describes the answer in Markdown; its links
+    are relative to ``docs/``. ``statuses`` are its possible statuses besides 200, 401, 403 and 429.
+    ``approvers`` says that a key with ``approves`` may use it, too.
     """
 
     method: str
     path: str
     name: str
-    gives: str
+    description: str
     answer: str
     parameters: tuple[Parameter, ...] = ()
     body: str = ""

@@ -1,4 +1,4 @@
-"""Take a recorded run apart into the model's messages, turn by turn, and the result of each tool call.
+"""Parse a recorded run into the model's messages, turn by turn, and the result of each tool call.
 
 A replay uses both in place of the real thing: an upstream that repeats the model's messages, and tools that
 repeat their results.  The proxy asks no model and runs no tool.
@@ -30,7 +30,7 @@ __all__ = [
     "FrozenUpstream",
     "LoadedTools",
     "RecordedRun",
-    "take_apart",
+    "parse_run",
 ]
 
 
@@ -67,7 +67,7 @@ class RecordedRun:
     client_tools: Sequence[str] = ()
 
 
-def take_apart(detail: RunDetail) -> RecordedRun:
+def parse_run(detail: RunDetail) -> RecordedRun:
     """Return the conversation of a run, as far as it is on record."""
     request = next((row.content_json for row in detail.messages if row.role == "request"), None)
     replies: dict[int, Mapping[str, Any]] = {}
@@ -202,7 +202,7 @@ class FrozenResults:
         self._redactions: dict[str, Redaction] = {}
         self.unmatched: list[str] = []
 
-    def know(self, spec: ToolSpec) -> None:
+    def register(self, spec: ToolSpec) -> None:
         """Register a tool, so that the private fields of its arguments are known."""
         self._redactions[spec.name] = spec.redaction or Redaction()
         self._waiting = None
@@ -242,7 +242,7 @@ class FrozenProvider:
         """Return the real tools; they validate arguments as always, but then return them unchanged."""
         specs = []
         for spec in await self._origin.list_tools():
-            self._results.know(spec)
+            self._results.register(spec)
             specs.append(replace(spec, validate=_checking(spec)))
         return specs
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 from proxy.errors import ConfigError, ToolRelayError
 from proxy.records import KeptWire
 from proxy.server.config.load import Config
-from proxy.server.replaying.again import MakeApp, replay_again
+from proxy.server.replaying.replay import MakeApp, replay_again
 from proxy.store.base import RunDetail, Store
 from proxy.tools.access.catalog import Registry
 

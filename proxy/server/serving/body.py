@@ -11,7 +11,7 @@ from proxy.errors import RequestError
 from proxy.server.serving.heads.head import Head
 from proxy.server.serving.request import EdgeRequest
 
-__all__ = ["BodyBounds", "body_here", "check_counts", "read_body", "stream_body"]
+__all__ = ["BodyBounds", "check_counts", "read_body", "received_body", "stream_body"]
 
 _MAX_MESSAGES = 20_000
 _MAX_TOOLS = 2_000
@@ -110,7 +110,7 @@ def _too_large(limit: int) -> RequestError:
     return RequestError(413, f"The request body is larger than {limit} bytes.", code="request_too_large")
 
 
-def body_here(request: EdgeRequest, limit: int) -> bytes | None:
+def received_body(request: EdgeRequest, limit: int) -> bytes | None:
     """Return the whole JSON body if it has arrived, or ``None`` if :func:`read_body` must wait for it.
 
     A body of a few kilobytes nearly always arrives with its head.  Raises :class:`RequestError` (413, 415)
@@ -132,12 +132,12 @@ def body_here(request: EdgeRequest, limit: int) -> bytes | None:
 
 
 async def read_body(request: EdgeRequest, limit: int, timeout_s: float) -> bytes:
-    """Return the whole body.  Raises as :func:`body_here` does.
+    """Return the whole body.  Raises as :func:`received_body` does.
 
     Also raises :class:`RequestError` with 408 if the client takes more than ``timeout_s`` seconds in all, and
     with 400 if the framing is malformed.
     """
-    whole = body_here(request, limit)
+    whole = received_body(request, limit)
     if whole is not None:
         return whole
     return b"".join([piece async for piece in _pieces(request, limit, timeout_s, earned_s=0.0)])

@@ -50,9 +50,9 @@ from proxy.server.serving.heads.unparsed import (
     MAX_HEADERS,
     as_bytes,
     fault_of,
-    less_large,
     own_headers,
     refusal,
+    replace_too_large,
     too_many_connections,
     too_many_heads,
 )
@@ -159,7 +159,7 @@ class EdgeConnection(AiohttpConnection):
         if len(self.messages) > before:
             self._stop_waiting_for_head()
             if len(data) > MAX_HEAD_BYTES:
-                self.messages[before:] = less_large(self.messages[before:])
+                self.messages[before:] = replace_too_large(self.messages[before:])
             self._read_last = None if (body := self.messages[-1][1]).is_eof() else body
             if not isinstance(self.messages[-1][0], RawRequestMessage):
                 self._fail_bodies()

@@ -12,7 +12,7 @@ from typing import Any
 from proxy.errors import RequestError
 from proxy.server.serving.request import EdgeRequest
 
-__all__ = ["Draining", "ends_unhurried"]
+__all__ = ["Draining", "wait_unless_hurried"]
 
 
 class Draining:
@@ -85,7 +85,7 @@ class Draining:
             request.stopped_by_server = True
             task.cancel()
 
-    def excuse(self, request: EdgeRequest) -> RequestError | None:
+    def cut_error(self, request: EdgeRequest) -> RequestError | None:
         """Return the error for a client whose request was cut before its response began.
 
         Returns ``None`` if the request was cancelled because its client left.
@@ -106,7 +106,7 @@ class Draining:
         )
 
 
-async def ends_unhurried(work: Coroutine[Any, Any, Any], hurried: asyncio.Event | None) -> bool:
+async def wait_unless_hurried(work: Coroutine[Any, Any, Any], hurried: asyncio.Event | None) -> bool:
     """Wait until ``work`` ends; cancel it once ``hurried`` is set.  Return whether it ended by itself."""
     task = asyncio.ensure_future(work)
     haste = asyncio.ensure_future((hurried or asyncio.Event()).wait())

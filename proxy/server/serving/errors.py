@@ -12,12 +12,12 @@ from proxy.wires.dialects.openai import OPENAI
 
 __all__ = [
     "ERROR_CODE",
+    "complete_error",
     "error_response",
     "of_http_exception",
     "of_request_error",
     "of_upstream_error",
     "store_unavailable",
-    "told_in",
 ]
 
 ERROR_CODE = web.ResponseKey("error_code", str)
@@ -58,7 +58,7 @@ def error_response(
     return response
 
 
-def told_in(dialect: Dialect, response: web.StreamResponse, request_id: str, origin: str) -> None:
+def complete_error(dialect: Dialect, response: web.StreamResponse, request_id: str, origin: str) -> None:
     """Complete one of the proxy's own errors in a dialect: add the request's id and the URL of the page about
     it.
 

@@ -18,7 +18,7 @@ class Listener(Protocol):
         """Receive the head of the response."""
         ...
 
-    def heard(self, data: bytes) -> None:
+    def data_sent(self, data: bytes) -> None:
         """Receive a piece of the body that the client gets."""
         ...
 
@@ -47,7 +47,7 @@ class TeeStream(WrappedStream):
         super().start(status, headers)
 
     def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
-        self._listener.heard(data)
+        self._listener.data_sent(data)
         self._left -= len(data)
         if last or (self._left == 0 and data):
             # A client may leave as soon as it has these bytes; then `finish` is not called.
@@ -55,7 +55,7 @@ class TeeStream(WrappedStream):
         return self._client.push(data, last)
 
     async def write(self, data: bytes) -> None:
-        self._listener.heard(data)
+        self._listener.data_sent(data)
         self._left -= len(data)
         if self._left == 0 and data:
             self._listener.ended()

@@ -94,7 +94,7 @@ class Captures:
         now = self._now()
         return [order for order in self.orders if now < order.until]
 
-    def told(self) -> bytes:
+    def report(self) -> bytes:
         """Return how many runs each order has left, as JSON, and start to read the orders of other
         processes."""
         if self._loading is None or self._loading.done():

@@ -114,7 +114,7 @@ class RunTape:
         self.upstream, self.path = upstream, path
         leg = self.leg(f"upstream.{self._asked}.request", self._turn, None, "application/json")
         if isinstance(body, bytes):
-            self.note(leg, body)
+            self.record(leg, body)
         return self._asked
 
     def answered(self, number: int, status: int, content_type: str) -> Leg:
@@ -128,24 +128,24 @@ class RunTape:
         """Record that an upstream gave no answer."""
         self.leg(f"upstream.{number}.response", self._turn, None, "").error = (code, message)
 
-    def note(self, leg: Leg, data: bytes) -> None:
+    def record(self, leg: Leg, data: bytes) -> None:
         """Record a piece of a body: the object itself, as long as there is room."""
         self._left -= len(data)
         if self._left < 0:
             data = self.more(leg, data)
         leg.pieces.append((self._now(), data))
 
-    def noting(self, leg: Leg, sink: Sink) -> Sink:
+    def recording_sink(self, leg: Leg, sink: Sink) -> Sink:
         """Return a sink that records each piece of a body, then passes it to ``sink``; faster than
-        :meth:`note`."""
+        :meth:`record`."""
         append, now = leg.pieces.append, self._now
 
-        def noted(data: bytes) -> Awaitable[None] | None:
+        def record_and_send(data: bytes) -> Awaitable[None] | None:
             self._left -= len(data)
             append((now(), data if self._left >= 0 else self.more(leg, data)))
             return sink(data)
 
-        return noted
+        return record_and_send
 
     def more(self, leg: Leg, data: bytes) -> bytes:
         """Take more room for a piece; return the part of the piece that fits."""
@@ -319,17 +319,17 @@ class TapedStream(WrappedStream):
 
     def start(self, status: int, headers: Headers) -> None:
         self._leg = leg = self._tape.leg("client.response", 0, status, media_type(headers))
-        self._send = self._tape.noting(leg, self._client.push)
+        self._send = self._tape.recording_sink(leg, self._client.push)
         super().start(status, headers)
 
     def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
         if not last:
             return self._send(data)
         if self._leg is not None:
-            self._tape.note(self._leg, data)
+            self._tape.record(self._leg, data)
         return self._client.push(data, last)
 
     async def write(self, data: bytes) -> None:
         if self._leg is not None:
-            self._tape.note(self._leg, data)
+            self._tape.record(self._leg, data)
         await super().write(data)

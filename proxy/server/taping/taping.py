@@ -68,7 +68,7 @@ class Taping:
 
     def begin(self, job: Job, client: ClientStream) -> "_Running | None":
         """Begin to record a run if its bytes will be kept or captured; return ``None`` otherwise."""
-        if not self._listens or not job.client.request.keeps:
+        if not self._listens or not job.client.request.may_store:
             return None
         kept, order = self._keeps, None
         if job.client.ask.nested is not None:
@@ -157,7 +157,7 @@ class _Running:
         self.order = order
         self.within = ExitStack()
         self._keep = keep
-        tape.note(tape.leg("client.request", 0, None, "application/json"), job.client.ask.body.raw)
+        tape.record(tape.leg("client.request", 0, None, "application/json"), job.client.ask.body.raw)
         self.client: ClientStream = TapedStream(client, tape)
 
     def finish(self) -> None:

@@ -58,12 +58,12 @@ class _TapedResponse:
     async def chunks(self) -> AsyncIterator[bytes]:
         with self._broken():
             async for piece in self._inner.chunks():
-                self._tape.note(self._leg, piece)
+                self._tape.record(self._leg, piece)
                 yield piece
 
     def push(self, sink: Sink) -> Awaitable[None] | None:
         with self._broken():
-            rest = self._inner.push(self._tape.noting(self._leg, sink))
+            rest = self._inner.push(self._tape.recording_sink(self._leg, sink))
         return None if rest is None else self._rest(rest)
 
     async def _rest(self, rest: Awaitable[None]) -> None:
@@ -73,7 +73,7 @@ class _TapedResponse:
     async def read(self, limit: int) -> bytes:
         with self._broken():
             whole = await self._inner.read(limit)
-        self._tape.note(self._leg, whole)
+        self._tape.record(self._leg, whole)
         return whole
 
     @contextmanager

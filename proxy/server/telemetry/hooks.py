@@ -213,7 +213,7 @@ class Hooks:
             tell(facts)
 
     @contextmanager
-    def run_scope(self, run_id: str, model: str) -> Iterator[None]:
+    def run_context(self, run_id: str, model: str) -> Iterator[None]:
         """Provide facts for a run that belongs to no request: an agent's run, or one in the background."""
         outer = self._facts.get()
         facts = RequestFacts("", "", "", time.monotonic(), model=model, run_id=run_id)

@@ -94,7 +94,7 @@ def configure_logging(
     )
     if isinstance(out, QueuedStream):
         steps: list[Processor] = [*numbered, add_origin, stamp, *(console or [lines.encoded])]
-        out.queue.say_dropped = partial(dropped_line, steps, LogLines("proxy.log", out))
+        out.queue.make_dropped_line = partial(dropped_line, steps, LogLines("proxy.log", out))
     handler = logging.StreamHandler(out)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(

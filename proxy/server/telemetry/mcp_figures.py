@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from proxy.server.telemetry.metrics import Sources
 from proxy.tools.mcp.overview import ServerOverview
 
-__all__ = ["figures_of"]
+__all__ = ["mcp_metrics"]
 
 
-def figures_of(overviews: Callable[[], Sequence[ServerOverview]]) -> Sources:
+def mcp_metrics(overviews: Callable[[], Sequence[ServerOverview]]) -> Sources:
     """Return a source of the servers' metrics, which reads their state at each request of ``/metrics``."""
 
     def read() -> Mapping[str, Mapping[tuple[str, ...], float]]:

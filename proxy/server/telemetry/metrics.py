@@ -41,9 +41,9 @@ _FINISH_REASONS = frozenset({"", "stop", "length", "tool_calls", "content_filter
 _LIMITS = frozenset({"requests", "tool_calls", "tokens", "cost", "concurrent_streams", "streams"})
 _OUTCOMES = frozenset(get_args(ToolErrorCode))
 _RUN_STATUSES = frozenset({"completed", "suspended", "failed", "cancelled"})
-_MOST_PLACES = 1024
+_MOST_TALLIES = 1024
 _MOST_KEPT = 64
-_PLACES_BYTES = 2000 + 3 * 32 * _MOST_KEPT
+_TALLY_BYTES = 2000 + 3 * 32 * _MOST_KEPT
 
 
 class _Counter:
@@ -91,7 +91,7 @@ class _Histogram:
 _Cell = tuple[Sequence[float], list[float]]
 
 
-class _Places:
+class _Tally:
     """The cells that count all requests which end in the same way: their number and their times.
 
     Times are those to the end, to the first byte, and for upstreams to the head.  They are collected until
@@ -116,7 +116,7 @@ class _Places:
         self._firsts: list[float] = []
         self._heads: list[float] = []
 
-    def note(self, whole_s: float, first_s: float | None, head_s: float | None = None) -> None:
+    def add(self, whole_s: float, first_s: float | None, head_s: float | None = None) -> None:
         """Count one request; a time is ``None`` if the request did not get that far."""
         wholes = self._wholes
         wholes.append(whole_s)
@@ -175,7 +175,7 @@ class Metrics(Observer):
         self._servers = frozenset(servers)
         self._sources = [*sources]
         self._open = 0
-        self._places: dict[tuple[Any, ...], _Places] = {}
+        self._tallies: dict[tuple[Any, ...], _Tally] = {}
         declare("figures", self._cache_size)
         self._counters = {f.name: _Counter() for f in FAMILIES if f.kind != "histogram"}
         self._histograms = {f.name: _Histogram(f.buckets) for f in FAMILIES if f.kind == "histogram"}
@@ -208,12 +208,12 @@ class Metrics(Observer):
         model = facts.model if facts.model in self._models else OTHER
         first = facts.first_byte_s
         key = (method, facts.endpoint, facts.status, model, first is None)
-        places = self._places.get(key)
-        if places is None:
-            places = self._keep(key, self._of_request(facts, method, model))
-        places.note(facts.seconds, first)
+        tally = self._tallies.get(key)
+        if tally is None:
+            tally = self._keep(key, self._of_request(facts, method, model))
+        tally.add(facts.seconds, first)
 
-    def _of_request(self, facts: RequestFacts, method: str, model: str) -> _Places:
+    def _of_request(self, facts: RequestFacts, method: str, model: str) -> _Tally:
         endpoint = facts.endpoint
         whole = [self._durations.cell((endpoint,))]
         began = facts.first_byte_s is not None
@@ -222,22 +222,22 @@ class Metrics(Observer):
             whole.append(self._served.cell((operation, model)))
             if began and facts.status < 400:
                 first.append(self._first_tokens.cell((operation, model)))
-        return _Places([self._requests.cell((method, endpoint, _status(facts.status)))], whole, first)
+        return _Tally([self._requests.cell((method, endpoint, _status(facts.status)))], whole, first)
 
     def _cache_size(self) -> CacheSize:
-        return CacheSize(_PLACES_BYTES * len(self._places), _PLACES_BYTES * _MOST_PLACES)
+        return CacheSize(_TALLY_BYTES * len(self._tallies), _TALLY_BYTES * _MOST_TALLIES)
 
-    def _keep(self, key: tuple[Any, ...], places: _Places) -> _Places:
-        """Cache places; their number is limited, because an upstream may send any status."""
-        if len(self._places) >= _MOST_PLACES:
+    def _keep(self, key: tuple[Any, ...], tally: _Tally) -> _Tally:
+        """Cache a tally; their number is limited, because an upstream may send any status."""
+        if len(self._tallies) >= _MOST_TALLIES:
             self._settle()
-            self._places.clear()
-        self._places[key] = places
-        return places
+            self._tallies.clear()
+        self._tallies[key] = tally
+        return tally
 
     def _settle(self) -> None:
-        for places in self._places.values():
-            places.settle()
+        for tally in self._tallies.values():
+            tally.settle()
 
     def operation_ended(self, operation: Operation) -> None:
         head, first = operation.head_s, operation.first_chunk_s
@@ -246,14 +246,14 @@ class Metrics(Observer):
             operation.name, operation.upstream, model, operation.status, operation.error_type,
             operation.stream, head is None, first is None,
         )  # fmt: skip
-        places = self._places.get(key)
-        if places is None:
-            places = self._keep(key, self._of_operation(operation, model))
-        places.note(operation.seconds, first, head)
+        tally = self._tallies.get(key)
+        if tally is None:
+            tally = self._keep(key, self._of_operation(operation, model))
+        tally.add(operation.seconds, first, head)
         if operation.turn or operation.cost or operation.input_tokens is not None:
             self._count_use(operation, (operation.name, operation.upstream, model))
 
-    def _of_operation(self, operation: Operation, model: str) -> _Places:
+    def _of_operation(self, operation: Operation, model: str) -> _Tally:
         upstream = operation.upstream
         error = _error_kind(operation.error_type) if operation.error_type else ""
         counts = [self._asked.cell((upstream, _status(operation.status)))]
@@ -261,10 +261,10 @@ class Metrics(Observer):
             counts.append(self._counters["toolrelay_upstream_errors_total"].cell((upstream, error)))
         head = [self._heads.cell((upstream,))] if operation.head_s is not None else []
         if not operation.name:
-            return _Places(counts, (), (), head)
+            return _Tally(counts, (), (), head)
         labels = (operation.name, upstream, model)
         streams = operation.stream and not error and operation.first_chunk_s is not None
-        return _Places(
+        return _Tally(
             counts,
             whole=[self._operations.cell((*labels, error))],
             first=[self._first_chunks.cell(labels)] if streams else [],

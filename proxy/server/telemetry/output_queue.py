@@ -34,7 +34,7 @@ CLOSE_S: Final = 1.0
 """Seconds to write waiting lines at the end of the process."""
 
 
-def _say_dropped(lines: int) -> bytes:
+def _dropped_line(lines: int) -> bytes:
     return b"toolrelay: %d lines were dropped because the reader of the log did not keep up\n" % lines
 
 
@@ -51,7 +51,7 @@ class OutputQueue:
         self._max_bytes = max_bytes
         self.dropped = 0
         """The number of lines that were dropped since the start of the process."""
-        self.say_dropped: Callable[[int], bytes] = _say_dropped
+        self.make_dropped_line: Callable[[int], bytes] = _dropped_line
         """Makes the line about dropped lines from their number."""
         self._reset()
         os.register_at_fork(after_in_child=self._reset)
@@ -101,7 +101,7 @@ class OutputQueue:
 
     def _report_dropped(self) -> None:
         """Queue the line about the dropped lines in their place.  The caller holds the lock."""
-        line = self.say_dropped(self._unreported)
+        line = self.make_dropped_line(self._unreported)
         self._unreported = 0
         self._lines.append(line)
         self._size += len(line)

@@ -39,37 +39,39 @@ class ApprovalPages:
         self._rows = rows
         self._waited: frozenset[str] = frozenset()
 
-    async def answer(self, asked: UiRequest) -> web.Response:
+    async def answer(self, request: UiRequest) -> web.Response:
         """Return a list of approvals or grants, one of them, or the answer to a decision or a revocation.
 
         Raises :class:`~proxy.errors.RequestError` and :class:`~proxy.errors.StoreError`.
         """
-        decider = _decider(asked.session)
-        if not asked.rest:
-            asked.allow("GET")
-            query = parse_query(asked.target.query, "state", "limit", "before")
+        decider = _decider(request.session)
+        if not request.rest:
+            request.allow("GET")
+            query = parse_query(request.target.query, "state", "limit", "before")
             return json_answer(await self._listed(query, decider))
-        if asked.rest == "grants":
-            asked.allow("GET")
-            query = parse_query(asked.target.query, "active", "limit", "before")
+        if request.rest == "grants":
+            request.allow("GET")
+            query = parse_query(request.target.query, "active", "limit", "before")
             active, limit = read_bool(query, "active"), read_limit(query.get("limit"))
             rows, more = await self._approvals.list_grants(query, decider, limit=limit, active=active)
             return json_answer(page(await self._rows.named(rows), more=more))
-        if _GRANT.fullmatch(asked.rest):
-            asked.allow("GET", "DELETE")
-            parse_query(asked.target.query)
-            act = self._approvals.revoke_grant if asked.method == "DELETE" else self._approvals.get_grant
-            row = await act(asked.rest.removeprefix("grants/"), decider)
+        if _GRANT.fullmatch(request.rest):
+            request.allow("GET", "DELETE")
+            parse_query(request.target.query)
+            act = self._approvals.revoke_grant if request.method == "DELETE" else self._approvals.get_grant
+            row = await act(request.rest.removeprefix("grants/"), decider)
             return json_answer((await self._rows.named([row]))[0])
-        if not _ID.fullmatch(asked.rest):
-            raise asked.unknown()
-        asked.allow("GET", "POST")
-        if asked.method == "POST":
-            parse_query(asked.target.query)
-            row = await self._approvals.decide(asked.rest, decider, asked.request, "page")
+        if not _ID.fullmatch(request.rest):
+            raise request.unknown()
+        request.allow("GET", "POST")
+        if request.method == "POST":
+            parse_query(request.target.query)
+            row = await self._approvals.decide(request.rest, decider, request.edge_request, "page")
         else:
-            query = parse_query(asked.target.query, "content")
-            row = await self._approvals.get_approval(asked.rest, decider, content=read_bool(query, "content"))
+            query = parse_query(request.target.query, "content")
+            row = await self._approvals.get_approval(
+                request.rest, decider, content=read_bool(query, "content")
+            )
         return json_answer((await self._rows.named([row]))[0])
 
     async def news(self) -> list[dict[str, Any]]:

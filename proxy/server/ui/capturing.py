@@ -52,19 +52,19 @@ class Capturing:
         self._store = store
         self._declared = declared
 
-    async def answer(self, asked: UiRequest) -> web.Response:
+    async def answer(self, request: UiRequest) -> web.Response:
         """List the orders, start one, or end one."""
-        parse_query(asked.target.query)
-        if asked.method == "DELETE" and asked.rest:
-            if not await self._captures.end(asked.rest):
-                raise asked.unknown()
+        parse_query(request.target.query)
+        if request.method == "DELETE" and request.rest:
+            if not await self._captures.end(request.rest):
+                raise request.unknown()
             await self._peers.ask_all(CAPTURES)
             return web.Response(status=204)
-        if asked.rest:
-            raise asked.unknown()
-        asked.allow("GET", "POST")
-        if asked.method == "POST":
-            return json_answer(await self._begin(asked))
+        if request.rest:
+            raise request.unknown()
+        request.allow("GET", "POST")
+        if request.method == "POST":
+            return json_answer(await self._begin(request))
         return json_answer(page([order.as_json() for order in self._captures.live()], more=False))
 
     async def wire(self, run_id: str) -> dict[str, Any]:
@@ -123,11 +123,13 @@ class Capturing:
             'store.content = "all"'
         )
 
-    async def _begin(self, asked: UiRequest) -> dict[str, Any]:
+    async def _begin(self, request: UiRequest) -> dict[str, Any]:
         if self._captures.refused is not None:
             raise RequestError(403, f"Nothing can be captured: {self._captures.refused}.", code="capture_off")
         number = (int, float)
-        said = await read_object(asked.request, {"key": (str, type(None)), "runs": int, "minutes": number})
+        said = await read_object(
+            request.edge_request, {"key": (str, type(None)), "runs": int, "minutes": number}
+        )
         runs, minutes = said.get("runs", 20), said.get("minutes", 15)
         if not 1 <= runs <= MOST_RUNS:
             raise RequestError(400, f"runs must be a whole number from 1 to {MOST_RUNS}.", param="runs")
@@ -144,7 +146,7 @@ class Capturing:
             key=key.partition("/")[0],
             runs=runs,
             until=time.time() + minutes * 60,
-            by=asked.session.name.replace(":", "_"),
+            by=request.session.name.replace(":", "_"),
             left=runs,
         )
         await self._captures.ask(order)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-__all__ = ["KeptFinding", "read_diagnosis", "written_diagnosis"]
+__all__ = ["KeptFinding", "encode_diagnosis", "read_diagnosis"]
 
 _MOST_FINDINGS: Final = 64
 _MOST_WORDS: Final = 400
@@ -27,7 +27,7 @@ class KeptFinding:
     note: str = ""
 
 
-def written_diagnosis(address: str, model: str, at: float, findings: Iterable[KeptFinding]) -> str:
+def encode_diagnosis(address: str, model: str, at: float, findings: Iterable[KeptFinding]) -> str:
     """Return findings as JSON for the record, cut to its limits.
 
     ``address`` is the upstream's address as pages show it, ``at`` is in epoch seconds.

@@ -43,15 +43,15 @@ class Live:
         self._comment_s = comment_s
         self._open: Counter[str] = Counter()
 
-    async def answer(self, asked: UiRequest) -> web.StreamResponse:
+    async def answer(self, request: UiRequest) -> web.StreamResponse:
         """Send the stream until the page closes it, the session ends or this process stops.
 
         Raises :class:`~proxy.errors.RequestError` (429) if too many pages listen.
         """
-        asked.allow("GET")
-        if asked.rest or asked.target.query:
-            raise asked.unknown()
-        nonce = asked.session.nonce
+        request.allow("GET")
+        if request.rest or request.target.query:
+            raise request.unknown()
+        nonce = request.session.nonce
         if self._open.total() >= _MOST_LISTENERS or self._open[nonce] >= _MOST_OF_A_SESSION:
             raise RequestError(
                 429,
@@ -62,19 +62,19 @@ class Live:
                 headers={"Retry-After": "5"},
             )
         headers = [("Content-Type", CONTENT_TYPE), ("Cache-Control", "no-store"), *PAGE_HEADERS.items()]
-        if asked.request.method == "HEAD":
+        if request.edge_request.method == "HEAD":
             return web.Response(headers=dict(headers))
         client = HttpClientStream(
-            asked.request,
-            {"x-request-id": asked.facts.request_id, "Server": "toolrelay"},
+            request.edge_request,
+            {"x-request-id": request.facts.request_id, "Server": "toolrelay"},
             last=self._draining.closing,
         )
-        after = asked.request.headers.get(_LAST_ID)
-        asked.facts.client = client
+        after = request.edge_request.headers.get(_LAST_ID)
+        request.facts.client = client
         self._open[nonce] += 1
         try:
             client.start(200, headers)
-            await self._tell(asked.session, client, after)
+            await self._tell(request.session, client, after)
             client.finish()
         finally:
             self._open[nonce] -= 1

@@ -41,16 +41,16 @@ class Playground:
         self._read_target = read_target
         self.serve: ServeAs | None = None
 
-    async def answer(self, asked: UiRequest) -> web.StreamResponse:
+    async def answer(self, request: UiRequest) -> web.StreamResponse:
         """Return the response, streamed like that of the API; raises as the API does, and 404 for other
         paths."""
         if self._caller is None or self.serve is None:
             raise RequestError(404, "The playground is off: ui.playground_models is empty.", code="not_found")
-        method = asked.method
-        target = self._read_target(method, f"/{asked.rest}")
+        method = request.method
+        target = self._read_target(method, f"/{request.rest}")
         kinds = _POSTED if method == "POST" else _READ if method == "GET" else frozenset()
-        if target.below is None or target.endpoint.kind not in kinds or asked.target.query:
-            raise asked.unknown()
+        if target.below is None or target.endpoint.kind not in kinds or request.target.query:
+            raise request.unknown()
         # The record distinguishes the users; their names are not sent upstream.
-        caller = replace(self._caller, end_user=asked.session.name)
-        return await self.serve(asked.request, asked.facts, target, caller)
+        caller = replace(self._caller, end_user=request.session.name)
+        return await self.serve(request.edge_request, request.facts, target, caller)

@@ -135,46 +135,46 @@ class Runs:
         self._replaying = asyncio.Lock()
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.ui")
 
-    async def answer(self, asked: UiRequest) -> web.Response:
+    async def answer(self, request: UiRequest) -> web.Response:
         """Return the list, a run, or a part of a run."""
-        if not asked.rest:
-            asked.allow("GET")
-            answer = await self._admin.runs(parse_query(asked.target.query, *RUN_QUERY))
+        if not request.rest:
+            request.allow("GET")
+            answer = await self._admin.runs(parse_query(request.target.query, *RUN_QUERY))
             await self._rows.complete(answer["data"])
             return json_answer(answer)
-        run_id, _, what = asked.rest.partition("/")
+        run_id, _, what = request.rest.partition("/")
         if what == "replay":
-            asked.allow("POST")
-            return await self._replayed(asked, await self._found(run_id))
-        asked.allow("GET")
+            request.allow("POST")
+            return await self._replayed(request, await self._found(run_id))
+        request.allow("GET")
         if what == "":
-            return await self._detail(asked, run_id)
+            return await self._detail(request, run_id)
         if what == "copy":
-            return await self._copy(asked, await self._found(run_id))
+            return await self._copy(request, await self._found(run_id))
         if what == "export":
-            return await self._export(asked, await self._found(run_id))
+            return await self._export(request, await self._found(run_id))
         if what == "fixture" and self._wire is not None:
-            parse_query(asked.target.query)
+            parse_query(request.target.query)
             detail = await self._found(run_id)
-            self._tell(asked, detail, "fixture")
+            self._tell(request, detail, "fixture")
             return web.Response(
                 body=await self._wire.fixture(detail.run),
                 content_type="application/zip",
                 headers={"Content-Disposition": f'attachment; filename="{detail.run.id}.zip"'},
             )
         if what == "wire" and self._wire is not None:
-            parse_query(asked.target.query)
+            parse_query(request.target.query)
             detail = await self._found(run_id)
-            self._tell(asked, detail, "wire")
+            self._tell(request, detail, "wire")
             return json_answer(await self._wire.wire(detail.run.id))
-        raise asked.unknown()
+        raise request.unknown()
 
-    async def compare(self, asked: UiRequest) -> web.Response:
+    async def compare(self, request: UiRequest) -> web.Response:
         """Answer ``/ui/api/compare``: two runs side by side."""
-        asked.allow("GET")
-        query = parse_query(asked.target.query, "a", "b")
-        if asked.rest:
-            raise asked.unknown()
+        request.allow("GET")
+        query = parse_query(request.target.query, "a", "b")
+        if request.rest:
+            raise request.unknown()
         for name in ("a", "b"):
             if name not in query:
                 raise RequestError(400, f"{name} must be the id of a run.", param=name)
@@ -188,11 +188,11 @@ class Runs:
             raise RequestError(404, "No run has this id, or it was deleted.", code="not_found")
         return detail
 
-    async def _detail(self, asked: UiRequest, run_id: str) -> web.Response:
-        content = read_bool(parse_query(asked.target.query, "content"), "content")
+    async def _detail(self, request: UiRequest, run_id: str) -> web.Response:
+        content = read_bool(parse_query(request.target.query, "content"), "content")
         detail = await self._found(run_id)
         if content:
-            self._tell(asked, detail, "runs")
+            self._tell(request, detail, "runs")
         return await asyncio.to_thread(json_answer, await self._shown(detail, content=content))
 
     async def _shown(self, detail: RunDetail, *, content: bool) -> dict[str, Any]:
@@ -232,17 +232,17 @@ class Runs:
             if budget.most
         ]
 
-    async def _copy(self, asked: UiRequest, detail: RunDetail) -> web.Response:
-        form = parse_query(asked.target.query, "as").get("as", "curl")
+    async def _copy(self, request: UiRequest, detail: RunDetail) -> web.Response:
+        form = parse_query(request.target.query, "as").get("as", "curl")
         if form not in ("curl", "python"):
             raise RequestError(400, "as must be curl or python.", param="as")
-        self._tell(asked, detail, "copy")
-        return json_answer(copied(detail, form, address_of(asked.request), self._paths))
+        self._tell(request, detail, "copy")
+        return json_answer(copied(detail, form, address_of(request.edge_request), self._paths))
 
-    async def _export(self, asked: UiRequest, detail: RunDetail) -> web.Response:
-        content = read_bool(parse_query(asked.target.query, "content"), "content")
+    async def _export(self, request: UiRequest, detail: RunDetail) -> web.Response:
+        content = read_bool(parse_query(request.target.query, "content"), "content")
         if content:
-            self._tell(asked, detail, "export")
+            self._tell(request, detail, "export")
         line = await asyncio.to_thread(lambda: to_line(detail_to_json(detail, content=content)))
         return web.Response(
             body=line.encode("ascii") + b"\n",
@@ -250,10 +250,10 @@ class Runs:
             headers={"Content-Disposition": f'attachment; filename="{detail.run.id}.jsonl"'},
         )
 
-    async def _replayed(self, asked: UiRequest, detail: RunDetail) -> web.Response:
+    async def _replayed(self, request: UiRequest, detail: RunDetail) -> web.Response:
         if self._replaying.locked():
             raise _cannot("another replay is under way; try again in a moment")
-        self._tell(asked, detail, "replay")
+        self._tell(request, detail, "replay")
         async with self._replaying:
             try:
                 said = await self._replay(detail)
@@ -265,13 +265,13 @@ class Runs:
                 ) from None
         return json_answer({"object": "ui.replay", "run_id": detail.run.id, **said})
 
-    def _tell(self, asked: UiRequest, detail: RunDetail, what: str) -> None:
+    def _tell(self, request: UiRequest, detail: RunDetail, what: str) -> None:
         """Log that content is read, before it is sent, so that all reading of content is logged."""
         self._log.warning(
             "content_read",
             command=f"{API_PREFIX}{what}",
-            caller=asked.session.caller,
-            request_id=asked.facts.request_id,
+            caller=request.session.caller,
+            request_id=request.facts.request_id,
             run_id=detail.run.id,
             messages=len(detail.messages),
         )

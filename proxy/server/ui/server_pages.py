@@ -52,9 +52,9 @@ class ServerPages:
         self._facts = facts
         self._listeners = listeners
 
-    async def keys(self, asked: UiRequest) -> web.Response:
+    async def keys(self, request: UiRequest) -> web.Response:
         """Return every client key with its rights, without secrets and their digests."""
-        asked.only_get()
+        request.only_get()
         ring = self._ring.keys()
         valid = {key.caller.name for key in ring}
         rows = [
@@ -66,12 +66,12 @@ class ServerPages:
             row["valid"] = row["id"] in valid
         return json_answer(page(rows, more=False))
 
-    async def usage(self, asked: UiRequest) -> web.Response:
+    async def usage(self, request: UiRequest) -> web.Response:
         """Return the usage of runs, grouped as the query asks."""
-        asked.allow("GET")
-        query = parse_query(asked.target.query, "by", "since", "until")
-        if asked.rest:
-            raise asked.unknown()
+        request.allow("GET")
+        query = parse_query(request.target.query, "by", "since", "until")
+        if request.rest:
+            raise request.unknown()
         words = [word for word in query.get("by", "").split(",") if word]
         by = tuple(key for word in words for key in _USAGE_KEYS if key == word)
         if len(by) != len(words) or len(set(by)) != len(by) or len(by) > _MOST_GROUPED:
@@ -93,9 +93,9 @@ class ServerPages:
                     row[f"{key}_name"] = caller_name(str(row["group"][key]), names)
         return json_answer(page(rows, more=len(found) > _MOST_ROWS))
 
-    async def upstreams(self, asked: UiRequest) -> web.Response:
+    async def upstreams(self, request: UiRequest) -> web.Response:
         """Return every upstream, with its health as this process knows it, and doctor's last findings."""
-        asked.only_get()
+        request.only_get()
         kept = await self._store.read_diagnoses()
         rows = [
             {
@@ -118,14 +118,14 @@ class ServerPages:
         ]
         return json_answer(page(rows, more=False))
 
-    async def settings(self, asked: UiRequest) -> web.Response:
+    async def settings(self, request: UiRequest) -> web.Response:
         """Return every setting in force; for a secret, only its source."""
-        asked.only_get()
+        request.only_get()
         return json_answer({"object": "ui.settings", "data": [dict(row) for row in self._facts.settings]})
 
-    async def health(self, asked: UiRequest) -> web.Response:
+    async def health(self, request: UiRequest) -> web.Response:
         """Return the state of this process and its record."""
-        asked.only_get()
+        request.only_get()
         healthy = await self._store.healthy()
         record = {"healthy": healthy, "waiting": self._store.waiting, "lost": self._store.lost}
         said = {**self._facts.health, "status": "ok" if healthy else "store unavailable"}

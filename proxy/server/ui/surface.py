@@ -27,7 +27,7 @@ _LONGEST_S: Final = 30.0
 class UiRequest:
     """A request of a signed-in user.  ``rest`` is the path below the route's own name."""
 
-    request: EdgeRequest
+    edge_request: EdgeRequest
     facts: RequestFacts
     target: Target
     session: Session
@@ -36,7 +36,7 @@ class UiRequest:
     @property
     def method(self) -> str:
         """The method; GET for HEAD."""
-        return "GET" if self.request.method == "HEAD" else self.request.method
+        return "GET" if self.edge_request.method == "HEAD" else self.edge_request.method
 
     def unknown(self) -> RequestError:
         """Return the error for an unknown path."""
@@ -58,10 +58,10 @@ class UiRequest:
             raise self.unknown()
 
 
-class Answers(Protocol):
+class Handler(Protocol):
     """Answers the requests below one name of ``/ui/api``."""
 
-    def __call__(self, asked: UiRequest) -> Coroutine[Any, Any, web.StreamResponse]: ...
+    def __call__(self, request: UiRequest) -> Coroutine[Any, Any, web.StreamResponse]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Route:
     """The handler of a name.  ``approvers``: approvers may use it, too.  ``streams``: it has no time
     limit."""
 
-    answer: Answers
+    answer: Handler
     approvers: bool = False
     streams: bool = False
 

@@ -44,9 +44,9 @@ class ToolPages:
         self._tools_enabled = tools_enabled
         self._now = now
 
-    async def tools(self, asked: UiRequest) -> web.Response:
+    async def tools(self, request: UiRequest) -> web.Response:
         """Return every loaded tool with its decision, its pin and its use in the last 24 hours."""
-        asked.only_get()
+        request.only_get()
         answer = self._admin.tools()
         used = await self._used()
         pins = {
@@ -62,22 +62,22 @@ class ToolPages:
             row["pin"] = _pin(row["id"], pins)
         return json_answer(answer)
 
-    async def servers(self, asked: UiRequest) -> web.Response:
+    async def servers(self, request: UiRequest) -> web.Response:
         """Return every MCP server, its tools with their allowed definitions, and the commands to allow
         them."""
-        asked.only_get()
+        request.only_get()
         answer = await self._admin.servers()
         for server in answer["data"]:
             for tool in server["tools"]:
                 tool["allow_with"] = _allow_with(tool["id"], tool["state"])
         return json_answer(answer)
 
-    async def explain(self, asked: UiRequest) -> web.Response:
+    async def explain(self, request: UiRequest) -> web.Response:
         """Return why a tool is offered to a key at an upstream or not: each decision in order."""
-        asked.allow("GET")
-        query = parse_query(asked.target.query, "tool", "key", "upstream")
+        request.allow("GET")
+        query = parse_query(request.target.query, "tool", "key", "upstream")
         name = query.get("tool")
-        if asked.rest or not name:
+        if request.rest or not name:
             raise RequestError(400, "tool must be the id of a tool.", param="tool")
         key = self._key(query.get("key"))
         upstream = query.get("upstream") or next((s.upstream.name for s in self._router.served), "")

@@ -22,12 +22,12 @@ from proxy.server.websockets.websocket import WebSocket
 from proxy.wires.dialect import Framing
 from proxy.wires.stream.sse import SSEEvent, SSEParser
 
-__all__ = ["Own", "Settle", "WebSocketStream", "error_message"]
+__all__ = ["StoreOwner", "WaitForOwners", "WebSocketStream", "error_message"]
 
-Own = Callable[[str, Callable[[bool], None]], None]
+StoreOwner = Callable[[str, Callable[[bool], None]], None]
 """Stores the owner of the response with this id; calls the callback with whether that was committed."""
 
-Settle = Callable[[], Awaitable[None]]
+WaitForOwners = Callable[[], Awaitable[None]]
 """Waits, for a limited time, until all owners so far are committed."""
 
 _MAX_UNREAD_BYTES: Final = 64 * 1024
@@ -47,8 +47,8 @@ _BROKEN: Final = (
 class WebSocketStream:
     """A :class:`~proxy.relay.base.ClientStream` that answers one message.
 
-    ``own`` is called once with the id of the response.  ``settle`` waits until the owner is committed; the
-    last event is sent only then.
+    ``store_owner`` is called once with the id of the response.  ``wait_for_owners`` waits until the owner is
+    committed; the last event is sent only then.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class WebSocketStream:
         request: EdgeRequest,
         message: WebSocketMessage,
         framing: Framing,
-        own: Own | None = None,
-        settle: Settle | None = None,
+        store_owner: StoreOwner | None = None,
+        wait_for_owners: WaitForOwners | None = None,
     ) -> None:
         self._request = request
         self._message = message
         self._framing = framing
-        self._own = own
-        self._settle = settle
+        self._store_owner = store_owner
+        self._wait_for_owners = wait_for_owners
         self._pending = False
         self._secrets: Secrets | None = None
         self._status = 0
@@ -167,30 +167,30 @@ class WebSocketStream:
             # ``response.failed`` follows with the same error.  If it does not, this is sent at the end.
             self._error = event.data
             return None
-        if name == "response.created" and self._own is not None:
-            self._store_owner(event.data)
+        if name == "response.created" and self._store_owner is not None:
+            self._read_id(event.data)
         if name not in _ENDS:
             self._send(event.data)
             return None
         self._ended = True
         self._message.failed = name == "response.failed"
-        if self._pending and self._settle is not None:
-            return self._send_settled(event.data, self._settle)
+        if self._pending and self._wait_for_owners is not None:
+            return self._send_last(event.data, self._wait_for_owners)
         self._send(event.data)
         return None
 
-    async def _send_settled(self, data: bytes, settle: Settle) -> None:
-        await settle()
+    async def _send_last(self, data: bytes, wait_for_owners: WaitForOwners) -> None:
+        await wait_for_owners()
         self._send(data)
 
-    def _store_owner(self, data: bytes) -> None:
+    def _read_id(self, data: bytes) -> None:
         """Read the response's id from its first event, and store its owner."""
         response = orjson.loads(data).get("response")
         found = response.get("id") if isinstance(response, dict) else None
-        own, self._own = self._own, None
-        if own is not None and isinstance(found, str) and found:
-            self._pending = self._settle is not None
-            own(found, self._owner_stored)
+        store_owner, self._store_owner = self._store_owner, None
+        if store_owner is not None and isinstance(found, str) and found:
+            self._pending = self._wait_for_owners is not None
+            store_owner(found, self._owner_stored)
 
     def _owner_stored(self, committed: bool) -> None:
         self._pending = False

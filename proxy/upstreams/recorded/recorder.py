@@ -87,7 +87,7 @@ class ClientSide:
         self.status = status
         self.streamed = media_type(headers) in STREAM_TYPES
 
-    def heard(self, data: bytes) -> None:
+    def data_sent(self, data: bytes) -> None:
         """Note a piece of the answer's body."""
         self._size += len(data)
         if self._size <= _MAX_BODY_BYTES:

@@ -16,8 +16,8 @@ __all__ = [
     "called_blocks",
     "has_ours",
     "is_ours",
+    "neutral_reason",
     "stop_reason",
-    "stop_word",
     "tool_use",
     "without_ours",
     "without_thoughts",
@@ -51,14 +51,14 @@ _REASONS: Final = {
 }
 
 
-def stop_word(reason: str) -> str:
+def neutral_reason(reason: str) -> str:
     """Return the neutral word for a stop reason; an unknown reason stays unchanged."""
     return _WORDS.get(reason, reason)
 
 
 def stop_reason(word: str | None, said: str | None) -> str:
     """Return the stop reason for a neutral word: the upstream's own, ``said``, if that means the same."""
-    if said is not None and (word is None or stop_word(said) == word):
+    if said is not None and (word is None or neutral_reason(said) == word):
         return said
     return _REASONS.get(word or "stop", word or "end_turn")
 

@@ -15,7 +15,7 @@ from proxy.events import ResultImage, ToolCall, ToolDefinition
 from proxy.records import MessageRecord
 from proxy.wires.anthropic.blocks import without_ours, without_thoughts
 from proxy.wires.anthropic.breakpoints import MARK, with_breakpoints
-from proxy.wires.anthropic.held import answered, masked_turn, rows_of
+from proxy.wires.anthropic.held import collect_results, masked_turn, rows_of
 from proxy.wires.anthropic.request import AnthropicRequest, declared_name
 from proxy.wires.anthropic.results import image_bytes, result_block, without_images
 from proxy.wires.json.splice import elements, extend_object, join_array, join_object, members
@@ -23,7 +23,7 @@ from proxy.wires.turn.choice import forces_own, own_and_offered, relaxed
 from proxy.wires.turn.message_list import LEAST_TOKENS, MessageListBody, tokens_left
 from proxy.wires.turn.narrowed import without_tools
 from proxy.wires.turn.refused_fields import BLOCK_FIELDS, RefusedFields
-from proxy.wires.turn.restored import RestoredMessages, drop_unneeded, says_too_long
+from proxy.wires.turn.restored import RestoredMessages, drop_unneeded, is_too_long_error
 from proxy.wires.turn.result_images import ImageBudget, choose_images
 from proxy.wires.upstream_port import Mask
 
@@ -43,7 +43,7 @@ class AnthropicBody(MessageListBody):
         self._images = ImageBudget(_MOST_IMAGE_BYTES)
         self._without_thoughts = False
         self._marks_cache = False
-        if request.brings_ours:
+        if request.has_proxy_calls:
             self._client_messages = list(map(without_ours, elements(self._members["messages"])))
             self._members["messages"] = join_array(self._client_messages)
 
@@ -91,11 +91,11 @@ class AnthropicBody(MessageListBody):
         restored = [part.encode() for part in held["messages"]]
         end = position + 1
         if held["calls"]:
-            end, results = answered(self._messages, end, held["calls"])
+            end, results = collect_results(self._messages, end, held["calls"])
             restored += results
         if (size := image_bytes(restored)) and not self._images.take(size):
             restored = list(map(without_images, restored))
-        self._restored[position] = RestoredMessages.over(
+        self._restored[position] = RestoredMessages.replacing(
             self._messages, position, end, restored, needed=needed
         )
 
@@ -147,7 +147,7 @@ class AnthropicBody(MessageListBody):
         It may be: hidden turns that make the conversation too long, our images, fields in the model's
         messages, our cache marks, or thoughts in restored turns that another upstream signed.
         """
-        if says_too_long(message, code):
+        if is_too_long_error(message, code):
             return drop_unneeded(self._restored)
         said = f"{code or ''} {message}".lower()
         if self._marks_cache and "cache_control" in said:

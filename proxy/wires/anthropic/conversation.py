@@ -26,6 +26,6 @@ class AnthropicCodec:
     def write(self, conversation: Conversation, *, strict: bool = False) -> Written:
         return write_conversation(conversation, strict=strict)
 
-    def without_reasoning(self, conversation: Conversation) -> Conversation:
+    def repair_missing_reasoning(self, conversation: Conversation) -> Conversation:
         """Turn thinking off: with it, each turn with calls must begin with a thought and its signature."""
         return replace(conversation, reasoning=ReasoningSettings("none"))

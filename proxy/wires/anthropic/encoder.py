@@ -162,15 +162,15 @@ class AnthropicTurnEncoder:
         index = len(self._content)
         return b"".join([event % (index, piece) for piece in pieces])
 
-    def tell_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
-        """See :meth:`proxy.wires.client_port.TextEncoder.tell_text`."""
+    def report_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
+        """See :meth:`proxy.wires.client_port.TextEncoder.report_text`."""
         name = "thinking" if isinstance(event, ReasoningDelta) else "text"
         self._pieces.append(event.text)
         said = self._delta({"type": f"{name}_delta", name: event.text})
         return Frame(b"", said, (event,), count=count)
 
-    def went_out(self, frame: Frame, text: str) -> None:
-        """See :meth:`proxy.wires.client_port.ContinuingEncoder.went_out`."""
+    def note_forwarded(self, frame: Frame, text: str) -> None:
+        """See :meth:`proxy.wires.client_port.ContinuingEncoder.note_forwarded`."""
         payload = frame.payload or {}
         if self._text is not None and self._text["type"] == "text":
             self._pieces.append(text)

@@ -12,10 +12,10 @@ from proxy.wires.json.splice import elements, join_array, join_object, members, 
 from proxy.wires.turn.assembler import is_object
 from proxy.wires.upstream_port import Mask
 
-__all__ = ["answered", "masked_turn", "rows_of"]
+__all__ = ["collect_results", "masked_turn", "rows_of"]
 
 
-def answered(
+def collect_results(
     messages: Sequence[bytes], start: int, calls: Sequence[Mapping[str, Any]]
 ) -> tuple[int, list[bytes]]:
     """Return where the client's results of a turn end, and the one message that replaces them.

@@ -22,7 +22,7 @@ from proxy.events import (
     TurnStarted,
     UsageReported,
 )
-from proxy.wires.anthropic.blocks import Block, stop_word
+from proxy.wires.anthropic.blocks import Block, neutral_reason
 from proxy.wires.anthropic.citations import Citations
 from proxy.wires.anthropic.message import MessageBuilder, assistant_message, native_block, reply_blocks
 from proxy.wires.dialects.anthropic import UNFINISHED, event_type
@@ -106,7 +106,7 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
 
     def native(self, call: ToolCall, mask: Mask) -> str:
         seq = self._finished[call.index].seq
-        _, name, arguments = self._calls.as_sent(seq)
+        _, name, arguments = self._calls.upstream_fields(seq)
         return native_block(self._message.fields_of(seq), mask(name, arguments or "{}"))
 
     def _read(self, event: SSEEvent, *, cut: bool = False) -> Frame:
@@ -184,7 +184,7 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
         if not isinstance(reason, str) or not reason:
             return []
         self._last_word = True
-        return [TurnFinished(stop_word(reason))]
+        return [TurnFinished(neutral_reason(reason))]
 
     def _open(self, index: int, block: Block) -> list[TurnEvent]:
         """Begin a block."""
@@ -213,9 +213,9 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
             self._given[number] = orjson.dumps(given).decode()
         call_id = block.get("id")
         known = call_id if isinstance(call_id, str) and call_id.strip() else _mint()
-        # The name is complete, so settle it.  Otherwise the assembler waits: it may begin a longer name.
+        # The name is complete, so set it.  Otherwise the assembler waits: it may begin a longer name.
         events = self._calls.add(Fragment(number, known, name))
-        return [*events, *self._calls.settle_name(number, name)]
+        return [*events, *self._calls.set_name(number, name)]
 
     def _give(self, number: int) -> list[TurnEvent]:
         """Add the arguments from a call's start, if no others came."""

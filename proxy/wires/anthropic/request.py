@@ -16,7 +16,7 @@ from proxy.wires.anthropic.blocks import Block, blocks_of, blocks_text, called_b
 from proxy.wires.anthropic.mcp_servers import chosen_tools
 from proxy.wires.chosen import NOTHING_CHOSEN, Chosen
 from proxy.wires.client_port import Answer, ReturnedCalls
-from proxy.wires.past.clock import ToldRule, without_clock
+from proxy.wires.past.clock import SystemRule, without_clock
 from proxy.wires.past.evidence import Evidence, Speaker
 from proxy.wires.turn.declared import listed_tools
 from proxy.wires.turn.digest import PrefixDigests, conversation_digest
@@ -52,14 +52,14 @@ class AnthropicRequest:
     preview: str
     system: str = ""
     people: str = ""
-    brings_ours: bool = False
+    has_proxy_calls: bool = False
     eager: frozenset[str] = frozenset()
     choices: int = 1
     background: bool = False
     continues: str | None = None
     conversation: str = ""
     references: tuple[str, ...] = ()
-    keeps: bool = True
+    may_store: bool = True
     max_calls: int | None = None
     open_names: bool = False
     chosen: Chosen = NOTHING_CHOSEN
@@ -113,26 +113,28 @@ class AnthropicRequest:
         ]
 
     def answer_key(
-        self, caller: str, shape: str, text: str, upto: int | None = None, told: ToldRule = "clock"
+        self, caller: str, shape: str, text: str, upto: int | None = None, rule: SystemRule = "clock"
     ) -> str:
-        system = self._told(told)
+        system = self._system_text(rule)
         words = ("anthropic answer", caller, self.people, shape, self.model, system, text.strip())
-        return conversation_digest(words, self._beginnings.upto(upto, told))
+        return conversation_digest(words, self._beginnings.digest(upto, rule))
 
     def conversation_key(
-        self, caller: str, call_ids: Collection[str], upto: int | None = None, told: ToldRule = "clock"
+        self, caller: str, call_ids: Collection[str], upto: int | None = None, rule: SystemRule = "clock"
     ) -> str:
         words = ("anthropic", caller, self.people, self.model, *sorted(call_ids))
-        return conversation_digest(words, self._beginnings.upto(upto, told))
+        return conversation_digest(words, self._beginnings.digest(upto, rule))
 
-    def loose_words(self, caller: str) -> tuple[str, ...]:
+    def identity_words(self, caller: str) -> tuple[str, ...]:
         return ("anthropic", caller, self.people, self.model)
 
-    def evidence(self, upto: int | None = None, told: ToldRule = "clock") -> Evidence | None:
-        found = self._beginnings.evidence(upto, told)
-        return found and replace(found, told=found.told + self._told(told).encode("utf-8", "surrogatepass"))
+    def evidence(self, upto: int | None = None, rule: SystemRule = "clock") -> Evidence | None:
+        found = self._beginnings.evidence(upto, rule)
+        return found and replace(
+            found, system=found.system + self._system_text(rule).encode("utf-8", "surrogatepass")
+        )
 
-    def _told(self, rule: ToldRule) -> str:
+    def _system_text(self, rule: SystemRule) -> str:
         """Return the system prompt in the form in which it is compared."""
         if rule == "ignore":
             return ""
@@ -282,7 +284,7 @@ def parse_anthropic_request(payload: Mapping[str, Any]) -> AnthropicRequest:
         preview=_preview(messages),
         system=_system(payload.get("system")),
         people=_people(payload.get("metadata")),
-        brings_ours=any(
+        has_proxy_calls=any(
             has_ours(block)
             for message in messages
             if message.get("role") == "assistant"

@@ -65,12 +65,12 @@ def write_conversation(conversation: Conversation, *, strict: bool = False) -> W
     }
     system = [block for message in conversation.system for block in writer.contents(message.parts)]
     for message in conversation.system:
-        ledger.natives(message.native, {})
+        ledger.put_natives(message.native, {})
     if system:
         body["system"] = system
     body |= _tools(conversation, ledger)
     body |= _settings(conversation, ledger)
-    ledger.natives(conversation.native, body)
+    ledger.put_natives(conversation.native, body)
     return ledger.close(body)
 
 
@@ -123,14 +123,14 @@ class _Blocks:
                 continue
             if waiting.pop(part.call_id, None) is None:
                 strays += self.contents(part.parts)
-                self._ledger.natives(part.native, {})
+                self._ledger.put_natives(part.native, {})
                 continue
             block: dict[str, Any] = {"type": "tool_result", "tool_use_id": _call_id(part.call_id)}
             if content := self.contents(part.parts):
                 block["content"] = content
             if part.is_error:
                 block["is_error"] = True
-            self._ledger.natives(part.native, block)
+            self._ledger.put_natives(part.native, block)
             blocks.append(block)
         return [*blocks, *self._unanswered(waiting), *strays]
 
@@ -157,7 +157,7 @@ class _Blocks:
                 for block in blocks
             ]
         holder: dict[str, Any] = {}
-        self._ledger.natives(message.native, holder)
+        self._ledger.put_natives(message.native, holder)
         return blocks
 
     def contents(self, parts: Sequence[Part]) -> list[Any]:
@@ -183,14 +183,14 @@ class _Blocks:
                     return
                 made = thought
             case NativePart():
-                if (whole := self._ledger.whole(part.native)) is not None:
+                if (whole := self._ledger.native_fragment(part.native)) is not None:
                     yield whole
                 return
             case Audio():
                 raise self._ledger.refuse(part.at, "Messages takes no sound.")
             case _:
                 raise self._ledger.refuse(part.at, "It has no place in a message of this kind.")
-        self._ledger.natives(part.native, made)
+        self._ledger.put_natives(part.native, made)
         yield made
 
     def _call(self, part: ToolCallPart) -> dict[str, Any]:
@@ -260,7 +260,7 @@ def _tools(conversation: Conversation, ledger: Ledger) -> dict[str, Any]:
 def _tool(tool: Tool, ledger: Ledger) -> Any:
     match tool:
         case NativeTool():
-            return ledger.whole(tool.native)
+            return ledger.native_fragment(tool.native)
         case CustomTool():
             raise ledger.refuse(tool.at, "Messages has no tools whose input is text.")
         case FunctionTool():
@@ -273,7 +273,7 @@ def _tool(tool: Tool, ledger: Ledger) -> Any:
             written["input_schema"] = {"type": "object", **schema}
             if tool.strict:
                 written["strict"] = True
-            ledger.natives(tool.native, written)
+            ledger.put_natives(tool.native, written)
             return written
 
 

@@ -13,8 +13,8 @@ from proxy.errors import RequestError
 from proxy.wires.approving.answers import answer_of, loaded
 from proxy.wires.approving.shown import (
     APPROVE,
-    Answered,
-    Shown,
+    ApprovalAnswer,
+    ApprovalQuestion,
     approval_of_call,
     approval_of_item,
 )
@@ -27,7 +27,7 @@ Item = Mapping[str, Any]
 
 def read_items(
     items: list[Item], raws: list[bytes], *, whole: bool
-) -> tuple[list[bytes], list[Shown], list[Answered]]:
+) -> tuple[list[bytes], list[ApprovalQuestion], list[ApprovalAnswer]]:
     """Read the items; see :data:`proxy.wires.approving.read.Conversation`.
 
     ``whole`` means that the items are the whole conversation. Then an answer whose question is missing
@@ -37,9 +37,9 @@ def read_items(
     """
     last = max([at for at, item in enumerate(items) if is_model_item(item)], default=-1)
     left: list[bytes] = []
-    shown: list[Shown] = []
+    questions: list[ApprovalQuestion] = []
     seen: set[str] = set()
-    answered: list[Answered] = []
+    answers: list[ApprovalAnswer] = []
     # Whether an item left out since the last question shows that the next question begins another response.
     apart = False
     for place, (item, raw) in enumerate(zip(items, raws, strict=True)):
@@ -49,9 +49,9 @@ def read_items(
                 seen.add(question.approval_id)
                 left.append(_mention(question.approval_id, begins=apart))
                 apart = False
-            shown.append(question)
+            questions.append(question)
         elif kind == "mcp_approval_response" and (one := approval_of_item(item.get("approval_request_id"))):
-            answered.append(_response(item, one, at, is_new=place > last))
+            answers.append(_response(item, one, at, is_new=place > last))
             if whole and one not in seen:
                 # Answers alone do not show which approvals one response asked for together.
                 seen.add(one)
@@ -63,11 +63,11 @@ def read_items(
             # The held turn has the call and its result.
             apart = True
         elif kind == "function_call_output" and (one := approval_of_call(item.get("call_id"))):
-            answered.append(Answered(one, at, place > last, False, *answer_of(item.get("output"))))
+            answers.append(ApprovalAnswer(one, at, place > last, False, *answer_of(item.get("output"))))
             apart = True
         else:
             left.append(raw)
-    return left, shown, answered
+    return left, questions, answers
 
 
 def _mention(approval_id: str, *, begins: bool) -> bytes:
@@ -77,22 +77,22 @@ def _mention(approval_id: str, *, begins: bool) -> bytes:
     return orjson.dumps({"type": "message", "role": "assistant", "content": [said], **status})
 
 
-def _question(item: Item, at: str) -> Shown | None:
+def _question(item: Item, at: str) -> ApprovalQuestion | None:
     """Return the question that an item repeats, whole or by its id; ``None`` for any other item."""
     one = approval_of_item(item.get("id"))
     if one and item.get("type") == "mcp_approval_request":
-        return Shown(one, at, item.get("name"), loaded(item.get("arguments")))
+        return ApprovalQuestion(one, at, item.get("name"), loaded(item.get("arguments")))
     if one and is_reference(item):
-        return Shown(one, at)
+        return ApprovalQuestion(one, at)
     one = approval_of_call(item.get("call_id"))
     if one and item.get("type") == "function_call" and item.get("name") == APPROVE:
         said = loaded(item.get("arguments"))
         said = said if isinstance(said, dict) else {}
-        return Shown(one, at, said.get("tool"), said.get("arguments"))
+        return ApprovalQuestion(one, at, said.get("tool"), said.get("arguments"))
     return None
 
 
-def _response(item: Item, approval_id: str, at: str, *, is_new: bool) -> Answered:
+def _response(item: Item, approval_id: str, at: str, *, is_new: bool) -> ApprovalAnswer:
     approve, reason = item.get("approve"), item.get("reason")
     if not isinstance(approve, bool):
         raise RequestError(400, f"{at}.approve must be present, and true or false.", param=f"{at}.approve")
@@ -102,4 +102,4 @@ def _response(item: Item, approval_id: str, at: str, *, is_new: bool) -> Answere
             f"{at}.reason must be a string of at most {MOST_REASON} characters.",
             param=f"{at}.reason",
         )
-    return Answered(approval_id, at, is_new, True, approve, reason or "")
+    return ApprovalAnswer(approval_id, at, is_new, True, approve, reason or "")

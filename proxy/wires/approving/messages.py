@@ -15,7 +15,7 @@ import orjson
 from proxy.approval_records import APPROVAL_ID, mention
 from proxy.errors import RequestError
 from proxy.wires.approving.answers import answer_of, function_name, loaded
-from proxy.wires.approving.shown import APPROVE, Answered, Shown, approval_of_call
+from proxy.wires.approving.shown import APPROVE, ApprovalAnswer, ApprovalQuestion, approval_of_call
 
 __all__ = ["read_anthropic", "read_chat", "read_ollama"]
 
@@ -30,15 +30,15 @@ class _Reading:
         roles = [message.get("role") for message in messages]
         self._last = max([at for at, role in enumerate(roles) if role == "assistant"], default=-1)
         self.left: list[bytes] = []
-        self.shown: list[Shown] = []
-        self.answered: list[Answered] = []
+        self.questions: list[ApprovalQuestion] = []
+        self.answers: list[ApprovalAnswer] = []
         self._seen: set[str] = set()
 
     def show(self, approval_id: str, at: str, arguments: Any) -> str:
         """Add a question. Return its mention; ``""`` if the conversation already had the question."""
         said = loaded(arguments)
         said = said if isinstance(said, dict) else {}
-        self.shown.append(Shown(approval_id, at, said.get("tool"), said.get("arguments")))
+        self.questions.append(ApprovalQuestion(approval_id, at, said.get("tool"), said.get("arguments")))
         if approval_id in self._seen:
             return ""
         self._seen.add(approval_id)
@@ -47,7 +47,7 @@ class _Reading:
     def answer(self, approval_id: str, place: int, at: str, content: Any, *, fails: bool = False) -> None:
         """Add an answer. One that ``fails`` (the client reports an error) refuses."""
         said = answer_of("" if fails else content)
-        self.answered.append(Answered(approval_id, at, place > self._last, False, *said))
+        self.answers.append(ApprovalAnswer(approval_id, at, place > self._last, False, *said))
 
 
 def _with_mentions(content: Any, mentions: list[str]) -> str:
@@ -59,7 +59,9 @@ def _with_mentions(content: Any, mentions: list[str]) -> str:
     return "\n\n".join(filter(None, [text, *mentions]))
 
 
-def read_chat(messages: list[Message], raws: list[bytes]) -> tuple[list[bytes], list[Shown], list[Answered]]:
+def read_chat(
+    messages: list[Message], raws: list[bytes]
+) -> tuple[list[bytes], list[ApprovalQuestion], list[ApprovalAnswer]]:
     """Read Chat Completions; see :data:`proxy.wires.approving.read.Conversation`."""
     reading = _Reading(messages)
     for place, (message, raw) in enumerate(zip(messages, raws, strict=True)):
@@ -80,7 +82,7 @@ def read_chat(messages: list[Message], raws: list[bytes]) -> tuple[list[bytes], 
             reading.answer(one, place, f"messages[{place}]", message.get("content"))
             continue
         reading.left.append(raw)
-    return reading.left, reading.shown, reading.answered
+    return reading.left, reading.questions, reading.answers
 
 
 def _chat_id(call: Any) -> str:
@@ -100,7 +102,7 @@ def _keep(reading: _Reading, message: Message, theirs: list[Any], mentions: list
 
 def read_ollama(
     messages: list[Message], raws: list[bytes]
-) -> tuple[list[bytes], list[Shown], list[Answered]]:
+) -> tuple[list[bytes], list[ApprovalQuestion], list[ApprovalAnswer]]:
     """Read Ollama's chat; see :data:`proxy.wires.approving.read.Conversation`."""
     reading, open_ones = _Reading(messages), deque[str]()
     for place, (message, raw) in enumerate(zip(messages, raws, strict=True)):
@@ -120,7 +122,7 @@ def read_ollama(
             reading.answer(open_ones.popleft(), place, at, message.get("content"))
             continue
         reading.left.append(raw)
-    return reading.left, reading.shown, reading.answered
+    return reading.left, reading.questions, reading.answers
 
 
 def _ollama_id(call: Any) -> str:
@@ -135,7 +137,7 @@ def _ollama_id(call: Any) -> str:
 
 def read_anthropic(
     messages: list[Message], raws: list[bytes]
-) -> tuple[list[bytes], list[Shown], list[Answered]]:
+) -> tuple[list[bytes], list[ApprovalQuestion], list[ApprovalAnswer]]:
     """Read Anthropic's Messages; see :data:`proxy.wires.approving.read.Conversation`."""
     reading = _Reading(messages)
     for place, (message, raw) in enumerate(zip(messages, raws, strict=True)):
@@ -160,7 +162,7 @@ def read_anthropic(
             kept = [*(block for block in kept if not _is_text(block)), text]
         if kept:
             reading.left.append(orjson.dumps({**message, "content": kept}))
-    return reading.left, reading.shown, reading.answered
+    return reading.left, reading.questions, reading.answers
 
 
 def _is_text(block: Any) -> bool:

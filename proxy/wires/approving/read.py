@@ -7,12 +7,17 @@ from typing import Any, Final
 from proxy.wires.approving.answers import leave_out_function
 from proxy.wires.approving.items import read_items
 from proxy.wires.approving.messages import read_anthropic, read_chat, read_ollama
-from proxy.wires.approving.shown import Answered, Heard, Shown, may_speak
+from proxy.wires.approving.shown import (
+    ApprovalAnswer,
+    ApprovalMessages,
+    ApprovalQuestion,
+    may_concern_approvals,
+)
 from proxy.wires.json.splice import elements, join_array, join_object, members
 
 __all__ = ["read_approvals"]
 
-Conversation = tuple[list[bytes], list[Shown], list[Answered]]
+Conversation = tuple[list[bytes], list[ApprovalQuestion], list[ApprovalAnswer]]
 """The raw messages or items that are left, and the questions and answers that were removed."""
 
 _READERS: Final[Mapping[str, Callable[[list[Mapping[str, Any]], list[bytes]], Conversation]]] = (
@@ -22,29 +27,29 @@ _ELSEWHERE: Final = ("previous_response_id", "conversation")
 """Fields of a Responses request that refer to the beginning of its conversation."""
 
 
-def read_approvals(dialect: str, raw: bytes, payload: Mapping[str, Any]) -> Heard | None:
+def read_approvals(dialect: str, raw: bytes, payload: Mapping[str, Any]) -> ApprovalMessages | None:
     """Return the questions and answers in a request body; ``None`` if it has none, as nearly always.
 
     ``payload`` is ``raw``, parsed. Raises :class:`~proxy.errors.RequestError` (400) for an invalid answer.
     """
     has_items = dialect == "responses"
-    if not (has_items or dialect in _READERS) or not may_speak(raw):
+    if not (has_items or dialect in _READERS) or not may_concern_approvals(raw):
         return None
     field = "input" if has_items else "messages"
     parts = members(raw)
     declares = leave_out_function(parts, payload)
     said = payload.get(field)
-    shown: list[Shown] = []
-    answered: list[Answered] = []
+    questions: list[ApprovalQuestion] = []
+    answers: list[ApprovalAnswer] = []
     if isinstance(said, list) and all(isinstance(one, dict) for one in said):
         raws = elements(parts[field])
         if has_items:
             whole = not any(payload.get(one) for one in _ELSEWHERE)
-            left, shown, answered = read_items(said, raws, whole=whole)
+            left, questions, answers = read_items(said, raws, whole=whole)
         else:
-            left, shown, answered = _READERS[dialect](said, raws)
-        if shown or answered:
+            left, questions, answers = _READERS[dialect](said, raws)
+        if questions or answers:
             parts[field] = join_array(left)
-    if not (declares or shown or answered):
+    if not (declares or questions or answers):
         return None
-    return Heard(join_object(parts), declares, shown, answered)
+    return ApprovalMessages(join_object(parts), declares, questions, answers)

@@ -16,15 +16,15 @@ from proxy.values import value_class
 
 __all__ = [
     "APPROVE",
-    "Answered",
+    "ApprovalAnswer",
+    "ApprovalMessages",
+    "ApprovalQuestion",
     "AsksByItems",
-    "Heard",
-    "Shown",
     "approval_of_call",
     "approval_of_item",
     "call_id_of",
     "item_id_of",
-    "may_speak",
+    "may_concern_approvals",
     "visible_with",
 ]
 
@@ -36,7 +36,7 @@ _CALL: Final = re.compile(r"call_(appr_[0-9a-f]{32})")
 _SIGNS: Final = (APPROVE.encode(), b"mcpr_toolrelay", b"call_appr_")
 
 
-def may_speak(raw: bytes) -> bool:
+def may_concern_approvals(raw: bytes) -> bool:
     """Return whether a request body may declare the function, or hold a question or an answer."""
     return any(sign in raw for sign in _SIGNS)
 
@@ -76,7 +76,7 @@ def visible_with(dialect: str, visible: str, approval_ids: Sequence[str]) -> str
 
 
 @value_class
-class Shown:
+class ApprovalQuestion:
     """A question that a client sends back.
 
     ``at`` is its path in the body. ``tool`` and ``arguments`` are what the client sends; ``None`` if it
@@ -90,7 +90,7 @@ class Shown:
 
 
 @value_class
-class Answered:
+class ApprovalAnswer:
     """A client's answer about one approval.
 
     ``at`` is its path in the body. ``is_new`` means that no model message follows, so the answer may still
@@ -110,7 +110,7 @@ class Answered:
 
 
 @value_class
-class Heard:
+class ApprovalMessages:
     """What a request contains about approvals.
 
     ``raw`` is its body without all of that. ``declares`` means that the client declared the function.
@@ -118,8 +118,8 @@ class Heard:
 
     raw: bytes
     declares: bool
-    shown: Sequence[Shown] = ()
-    answered: Sequence[Answered] = ()
+    questions: Sequence[ApprovalQuestion] = ()
+    answers: Sequence[ApprovalAnswer] = ()
 
 
 @runtime_checkable

@@ -19,7 +19,7 @@ from proxy.wires.turn.choice import forces_own, own_and_offered, relaxed
 from proxy.wires.turn.message_list import MessageListBody, tokens_left
 from proxy.wires.turn.narrowed import without_tools
 from proxy.wires.turn.refused_fields import MESSAGE_FIELDS, RefusedFields
-from proxy.wires.turn.restored import RestoredMessages, drop_unneeded, says_too_long
+from proxy.wires.turn.restored import RestoredMessages, drop_unneeded, is_too_long_error
 from proxy.wires.turn.result_images import choose_images
 from proxy.wires.upstream_port import Mask
 
@@ -82,7 +82,7 @@ class ChatBody(MessageListBody):
                 restored.append(call["result"].encode())
             elif (answer := answers.get(call["client_id"])) is not None:
                 restored.append(_answering(answer, call["call_id"]))
-        self._restored[position] = RestoredMessages.over(
+        self._restored[position] = RestoredMessages.replacing(
             self._messages, position, end, restored, needed=needed
         )
 
@@ -118,7 +118,7 @@ class ChatBody(MessageListBody):
     def recover(self, message: str, code: str | None) -> bool:
         """Remove hidden turns that make the conversation too long, or fields that the upstream refuses in
         the model's messages."""
-        if says_too_long(message, code):
+        if is_too_long_error(message, code):
             return drop_unneeded(self._restored)
         if not self._may_learn():
             return False

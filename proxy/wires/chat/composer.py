@@ -16,7 +16,7 @@ from proxy.wires.chat.message import part_text
 from proxy.wires.client_port import ClientView
 from proxy.wires.stream.sse import encode_event
 from proxy.wires.turn.assembler import mint_call_id
-from proxy.wires.turn.citations import moved
+from proxy.wires.turn.citations import with_moved_indices
 from proxy.wires.turn.usage import add_usage
 
 __all__ = ["ChatComposer"]
@@ -116,7 +116,7 @@ class ChatComposer:
         if self._wants_usage:
             self._usage = add_usage(self._usage, told)
 
-    def pass_over(self, frame: Frame) -> None:
+    def count_unsent(self, frame: Frame) -> None:
         """Count the head and the usage of a frame that is not sent."""
         if frame.payload is not None:
             self._take_head(frame.payload)
@@ -255,7 +255,7 @@ class ChatComposer:
         if annotations := visible.get("annotations"):
             # If this turn has no text yet, its text will be a paragraph of its own.
             before = len(self.visible) + len(_PARAGRAPH) if self._join else self._before
-            visible["annotations"] = moved(annotations, before, self._annotated)
+            visible["annotations"] = with_moved_indices(annotations, before, self._annotated)
             self._annotated += len(annotations) if isinstance(annotations, list) else 0
         return visible
 

@@ -31,6 +31,6 @@ class ChatCodec:
     def write(self, conversation: Conversation, *, strict: bool = False) -> Written:
         return write_conversation(conversation, self.form, strict=strict)
 
-    def without_reasoning(self, conversation: Conversation) -> Conversation:
+    def repair_missing_reasoning(self, conversation: Conversation) -> Conversation:
         """Give each turn of the model some reasoning; providers check only that there is some."""
         return replace(conversation, messages=with_blank_reasoning(conversation.messages))

@@ -34,7 +34,7 @@ from proxy.wires.dialects.openai import error_event
 from proxy.wires.stream.sse import END_MARK, KEEP_ALIVE, encode_event
 from proxy.wires.stream.template import split_text
 from proxy.wires.turn.assembler import mint_call_id
-from proxy.wires.turn.citations import LEFT_OUT, annotated
+from proxy.wires.turn.citations import LEFT_OUT, chat_annotation
 
 __all__ = ["ChatTurnEncoder", "turn_message"]
 
@@ -93,14 +93,14 @@ class ChatTurnEncoder:
         before, after = around
         return b"".join([before + piece + after for piece in pieces])
 
-    def tell_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
-        """See :meth:`proxy.wires.client_port.TextEncoder.tell_text`."""
+    def report_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
+        """See :meth:`proxy.wires.client_port.TextEncoder.report_text`."""
         self._count(event)
         told = self._chunk({_TEXT_FIELDS[type(event)]: event.text}, None, (event,), 0)
         return replace(told, raw=b"", count=count)
 
-    def went_out(self, frame: Frame, text: str) -> None:
-        """See :meth:`proxy.wires.client_port.ContinuingEncoder.went_out`."""
+    def note_forwarded(self, frame: Frame, text: str) -> None:
+        """See :meth:`proxy.wires.client_port.ContinuingEncoder.note_forwarded`."""
         payload = frame.payload or {}
         self._said += len(text)
         self._around.clear()
@@ -126,7 +126,7 @@ class ChatTurnEncoder:
         if self._sources:
             # All at once, as OpenAI sends them: openai-node keeps only those of the last chunk, and
             # openai-python's helper does not join lists whose elements have no index.
-            noted = [{"index": n, **annotated(one, self._said)} for n, one in enumerate(self._sources)]
+            noted = [{"index": n, **chat_annotation(one, self._said)} for n, one in enumerate(self._sources)]
             frames.insert(0, self._chunk({"annotations": noted}, None, (), 0))
         return frames
 
@@ -308,5 +308,5 @@ def _whole_message(events: Sequence[TurnEvent]) -> dict[str, Any]:
     message |= {name: "".join(pieces) for name, pieces in texts.items()}
     if sources:
         said = len(message["content"] or "")
-        message["annotations"] = [annotated(source, said) for source in sources]
+        message["annotations"] = [chat_annotation(source, said) for source in sources]
     return {**message, "tool_calls": calls} if calls else message

@@ -32,7 +32,7 @@ class LaterChoices:
         self.undecided = 0
         """The number of calls that have begun and whose name is not certain yet."""
 
-    def call_ours(self, choice: str, fragments: Sequence[Fragment]) -> bool:
+    def adds_server_call(self, choice: str, fragments: Sequence[Fragment]) -> bool:
         """Take pieces of a choice's calls; return whether one of them is a server tool's."""
         calls = self._choices.get(choice)
         if calls is None:
@@ -45,7 +45,7 @@ class LaterChoices:
         self.undecided += calls.undecided - before
         return any(isinstance(event, ToolCallStarted) and self._is_hidden(event.name) for event in events)
 
-    def end_with_ours(self) -> bool:
+    def ends_with_server_call(self) -> bool:
         """Return whether a call whose name became certain only at the end of the turn is a server tool's."""
         events = [event for calls in self._choices.values() if calls.undecided for event in calls.finish()]
         self.undecided = 0

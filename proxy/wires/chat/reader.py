@@ -64,7 +64,7 @@ class ChatTurnReader(StreamReader[SSEEvent]):
         return self._calls.undecided + self._later.undecided
 
     def _finish(self) -> list[TurnEvent]:
-        if self._later.end_with_ours():
+        if self._later.ends_with_server_call():
             self._stop(Unreadable(LaterChoices.REFUSED))
         return super()._finish()
 
@@ -88,7 +88,7 @@ class ChatTurnReader(StreamReader[SSEEvent]):
 
     def native(self, call: ToolCall, mask: Mask) -> str:
         seq = self._finished[call.index].seq
-        call_id, name, arguments = self._calls.as_sent(seq)
+        call_id, name, arguments = self._calls.upstream_fields(seq)
         return native_call(call_id, name, mask(name, arguments), self._calls.extra(seq), legacy=call.legacy)
 
     def _read(self, event: SSEEvent, *, cut: bool = False) -> Frame:
@@ -144,7 +144,7 @@ class ChatTurnReader(StreamReader[SSEEvent]):
                     self._choice(choice, events, whole)
                 elif (delta := _delta_of(choice, whole)) is not None and (calls := _fragments(delta, whole)):
                     key = position if whole else choice["index"]
-                    if self._later.call_ours(str(key), calls):
+                    if self._later.adds_server_call(str(key), calls):
                         self._stop(Unreadable(LaterChoices.REFUSED))
         if (usage := usage_of(payload)) is not None:
             events.append(UsageReported(usage))

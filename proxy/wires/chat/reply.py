@@ -13,7 +13,7 @@ from proxy.wires.chat.message import call_object, part_text
 from proxy.wires.client_port import ClientView
 from proxy.wires.dialects.openai import error_body
 from proxy.wires.turn.assembler import mint_call_id
-from proxy.wires.turn.citations import moved
+from proxy.wires.turn.citations import with_moved_indices
 from proxy.wires.turn.reply import ReplyWriter
 
 __all__ = ["ChatReplyWriter"]
@@ -50,7 +50,7 @@ class ChatReplyWriter(ReplyWriter):
             self._texts.append(text)
         if isinstance(annotations := message.get("annotations"), list) and annotations:
             before = len(self.visible) - (len(text) if isinstance(text, str) else 0)
-            self._annotations += moved(annotations, before)
+            self._annotations += with_moved_indices(annotations, before)
         for key in _REASONING:
             if isinstance(thought := message.get(key), str) and thought:
                 self._reasoning.setdefault(key, []).append(thought)

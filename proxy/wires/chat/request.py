@@ -15,15 +15,15 @@ from proxy.errors import ModelMissing, RequestError
 from proxy.values import value_class
 from proxy.wires.chosen import NOTHING_CHOSEN, Chosen, read_chosen
 from proxy.wires.client_port import Answer, ReturnedCalls
-from proxy.wires.past.clock import ToldRule
+from proxy.wires.past.clock import SystemRule
 from proxy.wires.past.evidence import Evidence, Speaker
 from proxy.wires.turn.declared import listed_tools
 from proxy.wires.turn.digest import (
     PrefixDigests,
     canonical_arguments,
     conversation_digest,
-    people_named,
     sent_arguments,
+    user_key,
 )
 
 __all__ = [
@@ -46,7 +46,7 @@ class ChatRequest:
 
     ``members`` are the names of the body's members.  ``history`` are the positions of the messages with
     answers, calls or results: a first request has none.  ``people`` are the people whom the body names, as
-    :func:`people_named` returns them.
+    :func:`user_key` returns them.
     """
 
     members: Collection[str]
@@ -66,10 +66,10 @@ class ChatRequest:
     continues: str | None = None
     conversation: str = ""
     references: tuple[str, ...] = ()
-    keeps: bool = True
+    may_store: bool = True
     max_calls: int | None = None
     open_names: bool = False
-    brings_ours: bool = False
+    has_proxy_calls: bool = False
     people: str = ""
     chosen: Chosen = NOTHING_CHOSEN
     _beginnings: PrefixDigests = field(init=False, repr=False, compare=False)
@@ -135,22 +135,22 @@ class ChatRequest:
         ]
 
     def answer_key(
-        self, caller: str, shape: str, text: str, upto: int | None = None, told: ToldRule = "clock"
+        self, caller: str, shape: str, text: str, upto: int | None = None, rule: SystemRule = "clock"
     ) -> str:
         words = ("chat answer", caller, self.people, shape, self.model, text.strip())
-        return conversation_digest(words, self._beginnings.upto(upto, told))
+        return conversation_digest(words, self._beginnings.digest(upto, rule))
 
     def conversation_key(
-        self, caller: str, call_ids: Collection[str], upto: int | None = None, told: ToldRule = "clock"
+        self, caller: str, call_ids: Collection[str], upto: int | None = None, rule: SystemRule = "clock"
     ) -> str:
         words = ("chat", caller, self.people, self.model, *sorted(call_ids))
-        return conversation_digest(words, self._beginnings.upto(upto, told))
+        return conversation_digest(words, self._beginnings.digest(upto, rule))
 
-    def loose_words(self, caller: str) -> tuple[str, ...]:
+    def identity_words(self, caller: str) -> tuple[str, ...]:
         return ("chat", caller, self.people, self.model)
 
-    def evidence(self, upto: int | None = None, told: ToldRule = "clock") -> Evidence | None:
-        return self._beginnings.evidence(upto, told)
+    def evidence(self, upto: int | None = None, rule: SystemRule = "clock") -> Evidence | None:
+        return self._beginnings.evidence(upto, rule)
 
     def fits(self, position: int, held: Mapping[str, Any], is_shown: Callable[[str], bool]) -> bool:
         message = self.messages[position]
@@ -354,7 +354,7 @@ def parse_chat_request(payload: Mapping[str, Any]) -> ChatRequest:
         and response_format.get("type") in ("json_object", "json_schema"),
         legacy=legacy,
         preview=_preview(messages),
-        people=people_named(payload),
+        people=user_key(payload),
         chosen=read_chosen(tools) if tools else NOTHING_CHOSEN,
     )
 

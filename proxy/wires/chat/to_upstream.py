@@ -80,7 +80,7 @@ def write_conversation(
         **_tools(conversation, ledger),
         **_settings(conversation, form),
     }
-    ledger.natives(conversation.native, body)
+    ledger.put_natives(conversation.native, body)
     return ledger.close(body)
 
 
@@ -107,7 +107,7 @@ class _Messages:
                     continue  # Everything in the model's message was left out.
             else:
                 said["content"] = self._content(message.role, message.parts)
-            self._ledger.natives(message.native, said)
+            self._ledger.put_natives(message.native, said)
             written.append(said)
         return written
 
@@ -121,7 +121,7 @@ class _Messages:
                     calls.append(self._call(part))
                 case Refusal():
                     refusals.append(part.text)
-                    self._ledger.natives(part.native, {})
+                    self._ledger.put_natives(part.native, {})
                 case Reasoning():
                     thoughts += self._thought(part, in_loop=in_loop)
                 case _:
@@ -148,7 +148,7 @@ class _Messages:
                 part.at, "The upstream takes the model's reasoning back only with calls of tools."
             )
         else:
-            self._ledger.natives(part.native, {})
+            self._ledger.put_natives(part.native, {})
             return [part.text or "\n\n".join(part.summary)]
         return []
 
@@ -159,7 +159,7 @@ class _Messages:
             inner["arguments"] = "{}"
         kind = "custom" if part.custom else "function"
         call: dict[str, Any] = {"id": fitting_id(part.call_id, _MOST_ID), "type": kind, kind: inner}
-        self._ledger.natives(part.native, call)
+        self._ledger.put_natives(part.native, call)
         return call
 
     def _content(self, role: str, parts: Sequence[Part]) -> Any:
@@ -189,12 +189,12 @@ class _Messages:
                 sound = {"data": part.data, "format": part.format}
                 made = {"type": "input_audio", "input_audio": sound}
             case NativePart():
-                if (whole := self._ledger.whole(part.native)) is not None:
+                if (whole := self._ledger.native_fragment(part.native)) is not None:
                     yield whole
                 return
             case _:
                 raise self._ledger.refuse(part.at, "It has no place in a message of this kind.")
-        self._ledger.natives(part.native, made)
+        self._ledger.put_natives(part.native, made)
         yield made
 
     def _image_url(self, image: Image) -> str:
@@ -236,7 +236,7 @@ class _Messages:
                 "tool_call_id": fitting_id(part.call_id, _MOST_ID),
                 "content": self._result(part),
             }
-            self._ledger.natives(part.native, result)
+            self._ledger.put_natives(part.native, result)
             yield result
             pictures = [inner for inner in part.parts if isinstance(inner, Image)]
             if pictures and self._form.result_images:
@@ -271,7 +271,7 @@ def _tools(conversation: Conversation, ledger: Ledger) -> dict[str, Any]:
 def _tool(tool: Tool, ledger: Ledger) -> Any:
     match tool:
         case NativeTool():
-            return ledger.whole(tool.native)
+            return ledger.native_fragment(tool.native)
         case FunctionTool():
             kind, inner = "function", _described(tool, ledger)
             if tool.parameters is not None:
@@ -284,7 +284,7 @@ def _tool(tool: Tool, ledger: Ledger) -> Any:
                 rules = {"syntax": tool.grammar.syntax, "definition": tool.grammar.definition}
                 inner["format"] = {"type": "grammar", "grammar": rules}
     written = {"type": kind, kind: inner}
-    ledger.natives(tool.native, written)
+    ledger.put_natives(tool.native, written)
     return written
 
 

@@ -21,12 +21,12 @@ from proxy.events import (
 )
 from proxy.wires.chat.composer import ChatComposer
 from proxy.wires.chat.defects import SIGN, CallDefects
-from proxy.wires.chosen import ran
+from proxy.wires.chosen import usage_of_call
 from proxy.wires.client_port import ClientView, TurnEnd
 from proxy.wires.dialects.openai import error_event
 from proxy.wires.repairing import CUT_OFF, RepairingWriter, failure_of
 from proxy.wires.stream.fast_path import FastWriter
-from proxy.wires.stream.held import HeldFrames, unchanged
+from proxy.wires.stream.held import HeldFrames, identity
 from proxy.wires.stream.phases import (
     CERTAIN,
     COMPOSING,
@@ -105,10 +105,10 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
     def result(self) -> dict[str, Any] | None:
         return None
 
-    def passing(self) -> Callable[[bytes], bytes] | None:
+    def transform(self) -> Callable[[bytes], bytes] | None:
         if self._phase is not PASSING:
             return None
-        return without_null_usage if self._filter_usage else unchanged
+        return without_null_usage if self._filter_usage else identity
 
     def write(self, frame: Frame) -> bytes:
         if self._phase is COMPOSING:
@@ -213,7 +213,7 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
             # The text of a hidden turn would come before the JSON that the client expects.
             out = b""
             for frame in frames:
-                self._composer.pass_over(frame)
+                self._composer.count_unsent(frame)
         else:
             out = b"".join(map(self._compose, frames))
         self._composer.turn_ended(hidden=hidden)
@@ -232,7 +232,7 @@ class ChatStreamWriter(FastWriter, RepairingWriter):
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
         if self._shown:
-            self._composer.add_usage(ran(self._shown, result))
+            self._composer.add_usage(usage_of_call(self._shown, result))
         if self._trace == "events":
             return self._composer.chunk({}, rest={"x_toolrelay": trace_result(call, result)})
         if self._trace == "reasoning":

@@ -35,7 +35,7 @@ class ConversationCodec(Protocol):
         """
         ...
 
-    def without_reasoning(self, conversation: Conversation) -> Conversation:
+    def repair_missing_reasoning(self, conversation: Conversation) -> Conversation:
         """Return the conversation for an upstream that refused it because reasoning is missing in a turn.
 
         Returns the same conversation if the dialect cannot help.

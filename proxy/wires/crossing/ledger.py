@@ -95,7 +95,7 @@ class Ledger:
         """Return the client's name for an aspect of the request."""
         return self._names.get(aspect, aspect)
 
-    def natives(self, found: Iterable[Native], holder: dict[str, Any]) -> None:
+    def put_natives(self, found: Iterable[Native], holder: dict[str, Any]) -> None:
         """Put native fields of this dialect back into an object, and leave out or refuse those of others."""
         for native in found:
             if native.dialect != self._table.dialect:
@@ -108,7 +108,7 @@ class Ledger:
                 target = target[key]
             target[native.keys[-1]] = orjson.Fragment(native.value)
 
-    def whole(self, found: Sequence[Native]) -> orjson.Fragment | None:
+    def native_fragment(self, found: Sequence[Native]) -> orjson.Fragment | None:
         """Return a part, item or tool that only one dialect has; ``None`` if this dialect lacks it."""
         for native in found:
             if native.dialect == self._table.dialect:

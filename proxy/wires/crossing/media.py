@@ -20,7 +20,7 @@ from proxy.conversation import (
 from proxy.events import ResultImage, left_out
 from proxy.wires.crossing.ledger import Ledger
 
-__all__ = ["data_url", "file_words", "image_words", "inline_of", "result_words", "said_result"]
+__all__ = ["data_url", "file_words", "image_words", "inline_of", "marked_result", "result_words"]
 
 _DATA_URL = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.IGNORECASE)
 _FAILURE = re.compile(r"\W{0,4}(error|fail|exception|\"?ok\"?: ?false|traceback)", re.IGNORECASE)
@@ -63,7 +63,7 @@ def file_words(file: File) -> str:
     return f"[toolrelay: a file {facts} was left out; only text can be passed on]".replace("  ", " ")
 
 
-def said_result(result: ToolResultPart) -> tuple[Content, ...]:
+def marked_result(result: ToolResultPart) -> tuple[Content, ...]:
     """Return the parts of a result for a dialect without another way to mark a failed call."""
     if not result.is_error:
         return result.parts
@@ -81,7 +81,7 @@ def result_words(result: ToolResultPart, ledger: Ledger, *, images: bool = True)
     Without ``images`` the text does not mention images, because the caller sends them in another way.
     """
     said = []
-    for part in said_result(result):
+    for part in marked_result(result):
         match part:
             case Text() | Refusal():
                 said.append(part.text)
@@ -96,7 +96,7 @@ def result_words(result: ToolResultPart, ledger: Ledger, *, images: bool = True)
             case Audio():
                 raise ledger.refuse(part.at, _ONLY_TEXT)
             case NativePart():
-                ledger.whole(part.native)
+                ledger.native_fragment(part.native)
                 continue
-        ledger.natives(part.native, {})
+        ledger.put_natives(part.native, {})
     return "\n".join(said)

@@ -45,7 +45,7 @@ class NativeTurns:
         self._upstream = upstream if isinstance(upstream, HasNativeTurns) else None
         self._restored: dict[tuple[str, ...], bytes] = {}
 
-    def beside(self, payload: bytes, turns: Sequence[bytes], mask: Callable[[str, str], str]) -> bytes:
+    def add_to_stored(self, payload: bytes, turns: Sequence[bytes], mask: Callable[[str, str], str]) -> bytes:
         """Add the upstream's own ``turns`` to the JSON object that is stored for a turn."""
         if self._upstream is None:
             return payload
@@ -60,7 +60,7 @@ class NativeTurns:
         # The object that an editor stores is never empty.
         return payload[:-1] + b"," + said[1:]
 
-    def tells_more(self, message: bytes, *, reasoning: bool) -> bool:
+    def has_unreturnable_content(self, message: bytes, *, reasoning: bool) -> bool:
         """Return whether a turn with calls has content that a client of another dialect cannot send back.
 
         That is what its provider signed or encrypted and what only its dialect has; with ``reasoning`` also
@@ -70,12 +70,12 @@ class NativeTurns:
             return False
         turn = self._upstream.read_turn(message)
         more = _is_only_here(turn.native) or any(
-            _tells_more(part, reasoning=reasoning) for part in turn.parts
+            _is_unreturnable(part, reasoning=reasoning) for part in turn.parts
         )
         return more and bool(_calls(turn))
 
-    def take(self, payload: bytes) -> None:
-        """Take the native form of a turn that is put back, if it is of this upstream's dialect."""
+    def restore(self, payload: bytes) -> None:
+        """Restore the native form of a turn that is put back, if it is of this upstream's dialect."""
         said = orjson.loads(payload).get(NATIVE)
         if self._upstream is None or said is None or said["dialect"] != self._upstream.dialect.name:
             return
@@ -93,9 +93,9 @@ class NativeTurns:
         """Replace the turns of a conversation that were put back by the upstream's own form."""
         if not self._restored or self._upstream is None:
             return conversation
-        return replace(conversation, messages=tuple(self._told(conversation.messages)))
+        return replace(conversation, messages=tuple(self._with_native_turns(conversation.messages)))
 
-    def _told(self, messages: Sequence[Message]) -> Iterator[Message]:
+    def _with_native_turns(self, messages: Sequence[Message]) -> Iterator[Message]:
         """Yield the messages with native turns; some dialects spread a turn over several messages."""
         for role, said in groupby(messages, key=lambda message: message.role):
             turn = list(said)
@@ -112,7 +112,7 @@ def _calls(message: Message) -> tuple[str, ...]:
     return tuple(part.call_id for part in message.parts if isinstance(part, ToolCallPart))
 
 
-def _tells_more(part: Part, *, reasoning: bool) -> bool:
+def _is_unreturnable(part: Part, *, reasoning: bool) -> bool:
     if isinstance(part, ToolCallPart):
         # For example the signature of the thought that led to the call.
         return _is_only_here(part.native)

@@ -15,12 +15,12 @@ __all__ = [
     "Rule",
     "general_path",
     "inverse",
+    "missing_rows_of",
     "omitted",
     "refused",
     "rows_of",
     "translated",
     "unneeded",
-    "unsaid_rows_of",
 ]
 
 _INDEX = re.compile(r"\[\d+\]")
@@ -117,7 +117,7 @@ def rows_of(table: FieldTable) -> str:
     return "\n".join(rows) + "\n"
 
 
-def unsaid_rows_of(table: FieldTable) -> str:
+def missing_rows_of(table: FieldTable) -> str:
     """Return a Markdown table of what other dialects' clients can ask for and this one cannot express."""
     rows = ["| asked for | which is |", "|---|---|"]
     for name, rule in sorted(table.written.items()):

@@ -133,7 +133,7 @@ class MessageBoundary(EventBoundary):
     """A boundary for streams of messages, which end with ``message_stop`` or with an error.
 
     A stream that just stops gets the missing end: ``message_stop`` if the model has said why it stops, else
-    an error.  Every piece must be parsed for that, so it is never :attr:`between`.
+    an error.  Every piece must be parsed for that, so it is never :attr:`at_boundary`.
     """
 
     __slots__ = ("_says_why",)
@@ -146,7 +146,7 @@ class MessageBoundary(EventBoundary):
 
     def feed(self, chunk: bytes) -> bytes:
         ready = super().feed(chunk)
-        self.between = False
+        self.at_boundary = False
         return ready
 
     def _look_for_end_mark(self, data: bytes, skip: int = 0) -> None:

@@ -36,7 +36,7 @@ CHAT: Final = Dialect(
 ENDPOINTS: Final = (
     Endpoint(
         CHAT, "POST", "/chat/completions", "generate",
-        body="routed", model="named", usage="asked", streams=True, deployed=True, operation="chat",
+        body="routed", model="named", usage="on_request", streams=True, deployed=True, operation="chat",
     ),
     # Changes the metadata of an answer, which was counted when it was given.
     Endpoint(CHAT, "POST", "/chat/completions/{id}", usage="none"),

@@ -180,7 +180,7 @@ CONVERSATIONS: Final = Endpoint(OPENAI, "POST", "/conversations", creates="conve
 ENDPOINTS: Final = (
     Endpoint(
         OPENAI, "POST", "/completions", "infer",
-        body="routed", model="named", usage="asked", streams=True, deployed=True,
+        body="routed", model="named", usage="on_request", streams=True, deployed=True,
         operation="text_completion",
     ),
     Endpoint(

@@ -13,13 +13,13 @@ from proxy.events import ResultImage, ToolCall, ToolDefinition
 from proxy.records import MessageRecord
 from proxy.wires.json.splice import join_object, members
 from proxy.wires.ollama.calls import calls_of, role_of
-from proxy.wires.ollama.held import answered, masked_turn, rows_of
+from proxy.wires.ollama.held import collect_results, masked_turn, rows_of
 from proxy.wires.ollama.request import OllamaRequest, declared_name
 from proxy.wires.ollama.results import image_bytes, inline_data, result_message, without_images
 from proxy.wires.turn.message_list import MessageListBody, tokens_left
 from proxy.wires.turn.narrowed import without_tools
 from proxy.wires.turn.refused_fields import RefusedFields
-from proxy.wires.turn.restored import RestoredMessages, drop_unneeded, says_too_long
+from proxy.wires.turn.restored import RestoredMessages, drop_unneeded, is_too_long_error
 from proxy.wires.turn.result_images import ImageBudget, choose_images
 from proxy.wires.upstream_port import Mask
 
@@ -75,11 +75,11 @@ class OllamaBody(MessageListBody):
         end = position + 1
         if held["calls"]:
             made = calls_of(orjson.loads(held["messages"][-1]))
-            end, results = answered(self._messages, end, held["calls"], made)
+            end, results = collect_results(self._messages, end, held["calls"], made)
             restored += results
         if (size := sum(map(image_bytes, restored))) and not self._images.take(size):
             restored = list(map(without_images, restored))
-        self._restored[position] = RestoredMessages.over(
+        self._restored[position] = RestoredMessages.replacing(
             self._messages, position, end, restored, needed=needed
         )
 
@@ -112,7 +112,7 @@ class OllamaBody(MessageListBody):
         It may be: hidden turns that make the conversation too long, our images, or fields in the model's
         messages.
         """
-        if says_too_long(message, code):
+        if is_too_long_error(message, code):
             return drop_unneeded(self._restored)
         if not self._may_learn():
             return False

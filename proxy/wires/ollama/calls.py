@@ -27,7 +27,7 @@ class Call(NamedTuple):
     arguments: str
 
     @property
-    def says(self) -> tuple[str, str]:
+    def identity(self) -> tuple[str, str]:
         """Name and canonical arguments, the same whichever library wrote them."""
         return self.name, str(canonical_arguments(self.arguments))
 
@@ -58,9 +58,9 @@ def keys_of(calls: Sequence[tuple[str, str]]) -> Sequence[str]:
     """Return a key for each call, from its name and arguments; equal calls get different keys."""
     found: list[str] = []
     seen: dict[tuple[str, str], int] = {}
-    for says in calls:
-        number = seen[says] = seen.get(says, 0) + 1
-        digest = hashlib.blake2b(orjson.dumps([*says, number]), digest_size=_DIGEST // 2)
+    for identity in calls:
+        number = seen[identity] = seen.get(identity, 0) + 1
+        digest = hashlib.blake2b(orjson.dumps([*identity, number]), digest_size=_DIGEST // 2)
         found.append(f"call_{digest.hexdigest()}")
     return found
 

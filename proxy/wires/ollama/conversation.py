@@ -27,6 +27,6 @@ class OllamaCodec:
     def write(self, conversation: Conversation, *, strict: bool = False) -> Written:
         return write_conversation(conversation, strict=strict)
 
-    def without_reasoning(self, conversation: Conversation) -> Conversation:
+    def repair_missing_reasoning(self, conversation: Conversation) -> Conversation:
         """Return the same conversation: no upstream of this dialect is known to ask for reasoning."""
         return conversation

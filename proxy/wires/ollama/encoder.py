@@ -75,12 +75,12 @@ class OllamaTurnEncoder:
         before, after = self._lines.around("thinking" if kind is ReasoningDelta else "content")
         return escape_line_breaks(b"".join([before + piece + after for piece in pieces]))
 
-    def tell_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
-        """See :meth:`proxy.wires.client_port.TextEncoder.tell_text`."""
+    def report_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
+        """See :meth:`proxy.wires.client_port.TextEncoder.report_text`."""
         return Frame(b"", self._lines.payload(**self._said(event)), (event,), count=count)
 
-    def went_out(self, frame: Frame, text: str) -> None:
-        """See :meth:`proxy.wires.client_port.ContinuingEncoder.went_out`."""
+    def note_forwarded(self, frame: Frame, text: str) -> None:
+        """See :meth:`proxy.wires.client_port.ContinuingEncoder.note_forwarded`."""
         model = (frame.payload or {}).get("model")
         if isinstance(model, str) and model:
             self._lines.model = model

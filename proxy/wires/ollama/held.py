@@ -11,10 +11,10 @@ from proxy.wires.ollama.calls import Call, calls_of, pair, role_of
 from proxy.wires.turn.assembler import is_object
 from proxy.wires.upstream_port import Mask
 
-__all__ = ["answered", "masked_turn", "rows_of"]
+__all__ = ["collect_results", "masked_turn", "rows_of"]
 
 
-def answered(
+def collect_results(
     messages: Sequence[bytes], start: int, calls: Sequence[Mapping[str, Any]], made: Sequence[Call]
 ) -> tuple[int, list[bytes]]:
     """Return where the client's results of a turn end, and the messages that replace them.

@@ -82,7 +82,7 @@ class OllamaTurnReader(StreamReader[Line]):
 
     def native(self, call: ToolCall, mask: Mask) -> str:
         seq = self._finished[call.index].seq
-        _, name, arguments = self._calls.as_sent(seq)
+        _, name, arguments = self._calls.upstream_fields(seq)
         return native_call(self._message.fields_of(seq), mask(name, arguments or "{}"))
 
     def _read(self, event: Line, *, cut: bool = False) -> Frame:
@@ -150,7 +150,7 @@ class OllamaTurnReader(StreamReader[Line]):
             text = said if isinstance(said, str) else text
         # Each call comes complete.  Its position identifies it: some servers give all calls one index.
         events = self._calls.add(Fragment(number, known, name))
-        events += self._calls.settle_name(number, name)
+        events += self._calls.set_name(number, name)
         return [*events, *self._calls.add(Fragment(number, arguments="" if text == "null" else text))]
 
     def _end(self, payload: Mapping[str, Any]) -> list[TurnEvent]:

@@ -38,7 +38,7 @@ class OllamaReplyWriter(ReplyWriter):
 
     def client_ids(self) -> Mapping[str, str]:
         """See :meth:`proxy.wires.ollama.writer.OllamaStreamWriter.client_ids`."""
-        keys = keys_of([call.says for call in self._theirs])
+        keys = keys_of([call.identity for call in self._theirs])
         return {call.call_id: key for call, key in zip(self._theirs, keys, strict=True)}
 
     def _take(self, payload: Mapping[str, Any], calls: list[ToolCall]) -> None:

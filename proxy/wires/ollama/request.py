@@ -14,7 +14,7 @@ from proxy.values import value_class
 from proxy.wires.chosen import NOTHING_CHOSEN, Chosen, read_chosen
 from proxy.wires.client_port import Answer, ReturnedCalls
 from proxy.wires.ollama.calls import calls_of, keys_of, pair, role_of
-from proxy.wires.past.clock import ToldRule
+from proxy.wires.past.clock import SystemRule
 from proxy.wires.past.evidence import Evidence, Speaker
 from proxy.wires.turn.declared import listed_tools
 from proxy.wires.turn.digest import PrefixDigests, conversation_digest
@@ -38,13 +38,13 @@ class OllamaRequest:
     tools_forbidden: bool = False
     forced: frozenset[str] | None = None
     people: str = ""
-    brings_ours: bool = False
+    has_proxy_calls: bool = False
     choices: int = 1
     background: bool = False
     continues: str | None = None
     conversation: str = ""
     references: tuple[str, ...] = ()
-    keeps: bool = True
+    may_store: bool = True
     max_calls: int | None = None
     open_names: bool = False
     chosen: Chosen = NOTHING_CHOSEN
@@ -88,7 +88,7 @@ class OllamaRequest:
 
     def returned_calls(self) -> Sequence[ReturnedCalls]:
         return [
-            ReturnedCalls(position, frozenset(keys_of([call.says for call in calls])))
+            ReturnedCalls(position, frozenset(keys_of([call.identity for call in calls])))
             for position, message in self._answering()
             if (calls := calls_of(message))
         ]
@@ -114,22 +114,22 @@ class OllamaRequest:
         ]
 
     def answer_key(
-        self, caller: str, shape: str, text: str, upto: int | None = None, told: ToldRule = "clock"
+        self, caller: str, shape: str, text: str, upto: int | None = None, rule: SystemRule = "clock"
     ) -> str:
         words = ("ollama answer", caller, shape, self.model, text.strip())
-        return conversation_digest(words, self._beginnings.upto(upto, told))
+        return conversation_digest(words, self._beginnings.digest(upto, rule))
 
     def conversation_key(
-        self, caller: str, call_ids: Collection[str], upto: int | None = None, told: ToldRule = "clock"
+        self, caller: str, call_ids: Collection[str], upto: int | None = None, rule: SystemRule = "clock"
     ) -> str:
         words = ("ollama", caller, self.model, *sorted(call_ids))
-        return conversation_digest(words, self._beginnings.upto(upto, told))
+        return conversation_digest(words, self._beginnings.digest(upto, rule))
 
-    def loose_words(self, caller: str) -> tuple[str, ...]:
+    def identity_words(self, caller: str) -> tuple[str, ...]:
         return ("ollama", caller, self.model)
 
-    def evidence(self, upto: int | None = None, told: ToldRule = "clock") -> Evidence | None:
-        return self._beginnings.evidence(upto, told)
+    def evidence(self, upto: int | None = None, rule: SystemRule = "clock") -> Evidence | None:
+        return self._beginnings.evidence(upto, rule)
 
     def fits(self, position: int, held: Mapping[str, Any], is_shown: Callable[[str], bool]) -> bool:
         message = self.messages[position]
@@ -141,8 +141,8 @@ class OllamaRequest:
             return False
         made = calls_of(orjson.loads(held["messages"][-1]))
         shown = {call["call_id"] for call in held["calls"] if call["client_id"] is not None}
-        theirs = [call.says for call in made if call.call_id in shown]
-        if [call.says for call in calls] != theirs:
+        theirs = [call.identity for call in made if call.call_id in shown]
+        if [call.identity for call in calls] != theirs:
             return False
         places = pair(calls, self._results(position + 1))
         return None not in places and len(set(places)) == len(places)
@@ -180,7 +180,7 @@ def _visible(message: Mapping[str, Any]) -> list[Any]:
         "system" if role == "developer" else role,
         content.strip() if isinstance(content, str) else content,
         message.get("images") or None,
-        [call.says for call in calls_of(message)],
+        [call.identity for call in calls_of(message)],
     ]
 
 

@@ -62,7 +62,7 @@ def write_conversation(conversation: Conversation, *, strict: bool = False) -> W
             )
         body["format"] = "json" if wanted.schema is None else wanted.schema
     body |= _settings(conversation)
-    ledger.natives(conversation.native, body)
+    ledger.put_natives(conversation.native, body)
     return ledger.close(body)
 
 
@@ -78,7 +78,7 @@ def _messages(messages: Iterable[Message], ledger: Ledger) -> Iterator[dict[str,
         names |= {part.call_id: part.name for part in message.parts if isinstance(part, ToolCallPart)}
         role = "system" if message.role == "developer" else message.role
         said = _said(role, message.parts, ledger)
-        ledger.natives(message.native, said)
+        ledger.put_natives(message.native, said)
         if role == "assistant" and said == {"role": role, "content": ""}:
             continue  # Everything in the model's message was left out.
         yield said
@@ -94,7 +94,7 @@ def _said(role: str, parts: Sequence[Part], ledger: Ledger) -> dict[str, Any]:
         match part:
             case Text() | Refusal():
                 texts.append(part.text)
-                ledger.natives(part.native, {})
+                ledger.put_natives(part.native, {})
             case Reasoning():
                 thoughts += _thought(part, ledger)
             case Image():
@@ -106,7 +106,7 @@ def _said(role: str, parts: Sequence[Part], ledger: Ledger) -> dict[str, Any]:
             case Audio():
                 raise ledger.refuse(part.at, "Ollama takes no sound.")
             case NativePart():
-                ledger.whole(part.native)
+                ledger.native_fragment(part.native)
             case _:
                 raise ledger.refuse(part.at, "It has no place in a message of this kind.")
     said: dict[str, Any] = {"role": role, "content": _BETWEEN[role].join(texts)}
@@ -123,21 +123,21 @@ def _thought(part: Reasoning, ledger: Ledger) -> list[str]:
     text = part.text or "\n\n".join(part.summary)
     if not text:
         ledger.omit(part.at, "Reasoning in this form can be read only by the provider that made it.")
-    ledger.natives(part.native, {})
+    ledger.put_natives(part.native, {})
     return [text] if text else []
 
 
 def _image(part: Image, ledger: Ledger) -> str:
     if not isinstance(part.source, Inline):
         raise ledger.refuse(part.at, "Ollama takes images only with their data, in base64.")
-    ledger.natives(part.native, {})
+    ledger.put_natives(part.native, {})
     return part.source.data
 
 
 def _file(part: File, ledger: Ledger) -> str:
     if not isinstance(part.source, Inline) or not part.source.is_text:
         raise ledger.refuse(part.at, "Ollama takes only text files.")
-    ledger.natives(part.native, {})
+    ledger.put_natives(part.native, {})
     return file_words(part)
 
 
@@ -145,7 +145,7 @@ def _call(part: ToolCallPart, place: int, ledger: Ledger) -> dict[str, Any]:
     if part.custom:
         raise ledger.refuse(part.at, "Ollama has no tools whose input is text.")
     written = call_object(part.call_id, part.name, part.arguments, place)
-    ledger.natives(part.native, written)
+    ledger.put_natives(part.native, written)
     return written
 
 
@@ -169,7 +169,7 @@ def _results(message: Message, names: Mapping[str, str], ledger: Ledger) -> Iter
             said["tool_name"] = name
         if images and len(images) == pictured:
             said["images"] = images
-        ledger.natives(part.native, said)
+        ledger.put_natives(part.native, said)
         yield said
 
 
@@ -197,7 +197,7 @@ def _tools(conversation: Conversation, ledger: Ledger) -> list[Any]:
 def _tool(tool: Tool, ledger: Ledger) -> Any:
     match tool:
         case NativeTool():
-            return ledger.whole(tool.native)
+            return ledger.native_fragment(tool.native)
         case CustomTool():
             raise ledger.refuse(tool.at, "Ollama has no tools whose input is text.")
         case FunctionTool():
@@ -206,7 +206,7 @@ def _tool(tool: Tool, ledger: Ledger) -> Any:
             function: dict[str, Any] = {"name": tool.name, "description": tool.description}
             function["parameters"] = tool.parameters or {"type": "object", "properties": {}}
             written = {"type": "function", "function": function}
-            ledger.natives(tool.native, written)
+            ledger.put_natives(tool.native, written)
             return written
 
 

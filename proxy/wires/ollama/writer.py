@@ -43,7 +43,7 @@ class OllamaStreamWriter(ComposingWriter):
 
     def client_ids(self) -> Mapping[str, str]:
         """Return keys from names and arguments as the client's ids, because clients may drop ids."""
-        keys = keys_of([call.says for call in self._theirs])
+        keys = keys_of([call.identity for call in self._theirs])
         return {call.call_id: key for call, key in zip(self._theirs, keys, strict=True)}
 
     def _sign(self, frame: Frame) -> Sign | None:

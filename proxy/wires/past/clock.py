@@ -4,9 +4,9 @@ import re
 import time
 from typing import Any, Final, Literal
 
-__all__ = ["ToldRule", "without_clock"]
+__all__ = ["SystemRule", "without_clock"]
 
-ToldRule = Literal["exact", "clock", "ignore"]
+SystemRule = Literal["exact", "clock", "ignore"]
 """How to compare the system messages at the beginning: exactly, without dates and times, or not at all."""
 
 _MONTH: Final = (

@@ -23,13 +23,13 @@ _ENOUGH: Final = 2
 class Evidence:
     """The place of an answer in a conversation.
 
-    ``told`` is a digest of the system messages. ``previous`` is one of the model's last message before the
+    ``system`` is a digest of the system messages. ``previous`` is one of the model's last message before the
     question, ``question`` one of the messages since then. ``text`` is the text of the question, empty if
     the question is more than text. ``chain`` are digests of the messages before the question, oldest first;
     ``whole`` means that these are all.
     """
 
-    told: bytes
+    system: bytes
     previous: str
     chain: tuple[str, ...]
     question: str

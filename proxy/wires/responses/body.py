@@ -30,7 +30,7 @@ from proxy.wires.responses.outputs import image_bytes, output_item, recorded_ite
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.own_items.summaries import SealedSummaries, is_own_compaction
 from proxy.wires.responses.request import ResponsesRequest
-from proxy.wires.responses.stretches import stretch_length
+from proxy.wires.responses.spans import answer_length
 from proxy.wires.turn.choice import forces_own, own_and_offered, relaxed
 from proxy.wires.turn.message_list import tokens_left
 from proxy.wires.turn.narrowed import without_tools
@@ -38,11 +38,11 @@ from proxy.wires.turn.refused_fields import ITEM_FIELDS, RefusedFields
 from proxy.wires.turn.restored import (
     RestoredMessages,
     drop_unneeded,
+    is_too_long_error,
     restored_size,
-    says_too_long,
     with_restored,
 )
-from proxy.wires.turn.result_images import choose_images, refuses_one_image
+from proxy.wires.turn.result_images import choose_images, is_about_one_image
 from proxy.wires.upstream_port import Mask, StateHabit, SuspendedCall
 
 __all__ = ["ResponsesBody", "masked_item", "upstream_ids"]
@@ -79,7 +79,7 @@ class ResponsesBody:
         self._text_input = given if given[:1] == b'"' else None
         is_array = given[:1] == b"["
         self._input = elements(given) if is_array else [orjson.dumps(item) for item in request.items]
-        if request.brings_ours:
+        if request.has_proxy_calls:
             self._open_compactions(summaries)
         self._declared = self._members.get("tools")
         self._before: list[bytes] = []
@@ -199,13 +199,13 @@ class ResponsesBody:
         outputs, so they are inserted before these.
         """
         held = orjson.loads(payload)
-        end = position + stretch_length(orjson.loads(item) for item in self._input[position:])
+        end = position + answer_length(orjson.loads(item) for item in self._input[position:])
         restored = [part.encode() for part in held["items"]]
         self._text_input = None
-        over = RestoredMessages.over(self._input, position, end, restored, needed=needed)
+        replacement = RestoredMessages.replacing(self._input, position, end, restored, needed=needed)
         # Encrypted turns never go upstream, so they do not count as replaced.
         sealed = sealed_bytes(self._input[position:end])
-        self._restored[position] = replace(over, size=over.size + sealed)
+        self._restored[position] = replace(replacement, size=replacement.size + sealed)
         self._repair = True
         self._count_images(position, restored)
 
@@ -235,7 +235,7 @@ class ResponsesBody:
 
     def _can_chain(self, turn: Mapping[str, Any]) -> bool:
         """Return whether the upstream stored the turn, as far as it tells."""
-        if self._state == "stateless" or not turn["id"] or not self._request.keeps:
+        if self._state == "stateless" or not turn["id"] or not self._request.may_store:
             return False
         return self._state == "chained" or turn["store"] is True
 
@@ -298,9 +298,9 @@ class ResponsesBody:
             if oldest < 0:
                 self._before = [without_images(item) for item in self._before]
             else:
-                over = self._restored[oldest]
-                said = [without_images(item) for item in over.messages]
-                self._restored[oldest] = replace(over, messages=said)
+                replacement = self._restored[oldest]
+                said = [without_images(item) for item in replacement.messages]
+                self._restored[oldest] = replace(replacement, messages=said)
         return True
 
     def relax_tool_choice(self, called: Collection[str]) -> None:
@@ -317,12 +317,12 @@ class ResponsesBody:
         self._members["tool_choice"] = b'"none"'
         return False
 
-    def spend_tokens(self, used: int) -> None:
+    def lower_token_limit(self, used: int) -> None:
         self._used_tokens = used
 
     def recover(self, message: str, code: str | None) -> bool:
         """Change what the upstream refused, if possible. Return whether a retry makes sense."""
-        if says_too_long(message, code):
+        if is_too_long_error(message, code):
             dropped = drop_unneeded(self._restored)
             known = {at: size for at, size in self._image_bytes.items() if at < 0 or at in self._restored}
             self._image_bytes = known
@@ -343,7 +343,7 @@ class ResponsesBody:
         if any(without_images(item) != item for item in ours):
             # Servers without images word their refusals in many ways.
             self._without_images = True
-            self._images_refused = bool(message) and not refuses_one_image(said)
+            self._images_refused = bool(message) and not is_about_one_image(said)
             return True
         return False
 
@@ -400,9 +400,9 @@ class ResponsesBody:
         labels = self._request.chosen.labels
         if not (labels or _OURS in raw) or not is_ours(item := orjson.loads(raw), labels):
             return [raw]
-        made = self._signer.made(item)
+        signed = self._signer.verify(item)
         called = called_name(item, self._request.chosen.servers, self._offered)
-        said = as_upstream_items(item, signed=made, labels=labels, called=called)
+        said = as_upstream_items(item, signed=signed, labels=labels, called=called)
         return [orjson.dumps(one) for one in said]
 
     def _kept(self, items: Sequence[bytes]) -> list[bytes]:

@@ -33,7 +33,7 @@ class ClientTools:
         self._is_hidden = is_hidden
         self._open_names = open_names
 
-    def of(self, response: Mapping[str, Any]) -> list[Any]:
+    def listed(self, response: Mapping[str, Any]) -> list[Any]:
         """Return the tools for a resource that an upstream made."""
         listed = response.get("tools")
         listed = listed if isinstance(listed, list) else []
@@ -41,7 +41,7 @@ class ClientTools:
 
     def completed(self, response: Mapping[str, Any]) -> list[Any]:
         """Return the same tools, each function with every field of its schema."""
-        return with_all_fields(self.of(response))
+        return with_all_fields(self.listed(response))
 
     def raw(self, response: Mapping[str, Any], listed: bytes) -> bytes:
         """Return the same tools as bytes, with the upstream's bytes where possible; ``listed`` is its raw

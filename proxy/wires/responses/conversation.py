@@ -26,6 +26,6 @@ class ResponsesCodec:
     def write(self, conversation: Conversation, *, strict: bool = False) -> Written:
         return write_conversation(conversation, strict=strict)
 
-    def without_reasoning(self, conversation: Conversation) -> Conversation:
+    def repair_missing_reasoning(self, conversation: Conversation) -> Conversation:
         """Return the conversation unchanged: no upstream of this dialect is known to require reasoning."""
         return conversation

@@ -147,8 +147,8 @@ class ResponsesTurnEncoder:
             self._number += 1
         return b"".join(said)
 
-    def tell_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
-        """See :meth:`proxy.wires.client_port.TextEncoder.tell_text`."""
+    def report_text(self, event: TextDelta | ReasoningDelta | RefusalDelta, count: int) -> Frame:
+        """See :meth:`proxy.wires.client_port.TextEncoder.report_text`."""
         current = self._text
         if current is None:
             raise RuntimeError("no text is open")
@@ -168,8 +168,8 @@ class ResponsesTurnEncoder:
         more: dict[str, Any] = {"logprobs": []} if current.parts[-1]["type"] == "output_text" else {}
         return {"type": self._delta_name(current), **self._place(current), "delta": text, **more}
 
-    def went_out(self, frame: Frame, text: str) -> None:
-        """See :meth:`proxy.wires.client_port.ContinuingEncoder.went_out`."""
+    def note_forwarded(self, frame: Frame, text: str) -> None:
+        """See :meth:`proxy.wires.client_port.ContinuingEncoder.note_forwarded`."""
         payload, current = frame.payload or {}, self._text
         self._said += len(text)
         if text and current is not None:

@@ -189,7 +189,7 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
     def native(self, call: ToolCall, mask: Mask) -> str:
         seq = self._finished[call.index].seq
         key = next(key for key, at in self._seqs.items() if at == seq)
-        _, name, arguments = self._calls.as_sent(seq)
+        _, name, arguments = self._calls.upstream_fields(seq)
         item = self._items.get(key) or self._opened[key]
         return orjson.dumps(
             {**item, "call_id": self._sent_ids[key], "arguments": mask(name, arguments)}
@@ -326,7 +326,7 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
         elif whole:
             self._arguments(key, text)
             if name:
-                events += self._calls.settle_name(key, name)
+                events += self._calls.set_name(key, name)
 
     def _call_id(self, key: int, call_id: str | None) -> str:
         """Return the id for a call: the upstream's, or a new one if that is blank or taken (rule W8)."""
@@ -338,7 +338,7 @@ class ResponsesTurnReader(StreamReader[SSEEvent]):
     def _arguments(self, key: int, arguments: str) -> None:
         """Set the final arguments of a call. Blank ones are ignored, so that arguments from deltas stay."""
         if key in self._call_keys and arguments:
-            self._calls.settle(key, arguments)
+            self._calls.set_arguments(key, arguments)
 
     def _lifecycle(self, kind: str, payload: dict[str, Any], events: list[TurnEvent]) -> None:
         response = payload.get("response")

@@ -128,7 +128,7 @@ class ResponsesReplyWriter(ReplyWriter):
             echo = dict(self._echo)
             self._result = {**payload, **{k: orjson.loads(v) for k, v in echo.items() if k in payload}}
             if "tools" in payload:
-                self._result["tools"] = self._tools.of(payload)
+                self._result["tools"] = self._tools.listed(payload)
                 echo["tools"] = self._tools.raw(payload, value_at(self._last.raw, "tools") or b"[]")
             return replace_values(self._last.raw, echo)
         status = str(payload.get("status") or "completed")

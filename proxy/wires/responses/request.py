@@ -15,7 +15,7 @@ from proxy.errors import ModelMissing, RequestError
 from proxy.values import value_class
 from proxy.wires.chosen import NOTHING_CHOSEN, Chosen, read_chosen
 from proxy.wires.client_port import Answer, CarriedTurn, ReturnedCalls
-from proxy.wires.past.clock import ToldRule, without_clock
+from proxy.wires.past.clock import SystemRule, without_clock
 from proxy.wires.past.evidence import Evidence, Speaker
 from proxy.wires.responses.items import (
     is_model_item,
@@ -26,13 +26,13 @@ from proxy.wires.responses.items import (
     own_mark,
     sealed_turn,
 )
-from proxy.wires.responses.stretches import stretch_length, stretches
+from proxy.wires.responses.spans import answer_length, answer_spans
 from proxy.wires.turn.declared import listed_tools
 from proxy.wires.turn.digest import (
     PrefixDigests,
     conversation_digest,
-    people_named,
     sent_arguments,
+    user_key,
 )
 from proxy.wires.turn.texts import joined_texts
 
@@ -65,7 +65,7 @@ class ResponsesRequest:
     continues: str | None
     conversation: str
     background: bool
-    keeps: bool
+    may_store: bool
     wants_json: bool
     max_calls: int | None
     open_names: bool
@@ -85,7 +85,7 @@ class ResponsesRequest:
         object.__setattr__(self, "_beginnings", PrefixDigests(items, _visible, _speaker, _said))
 
     @property
-    def brings_ours(self) -> bool:
+    def has_proxy_calls(self) -> bool:
         labels = self.chosen.labels
         return any(is_ours(item, labels) for item in self.items)
 
@@ -97,7 +97,7 @@ class ResponsesRequest:
         """
         include = self.asked.get("include")
         asks = isinstance(include, list) and "reasoning.encrypted_content" in include
-        return not self.conversation and (asks or not self.keeps)
+        return not self.conversation and (asks or not self.may_store)
 
     def carried(self) -> Sequence[CarriedTurn]:
         """See :meth:`proxy.wires.client_port.CarryingRequest.carried`."""
@@ -181,16 +181,16 @@ class ResponsesRequest:
         return not self.conversation
 
     def returned_calls(self) -> Sequence[ReturnedCalls]:
-        """Return each unbroken stretch of a model's items that contains a call of a client's tool.
+        """Return each unbroken span of a model's items that contains a call of a client's tool.
 
-        A client that continues a conversation sends only outputs: they are one stretch.
+        A client that continues a conversation sends only outputs: they are one span.
         """
         if self.conversation:
             places = [place for place, item in enumerate(self.items) if item.get("type") in _OUTPUTS]
             ids = frozenset(str(self.items[place].get("call_id")) for place in places)
             return [ReturnedCalls(places[0], ids)] if places else []
         found = []
-        for start, end in stretches(self.items):
+        for start, end in answer_spans(self.items):
             if ids := self._client_calls(start, end):
                 found.append(ReturnedCalls(start, ids))
         return found
@@ -200,20 +200,20 @@ class ResponsesRequest:
 
         If a call is only a reference, the output that follows provides its id.
         """
-        stretch = self.items[start:end]
-        ids = {item["call_id"] for item in stretch if self._is_client_call(item)}
-        if any(map(is_reference, stretch)):
+        span = self.items[start:end]
+        ids = {item["call_id"] for item in span if self._is_client_call(item)}
+        if any(map(is_reference, span)):
             answers = itertools.takewhile(lambda item: item.get("type") in _OUTPUTS, self.items[end:])
             ids |= {str(item.get("call_id")) for item in answers}
         return frozenset(ids)
 
     def answers(self) -> Sequence[Answer]:
-        """Return each unbroken stretch of a model's items that leaves no call for the client to answer."""
+        """Return each unbroken span of a model's items that leaves no call for the client to answer."""
         if self.conversation:
             # The upstream has the hidden items.
             return []
         found = []
-        for start, end in stretches(self.items):
+        for start, end in answer_spans(self.items):
             text = answer_text(self.items[start:end])
             if text and not self._client_calls(start, end):
                 found.append(Answer(start, text))
@@ -222,34 +222,33 @@ class ResponsesRequest:
     def fits(self, position: int, held: Mapping[str, Any], is_shown: Callable[[str], bool]) -> bool:
         if self.conversation:
             return True
-        stretch = self.items[position : position + stretch_length(self.items[position:])]
+        span = self.items[position : position + answer_length(self.items[position:])]
         made = [orjson.loads(item) for item in held["items"]]
-        text = answer_text(stretch)
-        referred = any(map(is_reference, stretch))
+        text = answer_text(span)
+        referred = any(map(is_reference, span))
         # Some libraries join all texts of an answer, like ``output_text`` of the SDKs.
-        if text and not referred and not is_shown(text) and _joined(stretch) != _joined(made):
+        if text and not referred and not is_shown(text) and _joined(span) != _joined(made):
             return False
         # What does not come back is hidden, or a library dropped it. Nothing may be new or moved.
         labels = self.chosen.labels
         known = iter(_told_apart(made, labels))
         ids = [item.get("id") for item in made]
         return all(
-            one[1] in ids if one[0] == "item_reference" else one in known
-            for one in _told_apart(stretch, labels)
+            one[1] in ids if one[0] == "item_reference" else one in known for one in _told_apart(span, labels)
         )
 
     def answer_key(
-        self, caller: str, shape: str, text: str, upto: int | None = None, told: ToldRule = "clock"
+        self, caller: str, shape: str, text: str, upto: int | None = None, rule: SystemRule = "clock"
     ) -> str:
-        words = ("responses answer", *self._words(caller, told), shape, text)
-        return conversation_digest(words, self._beginnings.upto(upto, told))
+        words = ("responses answer", *self._words(caller, rule), shape, text)
+        return conversation_digest(words, self._beginnings.digest(upto, rule))
 
-    def loose_words(self, caller: str) -> tuple[str, ...]:
+    def identity_words(self, caller: str) -> tuple[str, ...]:
         return ("responses", caller, self.people, self.model, self.prompt, self.continues or "")
 
-    def evidence(self, upto: int | None = None, told: ToldRule = "clock") -> Evidence | None:
-        found = None if self.conversation else self._beginnings.evidence(upto, told)
-        return found and replace(found, told=found.told + self._told(told).encode())
+    def evidence(self, upto: int | None = None, rule: SystemRule = "clock") -> Evidence | None:
+        found = None if self.conversation else self._beginnings.evidence(upto, rule)
+        return found and replace(found, system=found.system + self._system_text(rule).encode())
 
     def _is_client_call(self, item: Mapping[str, Any]) -> bool:
         """Return whether the client answers this call; other custom calls are the provider's."""
@@ -259,20 +258,20 @@ class ResponsesRequest:
         return kind == "function_call" or (kind == "custom_tool_call" and item.get("name") in self.declared)
 
     def conversation_key(
-        self, caller: str, call_ids: Collection[str], upto: int | None = None, told: ToldRule = "clock"
+        self, caller: str, call_ids: Collection[str], upto: int | None = None, rule: SystemRule = "clock"
     ) -> str:
-        words = ("responses", *self._words(caller, told), self.conversation, *sorted(call_ids))
-        return conversation_digest(words, self._beginnings.upto(upto, told))
+        words = ("responses", *self._words(caller, rule), self.conversation, *sorted(call_ids))
+        return conversation_digest(words, self._beginnings.digest(upto, rule))
 
-    def _words(self, caller: str, told: ToldRule) -> tuple[str, ...]:
+    def _words(self, caller: str, rule: SystemRule) -> tuple[str, ...]:
         """Return what must be equal beside the items, for answers and for calls.
 
         Instructions count after a ``previous_response_id``, too: the API carries none over, so each request
         sends its own.
         """
-        return (caller, self.people, self.model, self._told(told), self.continues or "")
+        return (caller, self.people, self.model, self._system_text(rule), self.continues or "")
 
-    def _told(self, rule: ToldRule) -> str:
+    def _system_text(self, rule: SystemRule) -> str:
         """Return ``instructions`` and the stored prompt in canonical form; ``""`` if there are none."""
         said = self.instructions.strip() if isinstance(self.instructions, str) else self.instructions
         if rule == "ignore":
@@ -404,12 +403,12 @@ def parse_responses_request(payload: Mapping[str, Any]) -> ResponsesRequest:
         continues=continues if isinstance(continues, str) and continues else None,
         conversation=_conversation(payload.get("conversation")),
         background=payload.get("background") is True,
-        keeps=payload.get("store") is not False,
+        may_store=payload.get("store") is not False,
         wants_json=isinstance(form, dict) and form.get("type") in ("json_object", "json_schema"),
         max_calls=bound if type(bound) is int and bound >= 0 else None,
         open_names=payload.get("prompt") is not None,
         asked=payload,
-        people=people_named(payload),
+        people=user_key(payload),
         instructions=payload.get("instructions"),
         prompt=_written(payload.get("prompt")),
         chosen=read_chosen(tools) if tools else NOTHING_CHOSEN,

@@ -30,7 +30,7 @@ from proxy.conversation import (
     ToolResultPart,
 )
 from proxy.wires.crossing.ledger import Ledger, Written, fitting_id, without_none
-from proxy.wires.crossing.media import data_url, file_words, said_result
+from proxy.wires.crossing.media import data_url, file_words, marked_result
 from proxy.wires.responses.fields import KEEPER, RESPONSES_FIELDS
 from proxy.wires.responses.from_client import LOGPROBS
 
@@ -56,7 +56,7 @@ def write_conversation(conversation: Conversation, *, strict: bool = False) -> W
     body["input"] = _Items(ledger).write((*system, *conversation.messages))
     body |= _tools(conversation, ledger)
     body |= _settings(conversation)
-    ledger.natives(conversation.native, body)
+    ledger.put_natives(conversation.native, body)
     return ledger.close(body)
 
 
@@ -85,11 +85,11 @@ class _Items:
         """Yield the items of a message: adjacent texts as one item, all else as one item each."""
         if message.role in ("system", "developer", "user"):
             item: dict[str, Any] = {"role": message.role, "content": self._content(message.parts, "input")}
-            self._ledger.natives(message.native, item)
+            self._ledger.put_natives(message.native, item)
             yield item
             return
         own: dict[str, Any] = {}
-        self._ledger.natives(message.native, own)
+        self._ledger.put_natives(message.native, own)
         spoken: list[Content] = []
         for part in (*message.parts, None):
             if isinstance(part, Text | Refusal):
@@ -135,12 +135,12 @@ class _Items:
             case File():
                 made = self._file(part)
             case NativePart():
-                if (whole := self._ledger.whole(part.native)) is not None:
+                if (whole := self._ledger.native_fragment(part.native)) is not None:
                     yield whole
                 return
             case _:
                 raise self._ledger.refuse(part.at, "Responses has no form for it in a message.")
-        self._ledger.natives(part.native, made)
+        self._ledger.put_natives(part.native, made)
         yield made
 
     def _image(self, image: Image) -> dict[str, str]:
@@ -181,15 +181,15 @@ class _Items:
                 item = self._call(part)
             case ToolResultPart():
                 kind = "custom_tool_call_output" if part.call_id in self._custom else "function_call_output"
-                output = self._content(said_result(part), "input")
+                output = self._content(marked_result(part), "input")
                 item = {"type": kind, "call_id": fitting_id(part.call_id, _MOST_ID), "output": output}
             case Reasoning():
                 return self._thought(part)
             case NativePart():
-                return self._ledger.whole(part.native)
+                return self._ledger.native_fragment(part.native)
             case _:
                 raise self._ledger.refuse(part.at, "Responses has no form for it in messages of the model.")
-        self._ledger.natives(part.native, item)
+        self._ledger.put_natives(part.native, item)
         return item
 
     def _call(self, part: ToolCallPart) -> dict[str, Any]:
@@ -203,7 +203,7 @@ class _Items:
     def _thought(self, part: Reasoning) -> dict[str, Any] | None:
         """Return a reasoning item. Only its maker can take it back: it must have an id or be encrypted."""
         own: dict[str, Any] = {}
-        self._ledger.natives(part.native, own)
+        self._ledger.put_natives(part.native, own)
         if not part.encrypted and not own:
             self._ledger.omit(part.at, "Responses takes reasoning back only where it was made.")
             return None
@@ -234,7 +234,7 @@ def _tools(conversation: Conversation, ledger: Ledger) -> dict[str, Any]:
 
 def _tool(tool: Tool, ledger: Ledger) -> Any:
     if isinstance(tool, NativeTool):
-        return ledger.whole(tool.native)
+        return ledger.native_fragment(tool.native)
     kind = "function" if isinstance(tool, FunctionTool) else "custom"
     written: dict[str, Any] = {"type": kind, "name": ledger.tool_name(tool.name)}
     if tool.description:
@@ -247,7 +247,7 @@ def _tool(tool: Tool, ledger: Ledger) -> Any:
         case CustomTool(grammar=grammar) if grammar is not None:
             rules = {"syntax": grammar.syntax, "definition": grammar.definition}
             written["format"] = {"type": "grammar", **rules}
-    ledger.natives(tool.native, written)
+    ledger.put_natives(tool.native, written)
     return written
 
 

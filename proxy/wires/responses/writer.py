@@ -22,7 +22,7 @@ from proxy.events import (
     TurnStarted,
     pauses,
 )
-from proxy.wires.chosen import ran
+from proxy.wires.chosen import usage_of_call
 from proxy.wires.client_port import ClientView, TurnEnd
 from proxy.wires.dialects.responses import error_event
 from proxy.wires.json.splice import replace_values, value_at
@@ -43,7 +43,7 @@ from proxy.wires.responses.request import answer_text
 from proxy.wires.responses.resource import complete_resource
 from proxy.wires.responses.stored_stream import item_events
 from proxy.wires.stream.fast_path import FastWriter
-from proxy.wires.stream.held import HeldFrames, unchanged
+from proxy.wires.stream.held import HeldFrames, identity
 from proxy.wires.stream.phases import CERTAIN, COMPOSING, HIDDEN, NEXT, OPEN, PASSING, TURN_ENDED, UNCERTAIN
 from proxy.wires.stream.sse import END_MARK, KEEP_ALIVE, encode_event, is_comment
 from proxy.wires.turn.usage import add_usage
@@ -130,8 +130,8 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
     def result(self) -> dict[str, Any] | None:
         return self._result
 
-    def passing(self) -> Callable[[bytes], bytes] | None:
-        return unchanged if self._phase is PASSING and not self._last_text_only else None
+    def transform(self) -> Callable[[bytes], bytes] | None:
+        return identity if self._phase is PASSING and not self._last_text_only else None
 
     def write(self, frame: Frame) -> bytes:
         for event in frame.events:
@@ -243,7 +243,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
             if isinstance(usage := response.get("usage"), dict):
                 self._turn_usage = usage
             echoed = {key: orjson.loads(raw) for key, raw in self._echo.items()}
-            self._result = {**response, **echoed, "tools": self._tools.of(response)}
+            self._result = {**response, **echoed, "tools": self._tools.listed(response)}
             if not response.get("output"):
                 # Some gateways omit at the end what they have streamed.
                 self._result["output"] = [self._output[index] for index in sorted(self._output)]
@@ -265,7 +265,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
             # Data on several lines is written anew, on one.
             patched = {**response, **{key: orjson.loads(value) for key, value in echo.items()}}
             if "tools" in response:
-                patched["tools"] = self._tools.of(response)
+                patched["tools"] = self._tools.listed(response)
             return self._encode({**payload, "response": patched})
         if "tools" in response:
             echo["tools"] = self._tools.raw(response, value_at(data, "response", "tools") or b"[]")
@@ -435,7 +435,7 @@ class ResponsesStreamWriter(FastWriter, RepairingWriter):
         return b""
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
-        if told := ran(self._shown, result):
+        if told := usage_of_call(self._shown, result):
             self._usage = add_usage(self._usage or {}, told)
         served, texts = self._shown.called(call.name), not self._last_text_only
         events = traced_events(self._trace, call, result, self._signer, served=served, texts=texts)

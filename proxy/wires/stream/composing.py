@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from proxy.events import Frame, TextDelta, ToolCall, ToolProgress, ToolResult, TurnFailed, UsageReported
-from proxy.wires.chosen import ran
+from proxy.wires.chosen import usage_of_call
 from proxy.wires.client_port import ClientView, TurnEnd
 from proxy.wires.stream.fast_path import FastWriter
-from proxy.wires.stream.held import HeldFrames, unchanged
+from proxy.wires.stream.held import HeldFrames, identity
 from proxy.wires.stream.phases import COMPOSING, HIDDEN, HOLDING, NEXT, PASSING, TURN_ENDED, Sign
 from proxy.wires.turn.trace import reasoning_line, status_line, trace_call, trace_progress, trace_result
 from proxy.wires.turn.usage import add_usage
@@ -51,8 +51,8 @@ class ComposingWriter(FastWriter):
     def result(self) -> dict[str, Any] | None:
         return None
 
-    def passing(self) -> Callable[[bytes], bytes] | None:
-        return unchanged if self._phase is PASSING else None
+    def transform(self) -> Callable[[bytes], bytes] | None:
+        return identity if self._phase is PASSING else None
 
     def write(self, frame: Frame) -> bytes:
         if self._phase is COMPOSING:
@@ -157,7 +157,7 @@ class ComposingWriter(FastWriter):
         return self._tell(trace_progress(call, progress)) if self._trace == "events" else b""
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
-        self._usage = add_usage(self._usage, ran(self._shown, result))
+        self._usage = add_usage(self._usage, usage_of_call(self._shown, result))
         if self._trace == "events":
             return self._tell(trace_result(call, result))
         if self._trace == "reasoning":

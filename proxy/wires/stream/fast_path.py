@@ -23,7 +23,7 @@ class FastReader(ABC):
     def take_unread(self, chunk: bytes) -> bool:
         """Take ``chunk`` unread if it is whole events that differ from an earlier one only in their text.
 
-        Its bytes may go out through :meth:`FastWriter.passing`; the next frames begin with one that holds
+        Its bytes may go out through :meth:`FastWriter.transform`; the next frames begin with one that holds
         its text. Return ``False`` if this is not certain; then the caller must feed the chunk.
         """
 
@@ -44,7 +44,7 @@ class FastReader(ABC):
         Call this if the stream will not be fed or closed any more.
         """
 
-    def through(self, writer: "FastWriter") -> "FastWriter":
+    def wrap(self, writer: "FastWriter") -> "FastWriter":
         """Return the writer through which unread events leave."""
         return writer
 
@@ -69,7 +69,7 @@ class FastWriter(ABC):
     """A :class:`~proxy.wires.client_port.StreamWriter` that may pass events on without a frame."""
 
     @abstractmethod
-    def passing(self) -> Callable[[bytes], bytes] | None:
+    def transform(self) -> Callable[[bytes], bytes] | None:
         """Return what to apply to whole text events that leave without a frame, until a frame is written;
         ``None`` if the writer needs frames."""
 
@@ -77,18 +77,18 @@ class FastWriter(ABC):
 class FastPath:
     """The reader and the writer of one stream that may use the fast path.
 
-    ``passing`` is applied to the events that pass; it is ``None`` while the path is closed. Code that
+    ``transform`` is applied to the events that pass; it is ``None`` while the path is closed. Code that
     writes a frame must get it anew from the ``writer``. Call :attr:`take_unread` only while the path is
     open.
     """
 
-    __slots__ = ("passing", "reader", "take_unread", "writer")
+    __slots__ = ("reader", "take_unread", "transform", "writer")
 
     def __init__(self, reader: FastReader, writer: FastWriter) -> None:
         self.reader = reader
-        self.writer = reader.through(writer)
+        self.writer = reader.wrap(writer)
         self.take_unread = reader.take_unread
-        self.passing = self.writer.passing()
+        self.transform = self.writer.transform()
 
     @classmethod
     def of(cls, reader: TurnReader, writer: StreamWriter) -> "FastPath | None":
@@ -99,4 +99,4 @@ class FastPath:
 
     def feed(self, chunk: bytes, *, most: int = 0, large: bool = False) -> list[Frame]:
         """See :meth:`proxy.wires.upstream_port.TurnReader.feed`."""
-        return self.reader.feed(chunk, together=self.passing is not None, most=most, large=large)
+        return self.reader.feed(chunk, together=self.transform is not None, most=most, large=large)

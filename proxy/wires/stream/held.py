@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 from proxy.errors import FrameTooLarge
 from proxy.events import Frame
 
-__all__ = ["HeldFrames", "unchanged"]
+__all__ = ["HeldFrames", "identity"]
 
 _MAX_BYTES = 16 * 1024 * 1024
 
-unchanged: Callable[[bytes], bytes] = bytes
+identity: Callable[[bytes], bytes] = bytes
 """Returns its argument: ``bytes`` returns the same object, and costs less than a Python function."""
 
 

@@ -66,7 +66,7 @@ class LineParser:
         return bytes(self._pending)
 
     @property
-    def between(self) -> bool:
+    def at_boundary(self) -> bool:
         """Whether the last line is complete and no other has begun."""
         return not self._pending and self.at >= len(self.data)
 
@@ -145,7 +145,7 @@ class LineBoundary:
     line that its dialect has for that.
     """
 
-    __slots__ = ("_head", "_held", "_max", "_over", "between", "done_seen", "overflowing")
+    __slots__ = ("_head", "_held", "_max", "_over", "at_boundary", "done_seen", "overflowing")
 
     def __init__(self, *, max_held: int = 256 * 1024) -> None:
         self._held = b""
@@ -153,7 +153,7 @@ class LineBoundary:
         self._head = b""
         self._over = b""
         # Any piece may hold the last line, so each one is searched.
-        self.between = False
+        self.at_boundary = False
         self.overflowing = False
         self.done_seen = False
 

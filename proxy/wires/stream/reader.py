@@ -94,7 +94,7 @@ class StreamReader(FastReader, Generic[E]):
         self._example: Frame | None = None
         self._vain = 0
         self._stopped = False
-        self.behind = False
+        self.has_unread = False
         self.large_next = False
         self.fault: WireError | None = None
 
@@ -135,9 +135,9 @@ class StreamReader(FastReader, Generic[E]):
         """Read ``chunk`` into ``frames``, up to an event of more than ``most_bytes``."""
         parser = self._parser
         self._ready = None
-        if chunk or not self.behind:
+        if chunk or not self.has_unread:
             parser.take(chunk)
-        self.behind = self.large_next = False
+        self.has_unread = self.large_next = False
         work = 0
         until = perf_counter() + _MOST_S if most else 0.0
         while True:
@@ -146,11 +146,11 @@ class StreamReader(FastReader, Generic[E]):
                 frames += self._take_unread_events(most and most - work)
                 work += (parser.at - start) // _BYTES_TAKEN_UNREAD
                 if 0 < most <= work:
-                    self.behind = True
+                    self.has_unread = True
                     return
             event = parser.next(most_bytes)
             if event is None:
-                self.behind = self.large_next = parser.too_large
+                self.has_unread = self.large_next = parser.too_large
                 return
             frames += self.catch_up()
             frame = self._read(cast("E", event))
@@ -161,7 +161,7 @@ class StreamReader(FastReader, Generic[E]):
             if most:
                 work += 1 + len(event.raw) // _BYTES_OF_WORK
                 if work >= most or perf_counter() > until:
-                    self.behind = True
+                    self.has_unread = True
                     return
             # After a call begins, the writer may have to write the following frames itself.
             together = together and not (frame.undecided or _opens_call(frame))
@@ -186,7 +186,7 @@ class StreamReader(FastReader, Generic[E]):
         """Return the template for the next bytes. It stays the same until an event must be read."""
         if self._example is not None:
             self._make_template(self._example)
-        if self._parser.between:
+        if self._parser.at_boundary:
             self._ready = self._template
         return self._ready
 

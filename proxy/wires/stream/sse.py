@@ -124,7 +124,7 @@ class SSEParser:
         return bytes(self._pending)
 
     @property
-    def between(self) -> bool:
+    def at_boundary(self) -> bool:
         """Whether the last event is complete and no other has begun."""
         return not self._pending and self.at >= len(self.data)
 
@@ -302,8 +302,8 @@ class EventBoundary:
     with a whole event. A larger event passes in pieces as it comes; :attr:`overflowing` is then true until
     its end.
 
-    While :attr:`between` is true, all bytes so far were whole events. Then a chunk that ends in two LF and
-    has no :data:`DONE` in it may leave unchanged, without :meth:`feed`.
+    While :attr:`at_boundary` is true, all bytes so far were whole events. Then a chunk that ends in two LF
+    and has no :data:`DONE` in it may leave unchanged, without :meth:`feed`.
 
     A dialect whose streams end otherwise has a subclass. ``_sign`` occurs in every piece that may hold the
     end, and ``_missing_end`` returns the end for a stream that lacks it.
@@ -311,13 +311,13 @@ class EventBoundary:
 
     _sign = DONE
 
-    __slots__ = ("_at_start", "_held", "_max", "between", "done_seen", "overflowing")
+    __slots__ = ("_at_start", "_held", "_max", "at_boundary", "done_seen", "overflowing")
 
     def __init__(self, *, max_held: int = 64 * 1024) -> None:
         self._held = b""
         self._max = max_held
         self._at_start = True
-        self.between = False
+        self.at_boundary = False
         self.overflowing = False
         self.done_seen = False
 
@@ -338,7 +338,7 @@ class EventBoundary:
             # Hold back only the possible start of a boundary, or the end would be missed.
             end = max(end, len(data) - 3 if data[-1:] in (b"\r", b"\n") else len(data))
         self._held = data[end:]
-        self.between = not (self._held or self.overflowing or self._at_start)
+        self.at_boundary = not (self._held or self.overflowing or self._at_start)
         return data[:end]
 
     def _look_for_end_mark(self, data: bytes, skip: int = 0) -> None:

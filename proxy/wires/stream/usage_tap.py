@@ -65,7 +65,7 @@ class UsageTap:
         self.events += chunk.count(self._event_sign)
         if self._parser is None:
             return chunk
-        if chunk.endswith(self._end) and self._parser.between:
+        if chunk.endswith(self._end) and self._parser.at_boundary:
             # Whole events, the usual case: without any usage they need not be split.
             less = without_null_usage(chunk)
             if self._key not in less:

@@ -42,9 +42,9 @@ class ContinuedReader:
         return self._reader.fault
 
     @property
-    def behind(self) -> bool:
-        """See :attr:`proxy.wires.upstream_port.TurnReader.behind`."""
-        return self._reader.behind if self._crossed is None else self._crossed.behind
+    def has_unread(self) -> bool:
+        """See :attr:`proxy.wires.upstream_port.TurnReader.has_unread`."""
+        return self._reader.has_unread if self._crossed is None else self._crossed.has_unread
 
     @property
     def large_next(self) -> bool:
@@ -83,11 +83,11 @@ class ContinuedReader:
         """Continue with an encoder, after reporting to it what the client has."""
         encoder = self._make_encoder()
         for frame, text in self._marks:
-            encoder.went_out(frame, text)
+            encoder.note_forwarded(frame, text)
         if not (self._marks and self._marks[-1][0] is self._last):
-            encoder.went_out(self._last, "".join(self._said))
+            encoder.note_forwarded(self._last, "".join(self._said))
         elif self._said:
-            encoder.went_out(Frame(b""), "".join(self._said))
+            encoder.note_forwarded(Frame(b""), "".join(self._said))
         self._marks.clear()
         self._crossed = CrossedReader(self._reader, encoder, {})
         return self._crossed
@@ -163,7 +163,7 @@ class _FastContinuedReader(ContinuedReader, FastReader):
             self._between = chunk.endswith(self._event_end)
         together = together and not self._suspect and self._reader.idle
         frames = self._inner.feed(chunk, together=together, most=most, large=large)
-        if self._between and not self._reader.behind:
+        if self._between and not self._reader.has_unread:
             self._suspect = False
         return self._going_on(self._reader.take(frames))
 

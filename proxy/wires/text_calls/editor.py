@@ -131,9 +131,9 @@ class PromptedEditor:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.forbid_tools`."""
         return self._own.forbid_tools()
 
-    def spend_tokens(self, used: int) -> None:
-        """See :meth:`proxy.wires.upstream_port.BodyEditor.spend_tokens`."""
-        self._own.spend_tokens(used)
+    def lower_token_limit(self, used: int) -> None:
+        """See :meth:`proxy.wires.upstream_port.BodyEditor.lower_token_limit`."""
+        self._own.lower_token_limit(used)
 
     def recover(self, message: str, code: str | None) -> bool:
         """See :meth:`proxy.wires.upstream_port.BodyEditor.recover`."""

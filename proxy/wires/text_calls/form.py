@@ -83,7 +83,7 @@ class Form(ABC):
     def result(self, result: Result) -> str:
         """Return a result as the model expects it."""
 
-    def harmless(self, text: str) -> str:
+    def escaped(self, text: str) -> str:
         """Return a result's text changed so that it cannot end its own frame: its author is not trusted."""
         for sign in self.around_results:
             text = text.replace(sign, f"{sign[0]}\\{sign[1:]}")

@@ -176,5 +176,5 @@ def _results(message: Message, names: Mapping[str, tuple[str, str]], form: Form)
         if part.is_error:
             text = f"Error: {text}"
         name, its = names.get(part.call_id, (part.name, part.call_id))
-        written.append(form.result(Result(its, name, form.harmless(text), part.is_error)))
+        written.append(form.result(Result(its, name, form.escaped(text), part.is_error)))
     return Message("user", (Text(form.results(written)), *others), at=message.at)

@@ -132,9 +132,9 @@ class TextCallReader:
         return self._reader.fault
 
     @property
-    def behind(self) -> bool:
-        """See :attr:`proxy.wires.upstream_port.TurnReader.behind`."""
-        return self._reader.behind
+    def has_unread(self) -> bool:
+        """See :attr:`proxy.wires.upstream_port.TurnReader.has_unread`."""
+        return self._reader.has_unread
 
     @property
     def large_next(self) -> bool:
@@ -220,7 +220,7 @@ class TextCallReader:
     @property
     def idle(self) -> bool:
         """Whether text goes on at once, unless it contains one of :attr:`signs`."""
-        return not (self._reads and (self._waiting or self._scanner.waits)) and not self.rewritten
+        return not (self._reads and (self._waiting or self._scanner.is_undecided)) and not self.rewritten
 
     def _read(self, frame: Frame, going: list[Frame]) -> None:
         """Take a frame of an undecided turn, and add the frames that may go on to ``going``."""

@@ -6,7 +6,7 @@ from typing import Final, Literal
 from proxy.globs import fits
 from proxy.values import value_class
 from proxy.wires.text_calls.form import Form
-from proxy.wires.text_calls.table import FORMS, form_of_model
+from proxy.wires.text_calls.table import FORMS, form_for_model
 
 __all__ = ["ModelTextCalls", "TextCallRules", "TextCalls", "ToolMode"]
 
@@ -60,7 +60,7 @@ class TextCalls:
         prompt = next((entry.tools for entry in fitting if entry.tools is not None), "native") == "prompt"
         if said is None:
             said = "auto" if prompt else "off"
-        form = form_of_model(model) if said == "auto" else FORMS.get(said)
+        form = form_for_model(model) if said == "auto" else FORMS.get(said)
         if form is None and prompt:
             form = FORMS[_WITHOUT_FORM]
         return TextCallRules(form, repair, prompt) if form is not None else None

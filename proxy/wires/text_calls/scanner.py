@@ -56,7 +56,7 @@ class Scanner:
         next(self._running)
 
     @property
-    def waits(self) -> bool:
+    def is_undecided(self) -> bool:
         """Whether the next character may matter although it is not one of :attr:`signs`."""
         return self.settled < self._fed or self._at_start
 

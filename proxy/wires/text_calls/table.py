@@ -9,7 +9,7 @@ from proxy.wires.text_calls.formats.marked_json import Cohere, Hermes, Llama, Mi
 from proxy.wires.text_calls.formats.tagged import Dsml, Glm, MiniMax, QwenXml
 from proxy.wires.text_calls.formats.tokens import DeepSeek, Harmony, Kimi
 
-__all__ = ["FORMS", "form_of_model"]
+__all__ = ["FORMS", "form_for_model"]
 
 FORMS: Final[Mapping[str, Form]] = {
     form.name: form
@@ -39,7 +39,7 @@ _FAMILIES: Final = (
 _MOST_NAME: Final = 200
 
 
-def form_of_model(model: str) -> Form | None:
+def form_for_model(model: str) -> Form | None:
     """Return the form on which a model of this name was trained; ``None`` if the name does not tell."""
     name = model[:_MOST_NAME].lower().replace("_", "-").rpartition("/")[2]
     found = next((form for pattern, form in _FAMILIES if pattern.search(name)), "")

@@ -222,14 +222,14 @@ class ToolCallAssembler:
         if self._bytes > _MAX_TURN_BYTES:
             raise WireError(f"the tool calls of one turn are larger than {_MAX_TURN_BYTES} bytes")
 
-    def settle(self, index: int, arguments: str) -> None:
+    def set_arguments(self, index: int, arguments: str) -> None:
         """Replace the arguments of the call with this index, whatever its fragments were."""
         slot = self._by_index.get(index)
         if slot is not None:
             slot.clear()
             slot.append(arguments, self._kept_of(slot, arguments))
 
-    def settle_name(self, index: int, name: str) -> list[TurnEvent]:
+    def set_name(self, index: int, name: str) -> list[TurnEvent]:
         """Set the name of the call with this index and start it, unless it has started. Return the events."""
         slot = self._by_index.get(index)
         if slot is None or slot.started:
@@ -261,7 +261,7 @@ class ToolCallAssembler:
         """Return the unknown fields of a call's fragments, merged, such as thought signatures."""
         return self._slots[seq].extra
 
-    def as_sent(self, seq: int) -> tuple[str | None, str, str]:
+    def upstream_fields(self, seq: int) -> tuple[str | None, str, str]:
         """Return the id, name and arguments of a named call as the upstream sent them, without repairs."""
         slot = self._slots[seq]
         return slot.upstream_id, slot.name or "", slot.arguments

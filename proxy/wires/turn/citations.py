@@ -11,12 +11,12 @@ from proxy.events import CitationAdded
 
 __all__ = [
     "LEFT_OUT",
-    "annotated",
-    "moved",
+    "chat_annotation",
     "page_address",
     "read_annotations",
     "read_url_citation",
     "url_citation",
+    "with_moved_indices",
 ]
 
 LEFT_OUT: Final = "answer.citations"
@@ -66,12 +66,12 @@ def url_citation(citation: CitationAdded, base: int, said: int) -> dict[str, Any
     }
 
 
-def annotated(citation: CitationAdded, said: int) -> dict[str, Any]:
+def chat_annotation(citation: CitationAdded, said: int) -> dict[str, Any]:
     """Return an annotation of a Chat message."""
     return {"type": "url_citation", "url_citation": url_citation(citation, 0, said)}
 
 
-def moved(annotations: Any, before: int, count: int = 0) -> Any:
+def with_moved_indices(annotations: Any, before: int, count: int = 0) -> Any:
     """Return a Chat message's annotations, moved by ``before``, the characters of earlier turns.
 
     Annotations of a stream may be numbered. Their numbers continue after the ``count`` annotations of those

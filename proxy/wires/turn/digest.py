@@ -7,15 +7,15 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.wires.past.clock import ToldRule, without_clock
+from proxy.wires.past.clock import SystemRule, without_clock
 from proxy.wires.past.evidence import Evidence, Speaker
 
 __all__ = [
     "PrefixDigests",
     "canonical_arguments",
     "conversation_digest",
-    "people_named",
     "sent_arguments",
+    "user_key",
 ]
 
 _MANY_DIGITS = re.compile(r"[0-9.]{16}|[eE][+-]?[0-9]{3}")
@@ -47,13 +47,13 @@ class PrefixDigests:
         self._visible = visible
         self._speaker = speaker
         self._said = said
-        self._rule: ToldRule = "exact"
+        self._rule: SystemRule = "exact"
         self._state: hashlib.blake2b | None = None
         self._digests: list[bytes] = []
         self._parts: list[str] = []
 
-    def upto(self, end: int | None, rule: ToldRule = "clock") -> bytes:
-        """Return a digest of the first ``end`` messages, of all if it is ``None``; see :data:`ToldRule`."""
+    def digest(self, end: int | None, rule: SystemRule = "clock") -> bytes:
+        """Return a digest of the first ``end`` messages, of all if it is ``None``; see :data:`SystemRule`."""
         digests = self._digests
         if (state := self._state) is None or rule != self._rule:
             # Created late, because most conversations need no digest.
@@ -79,14 +79,14 @@ class PrefixDigests:
                 return at
         return len(self._messages)
 
-    def evidence(self, end: int | None, rule: ToldRule = "clock") -> Evidence | None:
+    def evidence(self, end: int | None, rule: SystemRule = "clock") -> Evidence | None:
         """Return evidence of the place of the answer that follows the first ``end`` messages.
 
         It distinguishes the answer from others with the same words. Return ``None`` if no question came
         before it.
         """
         end = len(self._messages) if end is None else min(end, len(self._messages))
-        self.upto(end, rule)
+        self.digest(end, rule)
         parts, leading, speaker = self._parts, self.leading, self._speaker
         first = end
         while first > leading and not (parts[first - 1] and speaker(self._messages[first - 1]) == "model"):
@@ -97,7 +97,7 @@ class PrefixDigests:
         texts = [self._said(message) for message in asked]
         earliest = max(leading, first - _MOST_CHAINED)
         return Evidence(
-            told=self.upto(leading, rule),
+            system=self.digest(leading, rule),
             previous=parts[first - 1] if first > leading else "",
             chain=tuple(part for part in parts[earliest:first] if part),
             question=_short("".join(parts[first:end]).encode()),
@@ -105,7 +105,7 @@ class PrefixDigests:
             whole=earliest == leading,
         )
 
-    def _part(self, at: int, rule: ToldRule, leading: int) -> bytes | None:
+    def _part(self, at: int, rule: SystemRule, leading: int) -> bytes | None:
         """Return the bytes that identify one message; ``None`` for a message that does not count."""
         if at < leading and rule == "ignore":
             return None
@@ -138,7 +138,7 @@ def conversation_digest(words: Sequence[str], beginning: bytes) -> str:
     return hashlib.blake2b(behind_lengths, digest_size=24).hexdigest()
 
 
-def people_named(payload: Mapping[str, Any]) -> str:
+def user_key(payload: Mapping[str, Any]) -> str:
     """Return the people whom a body names, in one canonical form; ``""`` if it names none.
 
     Both fields are the same on every wire. Source: OpenAI's API reference, ``user`` and

@@ -36,7 +36,7 @@ class MessageListBody(ABC):
     """A part of :class:`~proxy.wires.upstream_port.BodyEditor`, which describes the public methods.
 
     The body is cut into the raw values of its members only when a member that the client sent must change.
-    Until then ``_behind`` holds the added members.
+    Until then ``_added_members`` holds the added members.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class MessageListBody(ABC):
         """Take ``named``, the member names of ``raw``, and ``tools_key``, the member that holds tools."""
         self._raw = raw
         self._named = named
-        self._behind: dict[str, bytes] = {}
+        self._added_members: dict[str, bytes] = {}
         self._cut: dict[str, bytes] | None = None
         self._client_messages: list[bytes] | None = None
         self._tools_key = tools_key
@@ -86,7 +86,7 @@ class MessageListBody(ABC):
     def _members(self) -> dict[str, bytes]:
         """The raw values of the body's members. Callers may change this mapping."""
         if self._cut is None:
-            self._cut = {**members(self._raw), **self._behind}
+            self._cut = {**members(self._raw), **self._added_members}
             self._raw = b""
         return self._cut
 
@@ -100,7 +100,7 @@ class MessageListBody(ABC):
     def _set(self, name: str, value: bytes) -> None:
         """Set a member that the client may have sent, too."""
         if self._cut is None and name not in self._named:
-            self._behind[name] = value
+            self._added_members[name] = value
         else:
             self._members[name] = value
 
@@ -108,7 +108,7 @@ class MessageListBody(ABC):
         """Return the client's bytes and the added members; ``None`` if anything else has changed."""
         changed = self._restored or self._added or self._withheld or self._used_tokens or self._strips_all
         if self._cut is None and not changed:
-            return extend_object(self._raw, self._behind)
+            return extend_object(self._raw, self._added_members)
         return None
 
     def _put_messages(self, parts: dict[str, bytes]) -> None:
@@ -144,7 +144,7 @@ class MessageListBody(ABC):
         if self._declared is not None:
             self._members[self._tools_key] = self._declared
         elif self._cut is None:
-            self._behind.pop(self._tools_key, None)
+            self._added_members.pop(self._tools_key, None)
         else:
             self._cut.pop(self._tools_key, None)
 
@@ -185,15 +185,18 @@ class MessageListBody(ABC):
 
     def _ours(self) -> list[bytes]:
         """Return the messages of the next request that the client did not send in this request."""
-        return [*self._added, *(one for over in self._restored.values() for one in over.messages)]
+        return [
+            *self._added,
+            *(one for replacement in self._restored.values() for one in replacement.messages),
+        ]
 
-    def spend_tokens(self, used: int) -> None:
+    def lower_token_limit(self, used: int) -> None:
         self._used_tokens = used
 
     # Refused fields.
 
-    def was_translated(self) -> None:
-        """See :meth:`proxy.wires.upstream_port.TranslatedEditor.was_translated`."""
+    def mark_translated(self) -> None:
+        """See :meth:`proxy.wires.upstream_port.TranslatedEditor.mark_translated`."""
         self._translated = True
 
     @property

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from proxy.events import Frame, ToolCall, ToolCallFinished, ToolProgress, ToolResult, UsageReported
-from proxy.wires.chosen import ran
+from proxy.wires.chosen import usage_of_call
 from proxy.wires.client_port import ClientView, TurnEnd
 from proxy.wires.turn.assembler import mint_call_id
 from proxy.wires.turn.trace import reasoning_line, status_line, trace_call, trace_result
@@ -98,7 +98,7 @@ class ReplyWriter(ABC):
         return b""
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
-        if told := ran(self._shown, result):
+        if told := usage_of_call(self._shown, result):
             self._count(told)
         self._show_result(call, result)
         return b""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["RestoredMessages", "drop_unneeded", "restored_size", "says_too_long", "with_restored"]
+__all__ = ["RestoredMessages", "drop_unneeded", "is_too_long_error", "restored_size", "with_restored"]
 
 _TOO_LONG: Final = re.compile(
     r"context[_ ](length|window|size)|maximum context|too many tokens|(prompt|input) is too long",
@@ -28,7 +28,7 @@ class RestoredMessages:
     size: int
 
     @classmethod
-    def over(
+    def replacing(
         cls, messages: Sequence[bytes], position: int, end: int, restored: Sequence[bytes], *, needed: bool
     ) -> "RestoredMessages":
         """Return the replacement of ``messages[position:end]`` by ``restored``."""
@@ -41,26 +41,26 @@ def with_restored(messages: Sequence[bytes], restored: Mapping[int, RestoredMess
     whole: list[bytes] = []
     done = 0
     for position in sorted(restored):
-        over = restored[position]
+        replacement = restored[position]
         whole += messages[done:position]
-        whole += over.messages
-        done = over.end
+        whole += replacement.messages
+        done = replacement.end
     return whole + list(messages[done:])
 
 
 def restored_size(restored: Mapping[int, RestoredMessages]) -> tuple[int, int]:
     """Return how many turns are restored, and how many bytes that adds."""
-    return len(restored), sum(over.size for over in restored.values())
+    return len(restored), sum(replacement.size for replacement in restored.values())
 
 
 def drop_unneeded(restored: dict[int, RestoredMessages]) -> bool:
     """Remove the messages that the conversation can do without. Return whether there were any."""
-    unneeded = [position for position, over in restored.items() if not over.needed]
+    unneeded = [position for position, replacement in restored.items() if not replacement.needed]
     for position in unneeded:
         del restored[position]
     return bool(unneeded)
 
 
-def says_too_long(message: str, code: str | None) -> bool:
+def is_too_long_error(message: str, code: str | None) -> bool:
     """Return whether an upstream's error says that the conversation is too long."""
     return _TOO_LONG.search(f"{code or ''} {message}") is not None

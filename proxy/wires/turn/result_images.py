@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from proxy.events import ResultImage, left_out
 
-__all__ = ["ImageBudget", "choose_images", "refuses_one_image"]
+__all__ = ["ImageBudget", "choose_images", "is_about_one_image"]
 
 _ONE_IMAGE = re.compile(
     r"(valid|corrupt\w*|process|parse|decode|download\w*|fetch\w*|load\w*|read)\b[^.]{0,40}\bimages?\b"
@@ -14,7 +14,7 @@ _ONE_IMAGE = re.compile(
 )
 
 
-def refuses_one_image(said: str) -> bool:
+def is_about_one_image(said: str) -> bool:
     """Return whether a lower-case error text is about one unusable image, and so not about others."""
     return _ONE_IMAGE.search(said) is not None
 
@@ -58,4 +58,4 @@ class ImageBudget:
     def refuse(self, message: str, code: str | None) -> None:
         """Close the budget after the upstream refused a request with this error."""
         self.closed = True
-        self.refused = bool(message) and not refuses_one_image(f"{code or ''} {message}".lower())
+        self.refused = bool(message) and not is_about_one_image(f"{code or ''} {message}".lower())

@@ -15,7 +15,7 @@ from remembering import DIALECTS, Chat, Exchange, Habit, Line, Memory, Sent
 from proxy.relay.memory.history import History
 from proxy.relay.memory.variants import variant_of
 from proxy.store.sqlite.memory import MemoryStore
-from proxy.wires.past.clock import ToldRule
+from proxy.wires.past.clock import SystemRule
 
 ROUNDS = 12
 
@@ -108,11 +108,13 @@ def exchange(chooser: random.Random, number: int) -> Exchange:
     return Exchange(question, result, f"{blank}It costs {chooser.randrange(10**6)} euros.{blank}")
 
 
-async def share(dialect: str, habit: str, told: ToldRule = "clock", seed: int = 1) -> tuple[float, int]:
+async def share(
+    dialect: str, habit: str, system_rule: SystemRule = "clock", seed: int = 1
+) -> tuple[float, int]:
     """The share of hidden turns that came back over three conversations, and how many wrong ones did."""
     chooser, store = random.Random(seed), MemoryStore()
     await store.start()
-    memory = Memory(History(store, told=told), DIALECTS[dialect])
+    memory = Memory(History(store, system_rule=system_rule), DIALECTS[dialect])
     had = right = wrong = 0
     for conversation in range(3):
         chat = Chat(f"You help customer {conversation}.")
@@ -140,21 +142,21 @@ async def test_the_share_of_turns_that_come_back_in_everyday_use(dialect: str, h
     assert found >= GOAL
 
 
-@pytest.mark.parametrize("told", ["exact", "clock", "ignore"])
-async def test_a_clock_is_left_out_by_default_only(told: ToldRule) -> None:
+@pytest.mark.parametrize("system_rule", ["exact", "clock", "ignore"])
+async def test_a_clock_is_left_out_by_default_only(system_rule: SystemRule) -> None:
     """``store.history_system``: a clock in the system prompt matters with ``exact`` alone."""
-    found, wrong = await share("chat", "clock", told)
-    assert (found >= GOAL, wrong) == (told != "exact", 0)
+    found, wrong = await share("chat", "clock", system_rule)
+    assert (found >= GOAL, wrong) == (system_rule != "exact", 0)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-@pytest.mark.parametrize("told", ["exact", "clock"])
-async def test_who_is_named_in_a_system_prompt_is_told_apart(dialect: str, told: ToldRule) -> None:
+@pytest.mark.parametrize("system_rule", ["exact", "clock"])
+async def test_who_is_named_in_a_system_prompt_is_told_apart(dialect: str, system_rule: SystemRule) -> None:
     """Rule R4: with one key for all, what was looked up for one customer never reaches another one, whose
     conversation has the very same words."""
     store = MemoryStore()
     await store.start()
-    memory = Memory(History(store, told=told), DIALECTS[dialect])
+    memory = Memory(History(store, system_rule=system_rule), DIALECTS[dialect])
     same = Exchange("What do I owe?", "account 1 of Ann", "Five euros.")
     memory.remember(plain(Chat("You talk to Ann, born on 1990-01-02."), same.question, 0), same)
     for other in ("You talk to Bob, born on 1990-01-02.", "You talk to Ann, born on 1991-02-03."):

@@ -159,7 +159,7 @@ def test_a_part_is_bounded(wire: Any, filler: str, together: bool) -> None:
     reader = wire.reader({TIME}, lambda name: name == TIME, 8192)
     frames = reader.feed(BEGUN[wire.dialect.name] + data, together=together, most=50)
     parts = [frames]
-    while reader.behind:
+    while reader.has_unread:
         parts.append(reader.feed(b"", together=together, most=50))
     assert b"".join(frame.raw for frames in parts for frame in frames) == expected
     assert max(map(len, parts)) <= 2 * 50 + 2

@@ -262,7 +262,7 @@ class Reader:
     """A :class:`~proxy.wires.upstream_port.TranslatingReader` of a turn that was read to its end."""
 
     fault = None
-    behind = large_next = False
+    has_unread = large_next = False
     text = ""
 
     def __init__(self, *lost: str) -> None:

@@ -19,7 +19,7 @@ from running_proxy import Answer, Proxy, ProxyAddress, make_config, running
 from waiting import LATE_S, until
 
 from proxy.server.detached.event_log import EventLog
-from proxy.server.detached.words import STOPPED
+from proxy.server.detached.messages import STOPPED
 
 SLOW, ECHO = "probe_tools__slow", "probe_tools__echo"
 ASK: dict[str, Any] = {"model": "m", "input": "Do it.", "background": True}

@@ -23,8 +23,8 @@ from proxy.server.config.load import Config
 from proxy.server.detached import take_over
 from proxy.server.detached.background import PREFIX
 from proxy.server.detached.kept_attempts import KeptAttempts, KeptState
+from proxy.server.detached.messages import queued
 from proxy.server.detached.stored_request import StoredRequest
-from proxy.server.detached.words import queued
 from proxy.server.open_record import open_record
 from proxy.wires.stream.sse import encode_event
 
@@ -69,7 +69,7 @@ async def left(
         dead = open_record(settings)
         await dead.start()
         dead.put_run(run("run_1", caller=caller))
-        await dead.put_background(record, wanted.written())
+        await dead.put_background(record, wanted.to_json())
         KeptAttempts(dead).put_state(
             Lease(ID, record.attempt), caller, KeptState(queued(ID, {}, record.asked_at), "run_1")
         )
@@ -127,7 +127,7 @@ async def test_a_reader_in_the_middle_is_told(tmp_path: Path, words: bool) -> No
         try:
             other.put_run(run("run_1", caller="open"))
             await other.put_background(
-                BackgroundRecord(ID, "open", "run_1", time.time()), request().written()
+                BackgroundRecord(ID, "open", "run_1", time.time()), request().to_json()
             )
             kept, queue = KeptAttempts(other), queued(ID, {}, time.time())
             kept.put_events(lease, "open", "run_1", 0, events)
@@ -260,5 +260,5 @@ def test_a_request_is_read_as_it_was_written() -> None:
         attempt=Attempt("key", ("1",), "session"),
         asks_by_call=True,
     )
-    assert read_request(wanted.written()) == wanted
-    assert "sk-" not in json.dumps(json.loads(wanted.written()))
+    assert read_request(wanted.to_json()) == wanted
+    assert "sk-" not in json.dumps(json.loads(wanted.to_json()))

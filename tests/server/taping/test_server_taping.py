@@ -147,7 +147,7 @@ def test_runs_that_go_on_share_their_room() -> None:
     for tape in (first, second):
         leg = tape.leg("client.response", 0, 200, "text/event-stream")
         for _ in range(150):
-            tape.note(leg, b"x" * 1024)
+            tape.record(leg, b"x" * 1024)
     assert (first.cut, second.cut) == (False, True)
     assert room.held <= room.most
     kept = read_tape(second.encoded())
@@ -170,7 +170,7 @@ def test_a_tape_is_read_as_it_was_noted(came: list[bytes], went: list[bytes]) ->
     legs = (tape.answered(number, 200, "text/event-stream"), tape.leg("client.response", 0, 200, "text/x"))
     for leg, pieces in zip(legs, (came, went), strict=True):
         for piece in pieces:
-            tape.note(leg, piece)
+            tape.record(leg, piece)
     read = read_tape(tape.encoded())
     assert read.body("upstream.1.response") == b"".join(came)
     assert read.body("client.response") == b"".join(went)
@@ -187,7 +187,7 @@ def test_a_secret_is_blanked_out_wherever_it_is_cut(cut: int, before: bytes) -> 
     leg = tape.answered(tape.asked("up", "/x", None), 200, "text/event-stream")
     body = before + secret + b" and " + secret
     for start in range(0, len(body), cut):
-        tape.note(leg, body[start : start + cut])
+        tape.record(leg, body[start : start + cut])
     read = read_tape(tape.encoded())
     assert secret not in read.body("upstream.1.response")
     assert len(read.body("upstream.1.response")) == len(body)
@@ -199,7 +199,7 @@ def test_many_pieces_are_kept_as_few(monkeypatch: pytest.MonkeyPatch) -> None:
     tape = RunTape("run_1", Room(1 << 20), Draws())
     leg = tape.leg("client.response", 0, 200, "text/event-stream")
     for number in range(50):
-        tape.note(leg, b"%d " % number)
+        tape.record(leg, b"%d " % number)
     read = read_tape(tape.encoded())
     assert len(read.legs["client.response"].pieces) == 10
     assert read.body("client.response") == b"".join(b"%d " % number for number in range(50))

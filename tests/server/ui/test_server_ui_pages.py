@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from ui_rig import ADMIN, CLIENT, QUESTION, Browser, ui_proxy
 
 from proxy.records import MessageRecord
-from proxy.server.ui.diagnoses import KeptFinding, written_diagnosis
+from proxy.server.ui.diagnoses import KeptFinding, encode_diagnosis
 
 TIME = "core__get_current_time"
 
@@ -263,13 +263,13 @@ async def test_upstreams_have_what_doctor_found_last() -> None:
         assert one["doctor"] is None
         store = browser.proxy.services.store
         for text in (
-            written_diagnosis("http://other.example/v1", "m", 1.5, findings),
+            encode_diagnosis("http://other.example/v1", "m", 1.5, findings),
             "{",
             '{"address": "x"}',
         ):
             await store.put_diagnosis(one["id"], text)
             assert (await browser.get("upstreams")).json["data"][0]["doctor"] is None
-        await store.put_diagnosis(one["id"], written_diagnosis(one["base_url"], "m", 1.5, findings))
+        await store.put_diagnosis(one["id"], encode_diagnosis(one["base_url"], "m", 1.5, findings))
         assert (await browser.get("upstreams")).json["data"][0]["doctor"] == {
             "at": 1.5,
             "model": "m",

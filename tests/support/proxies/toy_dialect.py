@@ -37,7 +37,7 @@ from proxy.wires.crossing.tables import FieldTable
 from proxy.wires.dialect import Credential, Dialect, Endpoint, Errors, Framing, UsageFields
 from proxy.wires.dialects.model_lists import OPENAI_LISTS
 from proxy.wires.dialects.openai import QUIRKS
-from proxy.wires.past.clock import ToldRule
+from proxy.wires.past.clock import SystemRule
 from proxy.wires.past.evidence import Evidence, Speaker
 from proxy.wires.stream.reader import StreamReader
 from proxy.wires.stream.sse import EventBoundary, SSEEvent, SSEParser, begins_events
@@ -119,11 +119,11 @@ class ToyRequest:
     continues: str | None = None
     conversation: str = ""
     references: Sequence[str] = ()
-    keeps: bool = True
+    may_store: bool = True
     wants_json: bool = False
     max_calls: int | None = None
     open_names: bool = False
-    brings_ours: bool = False
+    has_proxy_calls: bool = False
     people: str = ""
     preview: str = ""
     returns_calls: bool = True
@@ -156,21 +156,21 @@ class ToyRequest:
         ]
 
     def answer_key(
-        self, caller: str, shape: str, text: str, upto: int | None = None, told: ToldRule = "clock"
+        self, caller: str, shape: str, text: str, upto: int | None = None, rule: SystemRule = "clock"
     ) -> str:
         words = ("toy answer", caller, shape, text.strip())
-        return conversation_digest(words, self._beginnings.upto(upto, told))
+        return conversation_digest(words, self._beginnings.digest(upto, rule))
 
     def conversation_key(
-        self, caller: str, call_ids: Collection[str], upto: int | None = None, told: ToldRule = "clock"
+        self, caller: str, call_ids: Collection[str], upto: int | None = None, rule: SystemRule = "clock"
     ) -> str:
-        return conversation_digest(("toy", caller, *sorted(call_ids)), self._beginnings.upto(upto, told))
+        return conversation_digest(("toy", caller, *sorted(call_ids)), self._beginnings.digest(upto, rule))
 
-    def loose_words(self, caller: str) -> Sequence[str]:
+    def identity_words(self, caller: str) -> Sequence[str]:
         return ("toy", caller, self.model)
 
-    def evidence(self, upto: int | None = None, told: ToldRule = "clock") -> Evidence | None:
-        return self._beginnings.evidence(upto, told)
+    def evidence(self, upto: int | None = None, rule: SystemRule = "clock") -> Evidence | None:
+        return self._beginnings.evidence(upto, rule)
 
     def fits(self, position: int, held: Mapping[str, Any], is_shown: Callable[[str], bool]) -> bool:
         made = {call["ref"]: _said(call) for turn in held["turns"] for call in turn.get("calls", ())}
@@ -221,7 +221,7 @@ class ToyWriter:
     def result(self) -> dict[str, Any] | None:
         return None
 
-    def passing(self) -> Callable[[bytes], bytes] | None:
+    def transform(self) -> Callable[[bytes], bytes] | None:
         return None
 
     def write(self, frame: Frame) -> bytes:
@@ -423,7 +423,7 @@ class ToyBody:
         self.changed["kit"] = []
         return False
 
-    def spend_tokens(self, used: int) -> None:
+    def lower_token_limit(self, used: int) -> None:
         """There is no bound."""
 
     def render(self) -> bytes:
@@ -468,7 +468,7 @@ class ToyCodec:
         body = {"model": conversation.model, "turns": turns, "kit": kit, "live": conversation.stream}
         return Written(orjson.dumps(body))
 
-    def without_reasoning(self, conversation: Conversation) -> Conversation:
+    def repair_missing_reasoning(self, conversation: Conversation) -> Conversation:
         return conversation
 
 

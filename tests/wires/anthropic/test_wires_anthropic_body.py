@@ -225,7 +225,7 @@ def test_what_is_withheld_is_in_no_request() -> None:
 def test_tokens_are_spent(fields: dict[str, Any], used: int, left: Any) -> None:
     """The client's bound is one for all turns; thinking needs more than its own."""
     editor = editor_of(fields)
-    editor.spend_tokens(used)
+    editor.lower_token_limit(used)
     assert rendered(editor).get("max_tokens") == left
 
 

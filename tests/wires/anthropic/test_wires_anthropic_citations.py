@@ -39,7 +39,7 @@ def test_ours_do_not_go_back() -> None:
     wire = AnthropicWire()
     body = body_of(block("a", OURS), block("b", OURS, THEIRS), block("c", THEIRS), block("d"))
     request = wire.parse(body)
-    assert request.brings_ours
+    assert request.has_proxy_calls
     sent = orjson.loads(wire.editor(orjson.dumps(body), request).render())
     assert sent["messages"][1]["content"] == [block("a"), block("b", THEIRS), block("c", THEIRS), block("d")]
 
@@ -47,7 +47,7 @@ def test_ours_do_not_go_back() -> None:
 def test_theirs_stay() -> None:
     """A message without ours is the same bytes."""
     body = body_of(block("c", THEIRS))
-    assert not AnthropicWire().parse(body).brings_ours
+    assert not AnthropicWire().parse(body).has_proxy_calls
     raw = orjson.dumps(body["messages"][1])
     assert without_ours(raw) is raw
 

@@ -42,7 +42,7 @@ def test_what_decides_is_read() -> None:
     assert asked(tool_choice={"type": "none"}).tools_forbidden
     assert asked(tool_choice={"type": "any"}).forced is None
     assert asked(metadata={"user_id": 3}).people == ""
-    assert (request.choices, request.keeps, request.continues, request.max_calls) == (1, True, None, None)
+    assert (request.choices, request.may_store, request.continues, request.max_calls) == (1, True, None, None)
 
 
 @pytest.mark.parametrize(
@@ -237,5 +237,5 @@ def test_a_text_that_was_not_shown_does_not_fit() -> None:
 def test_our_thoughts_are_known_again() -> None:
     """They tell of server calls, which no upstream has made."""
     ours = said(thinking("core__now: done", "toolrelay"), text("So."))
-    assert asked(messages=[user(text="hi"), ours]).brings_ours
-    assert not asked(messages=[user(text="hi"), said(thinking("Hm.", "sig"))]).brings_ours
+    assert asked(messages=[user(text="hi"), ours]).has_proxy_calls
+    assert not asked(messages=[user(text="hi"), said(thinking("Hm.", "sig"))]).has_proxy_calls

@@ -287,12 +287,12 @@ def test_a_writer_passes_only_what_it_need_not_see() -> None:
     """As long as nothing is held or composed."""
     writer = writer_of()
     assert isinstance(writer, FastWriter)
-    assert writer.passing() is not None
+    assert writer.transform() is not None
     play(HIDDEN, writer)
-    assert writer.passing() is None
+    assert writer.transform() is None
     holding = writer_of({"output_config": {"format": {"type": "json_schema"}}})
     assert isinstance(holding, FastWriter)
-    assert holding.passing() is None
+    assert holding.transform() is None
     assert writer.result() is None
 
 

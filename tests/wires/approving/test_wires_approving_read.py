@@ -9,16 +9,16 @@ from proxy.approval_records import mention
 from proxy.errors import RequestError
 from proxy.wires.approving.read import read_approvals
 from proxy.wires.approving.shown import APPROVE, call_id_of, item_id_of, visible_with
-from proxy.wires.responses.stretches import stretches
+from proxy.wires.responses.spans import answer_spans
 
 ONE, TWO = "appr_" + "1" * 32, "appr_" + "2" * 32
 
 
 def read(dialect: str, **body: Any) -> tuple[Any, dict[str, Any]]:
-    """What was heard, and the body that is left."""
+    """What was found, and the body that is left."""
     raw = json.dumps({"model": "m", **body}).encode()
-    heard = read_approvals(dialect, raw, json.loads(raw))
-    return heard, json.loads(heard.raw if heard is not None else raw)
+    found = read_approvals(dialect, raw, json.loads(raw))
+    return found, json.loads(found.raw if found is not None else raw)
 
 
 def asks(approval_id: str, dialect: str = "chat") -> dict[str, Any]:
@@ -64,18 +64,18 @@ def test_the_function_is_left_out_of_tools_and_choice(choice: Any, left: Any) ->
     """Other tools stay, and a choice of others stays as narrow as it was."""
     tools = [{"type": "function", "function": {"name": name}} for name in ("f", APPROVE)]
     more = {} if choice is None else {"tool_choice": choice}
-    heard, body = read("chat", messages=[], tools=tools, **more)
-    assert heard.declares
+    found, body = read("chat", messages=[], tools=tools, **more)
+    assert found.declares
     assert body["tools"] == tools[:1]
     assert body.get("tool_choice") == left
-    heard, body = read("chat", messages=[], tools=tools[1:], parallel_tool_calls=True, **more)
+    found, body = read("chat", messages=[], tools=tools[1:], parallel_tool_calls=True, **more)
     assert body == {"model": "m", "messages": []}
 
 
 def test_chat_keeps_text_and_other_calls() -> None:
     """A repeated question leaves one mention; the client's own call stays, and so does its result."""
     mine = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    heard, body = read(
+    found, body = read(
         "chat",
         messages=[
             {"role": "user", "content": "go"},
@@ -91,9 +91,9 @@ def test_chat_keeps_text_and_other_calls() -> None:
             {"role": "tool", "tool_call_id": call_id_of(TWO), "content": [{"text": '{"approve": true}'}]},
         ],
     )
-    said = [(one.approval_id, one.approve, one.reason, one.is_new) for one in heard.answered]
+    said = [(one.approval_id, one.approve, one.reason, one.is_new) for one in found.answers]
     assert said == [(ONE, False, "no", False), (TWO, True, "", True)]
-    assert {(one.tool, one.arguments["x"]) for one in heard.shown} == {("a__b", 1)}
+    assert {(one.tool, one.arguments["x"]) for one in found.questions} == {("a__b", 1)}
     assert body["messages"][1] == {
         "role": "assistant",
         "content": f"Hello\n\n{mention(ONE)}",
@@ -118,8 +118,8 @@ def test_ollama_answers_go_by_their_order() -> None:
         {"role": "tool", "tool_name": APPROVE, "content": '{"approve": false}'},
         {"role": "tool", "tool_name": APPROVE, "content": '{"approve": true}'},
     ]
-    heard, body = read("ollama", messages=[question, *answers])
-    assert [(one.approval_id, one.approve) for one in heard.answered] == [(ONE, False), (TWO, True)]
+    found, body = read("ollama", messages=[question, *answers])
+    assert [(one.approval_id, one.approve) for one in found.answers] == [(ONE, False), (TWO, True)]
     assert body["messages"] == [{"role": "assistant", "content": visible_with("ollama", "", [ONE, TWO])}]
     with pytest.raises(RequestError, match="does not match a call"):
         read("ollama", messages=[question, *answers, answers[0]])
@@ -131,14 +131,14 @@ def test_anthropic_blocks_are_taken_out() -> None:
     result = {"type": "tool_result", "tool_use_id": call_id_of(ONE), "content": '{"approve": true}'}
     said = {"type": "text", "text": "go"}
     for is_error in (False, True):
-        heard, body = read(
+        found, body = read(
             "anthropic",
             messages=[
                 {"role": "assistant", "content": [{"type": "text", "text": "Hi."}, tool_use]},
                 {"role": "user", "content": [{**result, "is_error": is_error}, said]},
             ],
         )
-        assert heard.answered[0].approve is not is_error
+        assert found.answers[0].approve is not is_error
         text = visible_with("anthropic", "Hi.", [ONE])
         assert body["messages"][0]["content"] == [{"type": "text", "text": text}]
         assert body["messages"][1]["content"] == [said]
@@ -152,8 +152,8 @@ def test_items_are_taken_out_whole_or_by_reference() -> None:
         {"type": "item_reference", "id": item_id_of(ONE)},
         {"type": "mcp_approval_request", "id": item_id_of(ONE), "name": "b", "arguments": '{"x":1}'},
     ):
-        heard, body = read("responses", input=[question, question, other, answer])
-        assert [(one.approval_id, one.approve, one.is_new) for one in heard.answered] == [(ONE, True, True)]
+        found, body = read("responses", input=[question, question, other, answer])
+        assert [(one.approval_id, one.approve, one.is_new) for one in found.answers] == [(ONE, True, True)]
         assert body["input"][1:] == [other]
         assert body["input"][0]["content"][0]["text"] == mention(ONE)
     for wrong in ({"approve": "true"}, {"approve": None}, {"reason": 1}, {"reason": "x" * 501}):
@@ -169,8 +169,8 @@ def test_an_answer_without_its_question_stands_for_both(elsewhere: dict[str, Any
         {"type": "mcp_approval_response", "approval_request_id": item_id_of(one), "approve": True}
         for one in (ONE, TWO)
     ]
-    heard, body = read("responses", input=[user, answers[0], answers[0], answers[1]], **elsewhere)
-    assert [one.approval_id for one in heard.answered] == [ONE, ONE, TWO]
+    found, body = read("responses", input=[user, answers[0], answers[0], answers[1]], **elsewhere)
+    assert [one.approval_id for one in found.answers] == [ONE, ONE, TWO]
     texts = [item["content"][0]["text"] for item in body["input"][1:]]
     assert texts == ([] if elsewhere else [mention(ONE), mention(TWO)])
 
@@ -190,4 +190,4 @@ def test_questions_of_two_responses_are_two_answers_of_a_model() -> None:
     items = [item(ONE), yes(ONE), item(TWO), item(three), yes(TWO), yes(three)]
     _, body = read("responses", input=items)
     assert [one["content"][0]["text"] for one in body["input"]] == [mention(one) for one in (ONE, TWO, three)]
-    assert list(stretches(body["input"])) == [(0, 1), (1, 3)]
+    assert list(answer_spans(body["input"])) == [(0, 1), (1, 3)]

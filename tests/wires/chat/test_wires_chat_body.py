@@ -284,7 +284,7 @@ def test_what_was_sent_stays_a_prefix(
         answers = [body.result_message(c, r) for c, r in zip(calls, results, strict=True)]
         body.append_turn(json.dumps({"role": "assistant", "content": text}).encode(), answers)
         body.relax_tool_choice(["core__time"])
-        body.spend_tokens(5)
+        body.lower_token_limit(5)
         if last:
             body.forbid_tools()
         after = members(body.render())
@@ -429,14 +429,14 @@ def test_nothing_to_relax() -> None:
 def test_tokens_are_spent(key: str, bound: Any, used: int, left: Any) -> None:
     """The client's own bound is for all turns, with a floor so that an answer still fits."""
     body = editor(request(**{key: bound}))
-    body.spend_tokens(used)
+    body.lower_token_limit(used)
     assert rendered(body)[key] == left
 
 
 def test_no_bound_is_made_up() -> None:
     """A client that set no bound has none."""
     body = editor(request())
-    body.spend_tokens(50)
+    body.lower_token_limit(50)
     assert rendered(body) == request()
 
 

@@ -28,8 +28,8 @@ def test_what_a_plain_request_says() -> None:
     assert (request.tools_forbidden, request.forced, request.wants_usage) == (False, None, False)
     assert (request.wants_json, request.legacy, request.preview) == (False, False, "hi")
     assert list(request.messages) == [USER]
-    assert (request.background, request.continues, request.keeps) == (False, None, True)
-    assert (request.max_calls, request.open_names, request.brings_ours) == (None, False, False)
+    assert (request.background, request.continues, request.may_store) == (False, None, True)
+    assert (request.max_calls, request.open_names, request.has_proxy_calls) == (None, False, False)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from proxy.wires.anthropic.fields import ANTHROPIC_FIELDS
 from proxy.wires.chat.fields import CHAT_FIELDS
-from proxy.wires.crossing.tables import FieldTable, rows_of, unsaid_rows_of
+from proxy.wires.crossing.tables import FieldTable, missing_rows_of, rows_of
 from proxy.wires.ollama.fields import COMPLETION_FIELDS, OLLAMA_FIELDS
 from proxy.wires.responses.fields import RESPONSES_FIELDS
 
@@ -20,7 +20,7 @@ TABLES = [CHAT_FIELDS, RESPONSES_FIELDS, ANTHROPIC_FIELDS, OLLAMA_FIELDS, COMPLE
 @pytest.mark.parametrize("table", TABLES, ids=lambda one: one.dialect)
 def test_the_page_says_what_the_code_does(table: FieldTable) -> None:
     """The page has the rows of the code; ``python -m docgen`` writes them."""
-    for name, rows in (("read", rows_of(table)), ("written", unsaid_rows_of(table))):
+    for name, rows in (("read", rows_of(table)), ("written", missing_rows_of(table))):
         if name == "written" and not table.written:
             continue  # No upstream is asked in this form.
         mark = f"{name} {table.dialect}"

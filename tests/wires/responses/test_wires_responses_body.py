@@ -259,12 +259,12 @@ def test_a_signature_is_of_every_word(words: list[str | None], at: int, other: s
     signer = ItemSigner(KEY, "ann")
     item_id = signer.item_id(fields["name"] or "", fields["arguments"] or "", output=out, error=error)
     item = {"type": "mcp_call", "server_label": "toolrelay", "id": item_id, **fields}
-    assert signer.made(item)
+    assert signer.verify(item)
     assert len(item_id) <= 64
     changed = {**item, list(fields)[at]: other}
-    assert signer.made(changed) == (changed == item)
+    assert signer.verify(changed) == (changed == item)
     moved = {**item, "name": (name or "") + (arguments or ""), "arguments": ""}
-    assert signer.made(moved) == (moved == item)
+    assert signer.verify(moved) == (moved == item)
 
 
 def test_what_we_said_of_calls_does_not_go_upstream() -> None:
@@ -284,8 +284,8 @@ def test_what_only_speaks_of_us_stays() -> None:
     """A text with our name in it, another server's call: the client's own."""
     theirs = [user('"toolrelay" is a proxy'), message("toolrelay"), shown(server_label="other", id="mcp_1")]
     assert sent(body_of(ask(*theirs)))["input"] == theirs
-    assert WIRE.parse(ask(*theirs)).brings_ours is False
-    assert WIRE.parse(ask(shown())).brings_ours is True
+    assert WIRE.parse(ask(*theirs)).has_proxy_calls is False
+    assert WIRE.parse(ask(shown())).has_proxy_calls is True
 
 
 # Later turns.
@@ -428,14 +428,14 @@ def test_tools_are_forbidden_on_the_last_turn() -> None:
 def test_the_clients_bound_counts_over_the_run(bound: int, used: int, left: int) -> None:
     """``max_output_tokens`` less what earlier turns wrote, and never less than can be said."""
     body = body_of(ask(user("hi"), max_output_tokens=bound))
-    body.spend_tokens(used)
+    body.lower_token_limit(used)
     assert sent(body)["max_output_tokens"] == left
 
 
 def test_no_bound_is_made_up() -> None:
     """Where the client set none there is none."""
     body = body_of(ask(user("hi")))
-    body.spend_tokens(10)
+    body.lower_token_limit(10)
     body.append_turn(turn_of(CALL), [result("call_h")])
     assert not {"max_output_tokens", "max_tool_calls"} & set(sent(body))
 

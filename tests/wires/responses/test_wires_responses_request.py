@@ -45,7 +45,7 @@ def test_the_plainest_request() -> None:
     """A text is one user message; everything else has its default."""
     asked = parse_responses_request({"model": "m", "input": "What time is it?"})
     assert asked.items == [user("What time is it?")]
-    assert (asked.stream, asked.keeps, asked.background, asked.conversation) == (False, True, False, "")
+    assert (asked.stream, asked.may_store, asked.background, asked.conversation) == (False, True, False, "")
     assert (asked.forced, asked.max_calls, asked.continues, asked.choices) == (None, None, None, 1)
     assert (asked.tools_forbidden, asked.wants_json, asked.open_names) == (False, False, False)
     assert asked.preview == "What time is it?"
@@ -69,7 +69,12 @@ def test_what_is_asked() -> None:
         text={"format": {"type": "json_object"}},
         tools=[function("mine"), {"type": "custom", "name": "write"}, {"type": "web_search", "name": "x"}, 5],
     )
-    assert (asked.stream, asked.keeps, asked.background, asked.conversation) == (True, False, True, "conv_1")
+    assert (asked.stream, asked.may_store, asked.background, asked.conversation) == (
+        True,
+        False,
+        True,
+        "conv_1",
+    )
     assert (asked.tools_forbidden, asked.max_calls, asked.continues) == (True, 4, "resp_1")
     assert (asked.open_names, asked.wants_json) == (True, True)
     assert asked.declared == ("mine", "write")
@@ -160,7 +165,7 @@ def test_calls_that_are_elsewhere(more: dict[str, Any]) -> None:
 
 
 def test_where_a_client_returns() -> None:
-    """Each stretch of the model's items that has calls of the client's, and which."""
+    """Each span of the model's items that has calls of the client's, and which."""
     items = [
         user("a"),
         reasoning("r"),

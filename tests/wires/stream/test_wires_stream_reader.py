@@ -90,12 +90,12 @@ class Told:
         events: list[TurnEvent] = []
         frames = []
         for chunk in chunks:
-            passing = writer.passing() if take_unread else None
-            if passing is not None and reader.take_unread(chunk):
+            transform = writer.transform() if take_unread else None
+            if transform is not None and reader.take_unread(chunk):
                 self.taken_unread += 1
-                out.append(passing(chunk))
+                out.append(transform(chunk))
                 continue
-            for frame in reader.feed(chunk, together=passing is not None):
+            for frame in reader.feed(chunk, together=transform is not None):
                 frames.append(frame)
                 out.append(writer.write(frame))
         for frame in reader.catch_up() if broken else reader.close():

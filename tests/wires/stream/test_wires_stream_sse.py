@@ -133,7 +133,7 @@ def test_what_need_not_be_fed_changes_nothing(cut: tuple[bytes, list[bytes]], ma
     _, chunks = cut
     boundary = EventBoundary(max_held=max_held)
     for chunk in [b"data: 1\n\n", *chunks]:
-        skipped = boundary.between and chunk[-2:] == b"\n\n" and DONE not in chunk
+        skipped = boundary.at_boundary and chunk[-2:] == b"\n\n" and DONE not in chunk
         before = [getattr(boundary, name) for name in EventBoundary.__slots__]
         fed = boundary.feed(chunk)
         if skipped:

@@ -64,14 +64,14 @@ class Turn:
         out = b""
         fast = self.fast
         for piece in pieces:
-            if fast is not None and fast.passing is not None and fast.take_unread(piece):
+            if fast is not None and fast.transform is not None and fast.take_unread(piece):
                 self.taken_unread += 1
-                out += fast.passing(piece)
+                out += fast.transform(piece)
                 continue
             frames = fast.feed(piece) if fast is not None else self.reader.feed(piece)
             out += b"".join(map(self.writer.write, frames))
             if fast is not None:
-                fast.passing = fast.writer.passing()
+                fast.transform = fast.writer.transform()
         frames = [*(fast.reader.catch_up() if fast is not None else ()), *self.reader.close()]
         out += b"".join(map(self.writer.write, frames))
         assert self.reader.fault is None

@@ -10,7 +10,7 @@ from text_call_samples import NAMES, SAMPLES, SCHEMAS
 
 from proxy.wires.text_calls.call import Declared, TextCall
 from proxy.wires.text_calls.scanner import Scanner
-from proxy.wires.text_calls.table import FORMS, form_of_model
+from proxy.wires.text_calls.table import FORMS, form_for_model
 
 MOST = 64 * 1024
 
@@ -305,5 +305,5 @@ def test_openings_without_end_cost_little() -> None:
 )
 def test_the_form_of_a_model(model: str, form: str | None) -> None:
     """By the model's name, whatever stands around it; and none for a name that says nothing."""
-    found = form_of_model(model)
+    found = form_for_model(model)
     assert (found.name if found is not None else None) == form

@@ -637,7 +637,7 @@ def test_a_call_as_it_was_sent() -> None:
     for fragment in (f(0, "a", "time", "null"), f(1, "a", "book", '{"y":1}'), f(2, None, None, "{}")):
         made.add(fragment)
     assert [call.call_id == "a" for call in finished(made.finish())] == [True, False]
-    assert [made.as_sent(seq) for seq in range(3)] == [
+    assert [made.upstream_fields(seq) for seq in range(3)] == [
         ("a", "time", "null"),
         ("a", "book", '{"y":1}'),
         (None, "", "{}"),
@@ -738,13 +738,13 @@ def test_unknown_fields_count_beside_the_arguments(monkeypatch: pytest.MonkeyPat
         ToolCallAssembler(DECLARED).add(f(0, "a", "time", "12345678901", x=1))
 
 
-def test_settled_arguments_have_the_same_bound() -> None:
+def test_replaced_arguments_have_the_same_bound() -> None:
     """Rule W7: the last word on a call's arguments takes the place of its pieces, bounded like them."""
     assembled = ToolCallAssembler(DECLARED, is_hidden=lambda name: name != "book", kept_bytes=10)
     for index, name in enumerate(["time", "book", None]):
         assembled.add(f(index, f"id{index}", name, "pieces"))
-        assembled.settle(index, '{"x":"1234567"}')
-    assembled.settle(9, "{}")
+        assembled.set_arguments(index, '{"x":"1234567"}')
+    assembled.set_arguments(9, "{}")
     assembled.add(f(2, None, "book"))
     assert [call.arguments for call in finished(assembled.finish())] == [
         '{"x":"12345',
@@ -1016,8 +1016,8 @@ def test_the_last_word_on_a_name() -> None:
     """A name is settled until it was told; of a call that nobody began nothing is said."""
     calls = ToolCallAssembler(DECLARED)
     assert calls.add(f(0, "call_1", "get")) == []
-    assert calls.settle_name(0, "get_weather") == [ToolCallStarted(0, "call_1", "get_weather")]
-    assert calls.settle_name(0, "time") == []
-    assert calls.settle_name(1, "time") == []
+    assert calls.set_name(0, "get_weather") == [ToolCallStarted(0, "call_1", "get_weather")]
+    assert calls.set_name(0, "time") == []
+    assert calls.set_name(1, "time") == []
     finished = [event.call.name for event in calls.finish() if isinstance(event, ToolCallFinished)]
     assert finished == ["get_weather"]

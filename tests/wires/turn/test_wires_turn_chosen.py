@@ -17,7 +17,7 @@ ENTRY = {"type": "mcp", "server_label": "docs", "server_url": "toolrelay/files",
 VENDOR = {"type": "mcp", "server_label": "deep", "server_url": "https://mcp.example.com/mcp"}
 READ = ServedTool("mcp__files__read", "read", "", {}, True)
 LIST = ServedTool("mcp__files__list", "list", "", {}, True)
-SHOWN = ShownTools((ShownServer("docs", (LIST, READ)),), counts=True)
+SHOWN = ShownTools((ShownServer("docs", (LIST, READ)),), reports_calls=True)
 WIRES: dict[str, ClientPort] = {
     "chat": ChatWire(),
     "responses": ResponsesWire(),

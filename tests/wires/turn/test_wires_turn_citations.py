@@ -14,7 +14,7 @@ from proxy.wires.anthropic import AnthropicWire
 from proxy.wires.chat import ChatWire
 from proxy.wires.ollama import OllamaWire
 from proxy.wires.responses import ResponsesWire
-from proxy.wires.turn.citations import moved, read_annotations
+from proxy.wires.turn.citations import read_annotations, with_moved_indices
 
 WIRES: dict[str, tuple[Any, dict[str, Any]]] = {
     "chat": (ChatWire(), {"model": "m", "messages": []}),
@@ -139,7 +139,7 @@ def test_ollama_has_no_form_for_them() -> None:
 def test_odd_annotations(odd: Any) -> None:
     """Rule W1: what a gateway makes of them is let through."""
     assert all(one.url == "" for one in read_annotations(odd))
-    assert moved(odd, 5) == odd
+    assert with_moved_indices(odd, 5) == odd
 
 
 def test_places_that_are_none() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from proxy.wires.chat.request import parse_chat_request
 from proxy.wires.responses.request import parse_responses_request
-from proxy.wires.turn.digest import canonical_arguments, conversation_digest, people_named, sent_arguments
+from proxy.wires.turn.digest import canonical_arguments, conversation_digest, sent_arguments, user_key
 
 
 def test_a_digest_stays_the_same() -> None:
@@ -90,8 +90,8 @@ def test_what_a_model_is_told_is_in_both_keys(change: str) -> None:
 def test_nobody_is_named_in_several_ways() -> None:
     """A field that is null, blank or missing names nobody."""
     bodies: list[dict[str, Any]] = [{}, {"user": None}, {"user": ""}, {"user": "", "safety_identifier": None}]
-    assert [people_named(body) for body in bodies] == [""] * 4
-    assert people_named({"user": "ann"}) != people_named({"safety_identifier": "ann"})
+    assert [user_key(body) for body in bodies] == [""] * 4
+    assert user_key({"user": "ann"}) != user_key({"safety_identifier": "ann"})
 
 
 @pytest.mark.parametrize(

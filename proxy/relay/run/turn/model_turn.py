@@ -135,14 +135,14 @@ class ModelTurns:
         """Return whether a body of an unknown kind is a stream that calls a server tool (rule W5)."""
         reader = self._reader(job, state)
         frames = reader.feed(body, most=MOST_EVENTS)
-        while frames or reader.behind:
+        while frames or reader.has_unread:
             for frame in frames:
                 state.run.observe(frame.events)
             await asyncio.sleep(0)
             if reader.large_next:
                 frames = await in_thread(reader.feed, b"", most=1, large=True)
             else:
-                frames = reader.feed(b"", most=MOST_EVENTS) if reader.behind else []
+                frames = reader.feed(b"", most=MOST_EVENTS) if reader.has_unread else []
         for frame in reader.close():
             state.run.observe(frame.events)
         return bool(state.run.hidden_calls) or reader.fault is not None

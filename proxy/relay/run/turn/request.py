@@ -47,7 +47,7 @@ class TurnRequests:
         """Edit the body for this turn, and for what the model was seen to refuse."""
         editor, route, tools = job.upstream.editor, job.upstream.route, state.tools
         if command.number > 1:
-            editor.spend_tokens(state.run.output_tokens)
+            editor.lower_token_limit(state.run.output_tokens)
         if command.last and editor.forbid_tools():
             rule = f"{state.run.spent} is spent, and the client forces a call of its own tool"
             tools.withheld = {**tools.withheld, **dict.fromkeys(tools.offer.tool_ids(), rule)}

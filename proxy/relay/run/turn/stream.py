@@ -110,14 +110,14 @@ class _TurnStream:
                 return None
         if self._is_limited:
             turn.events += chunk.count(self._event_sign)
-        if fast is not None and (passing := fast.passing) is not None and fast.take_unread(chunk):
-            return self._output.client.push(passing(chunk))
+        if fast is not None and (transform := fast.transform) is not None and fast.take_unread(chunk):
+            return self._output.client.push(transform(chunk))
         # The first chunk always gets here, because there is no earlier event that it could be like.
         if not turn.first_chunk_at:
             turn.first_chunk_at = self._clock.now()
         wait = self._write(self._feed(chunk, most=MOST_EVENTS))
         # What came before a fault is sent first, in whichever pieces the stream came (rule W6).
-        if reader.behind or reader.fault is not None or (wait is not None and self._until is not None):
+        if reader.has_unread or reader.fault is not None or (wait is not None and self._until is not None):
             return self._go_on(wait)
         return wait
 
@@ -132,7 +132,7 @@ class _TurnStream:
                 await self._sent(wait)
             if reader.fault is not None:
                 raise reader.fault
-            if not reader.behind:
+            if not reader.has_unread:
                 return
             if reader.large_next:
                 ended, out = await in_thread(self._read_large)
@@ -179,10 +179,10 @@ class _TurnStream:
         run, writer = self._run, self._writer
         had_ended, self._ended = self._ended, ended
         if self._fast is not None:
-            self._fast.passing = self._fast.writer.passing()
+            self._fast.transform = self._fast.writer.transform()
         if ended or (writer.composing and run.turn.reason is not None):
             self._wait_no_longer()
-        last = ended and not had_ended and not writer.composing and not self._reader.behind
+        last = ended and not had_ended and not writer.composing and not self._reader.has_unread
         if last and self._patience is not None:
             flush_soon(self._output.client, self._loop)
         return self._output.push(out[0] if len(out) == 1 else b"".join(out), last=last)

@@ -17,9 +17,9 @@ __all__ = [
     "MAX_HEADERS",
     "as_bytes",
     "fault_of",
-    "less_large",
     "own_headers",
     "refusal",
+    "replace_too_large",
     "too_many_connections",
     "too_many_heads",
 ]
@@ -46,7 +46,7 @@ class _TooLarge(NamedTuple):
     exc: BaseException
 
 
-def less_large(made: Sequence[tuple[Any, StreamReader]]) -> list[tuple[Any, StreamReader]]:
+def replace_too_large(made: Sequence[tuple[Any, StreamReader]]) -> list[tuple[Any, StreamReader]]:
     """Replace each message whose head is too large by a fault."""
     return [(_TooLarge(LineTooLong(b"", MAX_HEAD_BYTES)) if _is_large(m) else m, body) for m, body in made]
 

@@ -48,6 +48,6 @@ class CompletionCodec:
         """Write a chat: see :meth:`proxy.wires.crossing.codec.ConversationCodec.write`."""
         return write_conversation(conversation, strict=strict)
 
-    def without_reasoning(self, conversation: Conversation) -> Conversation:
-        """See :meth:`proxy.wires.crossing.codec.ConversationCodec.without_reasoning`."""
+    def repair_missing_reasoning(self, conversation: Conversation) -> Conversation:
+        """See :meth:`proxy.wires.crossing.codec.ConversationCodec.repair_missing_reasoning`."""
         return conversation

@@ -64,8 +64,8 @@ class CompactionCodec:
         """See :meth:`proxy.wires.crossing.codec.ConversationCodec.write`."""
         return write_conversation(conversation, strict=strict)
 
-    def without_reasoning(self, conversation: Conversation) -> Conversation:
-        """See :meth:`proxy.wires.crossing.codec.ConversationCodec.without_reasoning`."""
+    def repair_missing_reasoning(self, conversation: Conversation) -> Conversation:
+        """See :meth:`proxy.wires.crossing.codec.ConversationCodec.repair_missing_reasoning`."""
         return conversation
 
 

@@ -44,7 +44,7 @@ class ItemSigner:
 
         return replayable("shown_item_id", made)
 
-    def made(self, item: Mapping[str, Any]) -> bool:
+    def verify(self, item: Mapping[str, Any]) -> bool:
         """Return whether this caller was shown this item with exactly this content."""
         item_id = item.get("id")
         label = item.get("server_label")

@@ -22,7 +22,7 @@ class _Frames:
 
     composing = True
     fault = None
-    behind = False
+    has_unread = False
 
     def __init__(self) -> None:
         self.turn = SimpleNamespace(reason=None)

@@ -18,7 +18,7 @@ from running_proxy import Answer, Proxy, make_config, running
 from waiting import PATIENCE_S, until
 
 from proxy.errors import RequestError
-from proxy.server.serving.body import body_here, read_body
+from proxy.server.serving.body import read_body, received_body
 from proxy.server.serving.connection import EdgeConnection
 from proxy.server.serving.errors import of_request_error
 from proxy.server.serving.heads import known_heads
@@ -146,7 +146,7 @@ class AccessMiddleware:
                 while not request.content.at_eof():
                     body += await request.content.readany()
             else:
-                body = body_here(request, LIMIT)
+                body = received_body(request, LIMIT)
                 if body is None:
                     body = await read_body(request, LIMIT, PATIENCE_S)
         except RequestError as error:

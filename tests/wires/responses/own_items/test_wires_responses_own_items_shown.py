@@ -88,7 +88,7 @@ def test_a_request_says_what_it_carries() -> None:
     request = WIRE.parse({**ASK, "input": [{"role": "user", "content": "hi"}, item, item]})
     assert isinstance(request, CarryingRequest)
     assert request.carried() == [CarriedTurn(1, SEALED), CarriedTurn(2, SEALED)]
-    assert request.brings_ours
+    assert request.has_proxy_calls
 
 
 NOT_SEALED = [

@@ -80,7 +80,7 @@ def test_an_upstream_of_this_dialect_gets_the_summary_in_the_place_of_the_item()
     raw = b'{"model":"m","input":[{"role":"user","content":"a" },%b,{"role":"user", "content":"b"}]}'
     raw = raw.replace(b"%b", json.dumps(item).encode())
     request = wire.parse(json.loads(raw))
-    assert request.brings_ours
+    assert request.has_proxy_calls
     sent = wire.editor(raw, request, caller="alice").render()
     assert b'{"role":"user","content":"a" }' in sent
     assert b'{"role":"user", "content":"b"}' in sent
@@ -93,5 +93,5 @@ def test_a_compaction_of_a_provider_is_left_alone() -> None:
     wire = ResponsesWire(KEY)
     raw = b'{"model":"m","input":[{"type":"compaction","id":"cmp_1","encrypted_content":"gAAA"}]}'
     request = wire.parse(json.loads(raw))
-    assert not request.brings_ours
+    assert not request.has_proxy_calls
     assert wire.editor(raw, request, caller="alice").render() == raw

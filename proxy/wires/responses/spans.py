@@ -6,12 +6,12 @@ from typing import Any
 from proxy.approval_records import is_mention
 from proxy.wires.responses.items import is_model_item, item_text
 
-__all__ = ["stretch_length", "stretches"]
+__all__ = ["answer_length", "answer_spans"]
 
 Item = Mapping[str, Any]
 
 
-def stretches(items: Iterable[Item]) -> Iterator[tuple[int, int]]:
+def answer_spans(items: Iterable[Item]) -> Iterator[tuple[int, int]]:
     """Yield the start and end of each answer of a model: its items up to the client's next one.
 
     An answer also ends after questions about calls that wait for approval. The client's items with the
@@ -32,9 +32,9 @@ def stretches(items: Iterable[Item]) -> Iterator[tuple[int, int]]:
         yield start, length
 
 
-def stretch_length(items: Iterable[Item]) -> int:
+def answer_length(items: Iterable[Item]) -> int:
     """Return how many of the first items form one answer; 0 if the first is the client's."""
-    start, end = next(stretches(items), (0, 0))
+    start, end = next(answer_spans(items), (0, 0))
     return 0 if start else end
 
 

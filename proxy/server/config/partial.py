@@ -11,16 +11,18 @@ from pydantic_core import ErrorDetails
 from proxy.server.config.rules import resolve_secrets
 from proxy.server.config.settings import Config, StoreConfig
 
-__all__ = ["TOGETHER", "what_is_left", "without_secrets"]
+__all__ = ["COMPARED_SECTIONS", "without_faulty_settings", "without_secrets"]
 
-TOGETHER: Final = frozenset(
+COMPARED_SECTIONS: Final = frozenset(
     {"agents", "auth", "keys", "limits", "prices", "server", "store", "tools", "upstreams"}
 )
 """Sections whose settings are compared with other sections: a default in one could cause a false fault in
 another."""
 
 
-def what_is_left(data: Mapping[str, Any], details: Sequence[ErrorDetails]) -> tuple[Config | None, set[str]]:
+def without_faulty_settings(
+    data: Mapping[str, Any], details: Sequence[ErrorDetails]
+) -> tuple[Config | None, set[str]]:
     """Return the configuration without its faulty settings, and the sections that had them.
 
     The configuration is ``None`` if something is still wrong.

@@ -40,7 +40,7 @@ from proxy.server.replaying.frozen import (
     FrozenUpstream,
     LoadedTools,
     RecordedRun,
-    take_apart,
+    parse_run,
 )
 from proxy.server.serving.application import Application
 from proxy.server.serving.runner import EdgeRunner
@@ -138,7 +138,7 @@ async def replay_again(
     would load.  ``wire`` holds the bytes of the run, if they were kept.  Raises ConfigError if the run cannot
     be replayed, for example because the record has too little.
     """
-    recorded = take_apart(detail)
+    recorded = parse_run(detail)
     if detail.run.status == "running":
         raise ConfigError("ID", "this run has not ended yet", "Wait until it has ended")
     taped = None if wire is None or online else read_tape(wire.payload)
@@ -252,9 +252,9 @@ async def _run_again(
     overrides = Overrides(
         wrap_upstream=None if online else frozen,
         wrap_provider=lambda provider: FrozenProvider(provider, results),
-        connect=False,
+        fetch_credentials=False,
         providers=None if kind.tools is None else LoadedTools.of(kind.tools),
-        drawn=exact.drawn if exact is not None else None,
+        replayed_values=exact.drawn if exact is not None else None,
     )
     app = await make_app(again, overrides)
     services = app.services
@@ -292,7 +292,7 @@ async def _outcome(
         return _Attempt(None, None, list(results.unmatched), withheld, refused)
     wire = await services.store.find_wire(detail.run.id)
     taped = read_tape(wire.payload) if wire is not None else None
-    return _Attempt(detail, take_apart(detail), list(results.unmatched), withheld, taped=taped)
+    return _Attempt(detail, parse_run(detail), list(results.unmatched), withheld, taped=taped)
 
 
 def _upstreams(config: Config, detail: RunDetail, kind: Kind) -> dict[str, UpstreamConfig]:

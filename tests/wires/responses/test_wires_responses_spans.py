@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from proxy.approval_records import mention
-from proxy.wires.responses.stretches import stretch_length, stretches
+from proxy.wires.responses.spans import answer_length, answer_spans
 
 USER: Any = {"role": "user", "content": "go"}
 OUTPUT: Any = {"type": "function_call_output", "call_id": "c", "output": "1"}
@@ -39,11 +39,11 @@ def test_answers_end_at_the_clients_items_and_behind_questions(
     items: list[Any], found: list[tuple[int, int]]
 ) -> None:
     """The client's answers to questions are not there any more when a conversation is looked at."""
-    assert list(stretches(items)) == found
+    assert list(answer_spans(items)) == found
     for start, end in found:
-        assert stretch_length(items[start:]) == end - start
+        assert answer_length(items[start:]) == end - start
 
 
 def test_there_is_no_answer_where_the_client_speaks() -> None:
     """The length counts from the first item alone."""
-    assert stretch_length([USER, said("a")]) == 0
+    assert answer_length([USER, said("a")]) == 0
