@@ -155,7 +155,7 @@ async def _checked_services(
         faults = [*services.missing_connections(), *services.misplaced_bounds()]
         if faults:
             raise faults[0]
-        services.registry.hold_to(services.check_catalog)
+        services.registry.set_check(services.check_catalog)
         authentication = await open_authentication(config, services.store)
         if config.keys:
             # The next start may no longer have these names in its configuration; that must not open the

@@ -5,7 +5,7 @@ from proxy.toolbox.clock import get_current_time
 from proxy.toolbox.read_result import read_result_tool
 from proxy.toolbox.weather import FORECAST_URL, GEOCODING_URL, weather_tool
 from proxy.tools.contract.capabilities import Capabilities, Clock, HttpSource
-from proxy.tools.contract.paging import ResultShelf
+from proxy.tools.contract.paging import PagedResults
 from proxy.tools.providers.function import FunctionProvider
 
 __all__ = ["core_provider"]
@@ -17,15 +17,16 @@ def core_provider(
     *,
     geocoding_url: str = GEOCODING_URL,
     forecast_url: str = FORECAST_URL,
-    shelf: ResultShelf | None = None,
+    paged_results: PagedResults | None = None,
 ) -> FunctionProvider:
     """Build ``core__calculate``, ``core__get_current_time``, ``core__get_weather``, ``core__read_result``.
 
-    The runner keeps results that are too large in ``shelf``; without one there is no ``core__read_result``.
+    The runner keeps results that are too large in ``paged_results``; without it there is no
+    ``core__read_result``.
     ``http`` makes the client for a tool's own hosts: ``EgressPool(...).client`` or
     ``RecordedHttpClient(...).client``.
     """
-    pages = [read_result_tool(shelf)] if shelf is not None else []
+    pages = [read_result_tool(paged_results)] if paged_results is not None else []
     return FunctionProvider(
         "core",
         [calculate, get_current_time, weather_tool(geocoding_url, forecast_url), *pages],

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from proxy.errors import StoreError, ToolFailure
 from proxy.tools.contract.declaration import tool
-from proxy.tools.contract.paging import ResultShelf
+from proxy.tools.contract.paging import PagedResults
 from proxy.tools.contract.provider import CallContext
 from proxy.tools.contract.spec import Redaction
 
@@ -17,8 +17,8 @@ _NOTE_BYTES = 120
 """The bytes that are reserved for the line at the end of a page."""
 
 
-def read_result_tool(shelf: ResultShelf) -> Callable[..., Any]:
-    """Build the tool for one shelf."""
+def read_result_tool(paged_results: PagedResults) -> Callable[..., Any]:
+    """Build the tool that reads pages of ``paged_results``."""
 
     @tool(
         name="read_result",
@@ -34,7 +34,7 @@ def read_result_tool(shelf: ResultShelf) -> Callable[..., Any]:
         """Return a page of text and, in its last line, where the next one begins."""
         room = max(call.max_result_bytes - _NOTE_BYTES, 1)
         try:
-            page = await shelf.read(call.caller, handle, offset, room)
+            page = await paged_results.read(call.caller, handle, offset, room)
         except StoreError:
             raise ToolFailure("the record cannot be read now; try again later") from None
         if page is None:

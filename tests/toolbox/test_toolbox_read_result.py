@@ -13,7 +13,7 @@ from proxy.toolbox.read_result import read_result_tool
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.declaration import tool
-from proxy.tools.contract.paging import READ_RESULT, ResultShelf
+from proxy.tools.contract.paging import READ_RESULT, PagedResults
 from proxy.tools.contract.spec import Redaction
 from proxy.tools.providers.function import FunctionProvider
 from proxy.tools.running.ledger import RunContext, RunLedger
@@ -79,13 +79,15 @@ def make_runner(rows: Rows) -> Make:
     """Makes a runner whose results may have 1000 bytes."""
 
     async def make(*allow: str) -> Runner:
-        shelf = ResultShelf()
+        paged_results = PagedResults()
         providers = [
             FunctionProvider("t", [long_text, long_page, act]),
-            FunctionProvider("core", [read_result_tool(shelf)]),
+            FunctionProvider("core", [read_result_tool(paged_results)]),
         ]
         policy = Policy(allow=allow or ("*",), max_result_bytes=1000)
-        return Runner(await Registry.load(providers), policy, rows, None, Clock(), shelf=shelf)
+        return Runner(
+            await Registry.load(providers), policy, rows, None, Clock(), paged_results=paged_results
+        )
 
     return make
 

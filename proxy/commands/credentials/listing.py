@@ -14,8 +14,8 @@ from proxy.server.config.load import Config
 from proxy.tools.contract.capabilities import HttpFailure
 from proxy.tools.oauth.clients import Client
 from proxy.tools.oauth.grants import LoggedIn, grant_of, login_command, login_place
-from proxy.tools.oauth.kept import Kept, Login, read_kept
 from proxy.tools.oauth.login import revoke
+from proxy.tools.oauth.stored_tokens import Login, StoredTokens, read_stored_tokens
 
 __all__ = ["list_credentials", "log_out", "login_lines"]
 
@@ -70,16 +70,16 @@ async def log_out(config: Config, name: str) -> bool:
             return _say_no_login(name)
         place = login_place(name)
         async with vault.exclusive(place):
-            kept = read_kept(await vault.load(place))
+            tokens = read_stored_tokens(await vault.load(place))
             await vault.forget(place)
-    if kept is None or kept.login is None:
+    if tokens is None or tokens.login is None:
         return _say_no_login(name)
     say(f"{name}: logged out; running servers notice within seconds")
-    await _revoke(config, name, kept, kept.login)
+    await _revoke(config, name, tokens, tokens.login)
     return True
 
 
-async def _revoke(config: Config, name: str, kept: Kept, login: Login) -> None:
+async def _revoke(config: Config, name: str, tokens: StoredTokens, login: Login) -> None:
     settings = config.credentials.get(name)
     client = login.client
     if client.kind == "configured" and client.method != "none":
@@ -91,7 +91,7 @@ async def _revoke(config: Config, name: str, kept: Kept, login: Login) -> None:
         http = pools.http(
             issuer=issuer or ("" if login.resource else login.issuer), server_url=login.resource
         )
-        asked = await revoke(http, kept, client)
+        asked = await revoke(http, tokens, client)
     except HttpFailure as failure:
         say_error(
             f"{plain_text(login.issuer)} did not revoke the tokens ({failure}); they stay valid until they "
@@ -112,26 +112,26 @@ async def _rows(config: Config) -> Sequence[_Row]:
     async with open_vault(config) as vault:
         rows = []
         for name, settings in config.credentials.items():
-            kept = None
+            tokens = None
             if settings.grant == "authorization_code" and vault is not None:
-                kept = read_kept(await vault.load(login_place(name)))
-            rows.append(_row(config, name, settings, kept))
+                tokens = read_stored_tokens(await vault.load(login_place(name)))
+            rows.append(_row(config, name, settings, tokens))
         return rows
 
 
-def _row(config: Config, name: str, settings: CredentialConfig, kept: Kept | None) -> _Row:
+def _row(config: Config, name: str, settings: CredentialConfig, tokens: StoredTokens | None) -> _Row:
     server = server_of(name, config.mcp)
     if settings.grant != "authorization_code":
         return _Row(name, settings.grant or ("token" if settings.token else "refresh_token"), server)
     connection = connection_of(config, name)
     run = f"run: {login_command(name)}"
-    if kept is None or kept.login is None or not isinstance(connection, LoggedIn):
+    if tokens is None or tokens.login is None or not isinstance(connection, LoggedIn):
         return _Row(name, settings.grant, server, None, f"nobody has logged in; {run}")
-    if not grant_of(name, connection).fits(kept):
-        about = kept.login.resource or kept.login.issuer
+    if not grant_of(name, connection).fits(tokens):
+        about = tokens.login.resource or tokens.login.issuer
         why = f"the login is for another server or client than is configured ({plain_text(about)}); {run}"
-        return _Row(name, settings.grant, server, kept.login, why)
-    return _Row(name, settings.grant, server, kept.login)
+        return _Row(name, settings.grant, server, tokens.login, why)
+    return _Row(name, settings.grant, server, tokens.login)
 
 
 def _written(row: _Row) -> dict[str, object]:

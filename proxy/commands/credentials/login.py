@@ -22,10 +22,10 @@ from proxy.server.compose.credentials import connection_of, oauth_pools
 from proxy.server.config.load import Config
 from proxy.tools.oauth.authorization import Attempt
 from proxy.tools.oauth.grants import LoggedIn, login_place
-from proxy.tools.oauth.kept import Kept, read_kept
 from proxy.tools.oauth.login import begin_login, end_login
 from proxy.tools.oauth.parameters import read_scopes
 from proxy.tools.oauth.port import OAuthFault
+from proxy.tools.oauth.stored_tokens import StoredTokens, read_stored_tokens
 
 __all__ = ["log_in", "need_connection"]
 
@@ -53,7 +53,7 @@ async def log_in(config: Config, name: str, *, paste: bool, browser: bool, scope
                 connection,
                 redirect_uri=way if isinstance(way, str) else way.uri,
                 now=time.time(),
-                before=read_kept(await vault.load(login_place(name))),
+                before=read_stored_tokens(await vault.load(login_place(name))),
                 scopes=scopes,
                 parameters=settings.authorization_parameters,
             )
@@ -64,14 +64,14 @@ async def log_in(config: Config, name: str, *, paste: bool, browser: bool, scope
                 way.expect(attempt)
                 _send_browser(attempt, way, browser=browser)
                 code = await way.code()
-            kept = await end_login(http, attempt, code, time.time())
-            await _keep(vault, name, kept)
+            tokens = await end_login(http, attempt, code, time.time())
+            await _keep(vault, name, tokens)
     except OAuthFault as fault:
         say_error(f"credentials.{name}: {fault}")
         return False
     finally:
         await pools.aclose()
-    _say_done(name, attempt, kept)
+    _say_done(name, attempt, tokens)
     return True
 
 
@@ -139,21 +139,21 @@ def _has_browser() -> bool:
     return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in named)
 
 
-async def _keep(vault: TokenVault, name: str, kept: Kept) -> None:
+async def _keep(vault: TokenVault, name: str, tokens: StoredTokens) -> None:
     # A worker that is refreshing the earlier login must not overwrite these tokens.
     async with vault.exclusive(login_place(name)):
-        await vault.save(login_place(name), kept.written())
+        await vault.save(login_place(name), tokens.to_json())
 
 
-def _say_done(name: str, attempt: Attempt, kept: Kept) -> None:
-    login = kept.login
+def _say_done(name: str, attempt: Attempt, tokens: StoredTokens) -> None:
+    login = tokens.login
     if login is None:
         return
     say(plain_text(f"{name}: logged in{_scope_words(login.scopes)}", 4000))
     lacking = [scope for scope in attempt.scopes if scope not in login.scopes]
     if lacking:
         say_error(f"credentials.{name}: scopes not granted: {' '.join(lacking)}")
-    if not kept.refresh_token:
+    if not tokens.refresh_token:
         say_error(
             f"credentials.{name}: there is no refresh token, so the login ends when its access token "
             "expires; some servers issue one for a scope like offline_access, Google for "

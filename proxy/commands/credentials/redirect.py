@@ -15,7 +15,7 @@ from aiohttp import web
 
 from proxy.commands.printing import say, say_error
 from proxy.errors import ConfigError
-from proxy.tools.oauth.authorization import Attempt, NotOurs
+from proxy.tools.oauth.authorization import Attempt, ForeignRedirect
 from proxy.tools.oauth.port import OAuthFault
 
 __all__ = ["Redirects", "listening", "pasted", "with_port"]
@@ -72,7 +72,7 @@ class Redirects:
             return web.Response(status=404, headers=_HEADERS)
         try:
             code = self._attempt.code_of(request.path_qs)
-        except NotOurs:
+        except ForeignRedirect:
             return web.Response(
                 status=400, text=_OTHER_PAGE, content_type="text/html", charset="utf-8", headers=_HEADERS
             )
@@ -133,7 +133,7 @@ def pasted(attempt: Attempt) -> str:
             break
         try:
             return attempt.code_of(line)
-        except NotOurs:
+        except ForeignRedirect:
             say_error(
                 f"that is not the answer to this login; the address must begin with {attempt.redirect_uri}"
             )

@@ -29,7 +29,7 @@ from proxy.store.factory import open_store, peek_keys
 from proxy.store.options import StoreOptions
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
-from proxy.tools.contract.bounds import ArgumentBound, needs_giving
+from proxy.tools.contract.bounds import ArgumentBound, must_be_given
 from proxy.tools.contract.schema import may_have
 from proxy.tools.contract.spec import ToolSpec
 
@@ -386,7 +386,7 @@ def bound_lines(catalog: Catalog, policy: Policy, whose: str = "") -> list[str]:
 
 def _left_out(bound: ArgumentBound, path: str, spec: ToolSpec) -> str:
     """Return a note if the tool's own default violates the limit."""
-    if not needs_giving(bound, path, spec.schema_with_defaults):
+    if not must_be_given(bound, path, spec.schema_with_defaults):
         return ""
     return ", and the model must give it because the tool's default is not allowed"
 

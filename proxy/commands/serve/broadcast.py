@@ -65,7 +65,7 @@ class Broadcast:
         for name in self._remembered:
             self._bury(member, name)
 
-    def handle_message(self, member: Hashable, header: dict[str, Any], body: bytes) -> None:
+    def on_message(self, member: Hashable, header: dict[str, Any], body: bytes) -> None:
         """Handle a member's message: a question, an answer or last words; ignore any other."""
         match header:
             case {"kind": "ask", "id": int(number), "name": str(name), "within_s": float() | int() as wait}:

@@ -257,7 +257,7 @@ class Supervisor:
                     case "failed":
                         said = body.decode(errors="replace")
                     case _:
-                        self._questions.handle_message(worker, header, body)
+                        self._questions.on_message(worker, header, body)
         except ChannelBroken:
             worker.process.kill()
         # The worker's end of the channel closes with its process, however it ends.

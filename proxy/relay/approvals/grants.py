@@ -241,7 +241,7 @@ def _check_limits(approval: Approval, arguments: Mapping[str, Any], limits: Argu
             f"Its arguments are: {', '.join(arguments) or 'none'}.",
             "grant.arguments",
         )
-    if words := limits.excess(arguments):
+    if words := limits.violation(arguments):
         raise _refused(
             f"The call that you approve is not within grant.arguments: {words}.", "grant.arguments"
         )

@@ -260,7 +260,9 @@ class History:
                     hidden[answer.position] = variants[0]
                 continue
             found = asked or alone
-            pointer = pointer_of(found, caller, place) if place is not None else None
+            pointer = None
+            if place is not None:
+                pointer = pointer_of(found, caller, place, elsewhere.get(loose[at][0], frozenset()))
             if pointer is None or place is None:
                 recall.miss(why_not_found(found))
             elif has_other(asked, alone, pointer[1], place):
@@ -292,10 +294,7 @@ class History:
         visible: str,
         offer_fingerprint: str,
     ) -> bool:
-        """Store the turns behind an answer for when the client sends the answer back.
-
-        Return whether something was put on record.
-        """
+        """Store the turns behind an answer that its client may send back; return whether that was done."""
         if not visible.strip() or not request.may_store:
             return False
         payload = with_marks(editor.suspend(turn.message, (), turn.mask), untrusted=turn.untrusted)

@@ -28,7 +28,7 @@ import orjson
 
 from proxy.caches import CacheSize, declare
 from proxy.effect_records import REPEATS_WITHIN_S, UNMARKED_REPEAT_WITHIN_S
-from proxy.tools.running.ledger import AskedFor, RunLedger
+from proxy.tools.running.ledger import RunLedger, ServedRequest
 from proxy.values import value_class
 
 __all__ = ["NO_ATTEMPT", "NO_REPEAT", "Attempt", "Idempotency", "Repeat", "repeat_of"]
@@ -169,11 +169,11 @@ class Idempotency:
         known = self._known(key)
         now = self._clock()
         is_repeat = is_repeat or (known is not None and now < known.unanswered)
-        request = AskedFor(key, is_repeat, self._now(), is_known=known is not None)
+        request = ServedRequest(key, is_repeat, self._now(), is_known=known is not None)
         if known is None:
             return RunLedger(request=request)
         if is_repeat:
-            return known.ledger.again(request)
+            return known.ledger.for_repeat(request)
         if all(until <= now for until, _ in known.waiting):
             self._drop(key)
             for invocation_id in known.settled:

@@ -6,7 +6,7 @@ also covers the question.  Answers with nothing hidden behind them are noted, to
 two ways, neither is put back.  What a loose key finds must also fit the evidence of where the answer stood.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final
 
 import orjson
@@ -55,10 +55,14 @@ def evidence_of(evidence: Evidence, to: Pointer) -> bytes:
     )
 
 
-def pointer_of(found: Sequence[HiddenTurns], caller: str, shown: Evidence) -> Pointer | None:
-    """Return the place of a loose key's hidden turns; ``None`` unless it has exactly one entry, which
-    fits."""
-    if len(found) != 1 or found[0].variant == PLAIN or found[0].caller != caller:
+def pointer_of(
+    found: Sequence[HiddenTurns], caller: str, shown: Evidence, elsewhere: Set[str]
+) -> Pointer | None:
+    """Return the place of a loose key's hidden turns; ``None`` unless it has exactly one entry, which fits.
+
+    ``elsewhere`` are the variants that exact keys found in this conversation: each belongs to one position.
+    """
+    if len(found) != 1 or found[0].caller != caller or found[0].variant in {PLAIN, *elsewhere}:
         return None
     kept = orjson.loads(found[0].payload)
     if not fits_evidence(kept, shown):
@@ -92,7 +96,7 @@ def stand_here(
 ) -> Mapping[str, set[str]]:
     """Return, by first loose key, the variants that exact keys found somewhere in this conversation.
 
-    They belong to their own positions, so they do not make other positions ambiguous.
+    They belong to their own positions: they neither make other ones ambiguous nor are put back there.
     """
     found: dict[str, set[str]] = {}
     for key, keys in zip(exact, loose, strict=True):

@@ -42,7 +42,7 @@ from proxy.tools.access.catalog import MOST_OFFERED, Catalog, Registry, too_many
 from proxy.tools.access.egress import EgressPool
 from proxy.tools.access.policy import Policy
 from proxy.tools.agents.provider import AgentProvider
-from proxy.tools.contract.paging import ResultShelf
+from proxy.tools.contract.paging import PagedResults
 from proxy.tools.mcp.overview import ServerOverview
 from proxy.tools.mcp.provider import McpProvider
 from proxy.tools.running.runner import Runner
@@ -195,12 +195,12 @@ async def create_services(
     clock = given.clock or SystemClock()
     egress = open_egress(config) if given.http is None else None
     store = open_record(config, reap=reap)
-    shelf = ResultShelf(record=store)
+    paged_results = PagedResults(record=store)
     capabilities, credentials = tool_capabilities(config, clock, given.http, egress, store.vault)
     policy = _policy(config, credentials)
     own, providers = given.providers is None, given.providers or ()
     if own:
-        providers = tool_providers(config, capabilities, clock, shelf, guard)
+        providers = tool_providers(config, capabilities, clock, paged_results, guard)
     mcp = mcp_provider(config, given, store, credentials, guard) if own else ()
     agents = agent_provider(config, given, [*providers, *mcp], policy) if own else ()
     registry = await load_registry([*providers, *mcp, *agents], given, guard)
@@ -214,7 +214,7 @@ async def create_services(
         None,
         clock,
         default_timeout_s=config.tools.timeout_s,
-        shelf=shelf,
+        paged_results=paged_results,
         max_read_only=config.limits.concurrent_tools,
         max_read_only_per_caller=config.limits.concurrent_tools_per_caller,
         max_parallel=config.tools.max_parallel,
@@ -256,7 +256,9 @@ async def _start(services: Services) -> Services:
     """Open the record, and serve the tools of MCP servers that are pinned there."""
     registry, mcp = services.registry, services.mcp
     if mcp:
-        services.instruments.add_source(mcp_metrics(lambda: [one for each in mcp for one in each.counted]))
+        services.instruments.add_source(
+            mcp_metrics(lambda: [one for each in mcp for one in each.latest_overview])
+        )
     await services.store.start()
     try:
         for provider in mcp:

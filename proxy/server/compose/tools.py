@@ -24,7 +24,7 @@ from proxy.tools.agents.agent import Agent
 from proxy.tools.agents.provider import AgentProvider
 from proxy.tools.contract.bounds import ArgumentBound
 from proxy.tools.contract.capabilities import Capabilities, Clock, HttpSource
-from proxy.tools.contract.paging import ResultShelf
+from proxy.tools.contract.paging import PagedResults
 from proxy.tools.contract.provider import ToolProvider
 from proxy.tools.mcp.authorization import ServerAuthorizer
 from proxy.tools.mcp.host_client import HostClient
@@ -100,7 +100,7 @@ def agent_provider(
 
 
 def tool_providers(
-    config: Config, capabilities: Capabilities, clock: Clock, shelf: ResultShelf, guard: Guard
+    config: Config, capabilities: Capabilities, clock: Clock, paged_results: PagedResults, guard: Guard
 ) -> list[ToolProvider]:
     """Build the providers of the built-in tools and of the operator's own."""
     if capabilities.http is None:
@@ -112,7 +112,7 @@ def tool_providers(
             capabilities.http,
             geocoding_url=urls.get("geocoding", GEOCODING_URL),
             forecast_url=urls.get("weather", FORECAST_URL),
-            shelf=shelf,
+            paged_results=paged_results,
         ),
         flights_provider(capabilities, base_url=urls.get("flights", DUFFEL_URL), timeout_s=tools.timeout_s),
         calendar_provider(capabilities, base_url=urls.get("calendar", GOOGLE_CALENDAR_URL)),

@@ -141,8 +141,8 @@ class Registry:
         """Return whether a tool with this id is or was served, as far as remembered."""
         return name in self._served
 
-    def hold_to(self, check: CatalogCheck) -> None:
-        """Require that every later catalog also passes ``check``."""
+    def set_check(self, check: CatalogCheck) -> None:
+        """Require that every later catalog passes ``check``, in place of the check set before."""
         self._check = check
 
     async def refresh(self, *, quiet: bool = False) -> Catalog:
@@ -158,7 +158,7 @@ class Registry:
         """Serve these tools, each with its provider, in place of all current ones.
 
         Raises :class:`~proxy.errors.ConfigError` for tools with which the proxy would not start (see
-        :class:`Catalog` and :meth:`hold_to`); the catalog then stays the old one.
+        :class:`Catalog` and :meth:`set_check`); the catalog then stays the old one.
         """
         old = self.current
         new = Catalog(tools, old.version + 1)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from proxy.records import TokenVault
 from proxy.tools.access.egress import EgressPool
-from proxy.tools.access.refreshing import Refreshed
+from proxy.tools.access.refreshing import TokenRefresher
 from proxy.tools.contract.capabilities import HttpClient, Unconnected, unconnected
 from proxy.tools.oauth.grants import ClientCredentials, LoggedIn, OAuthToken, grant_of
 from proxy.tools.oauth.port import OAuthHttp
@@ -66,7 +66,7 @@ class CredentialBroker:
             name: (
                 _Static(connection)
                 if isinstance(connection, StaticToken)
-                else Refreshed(
+                else TokenRefresher(
                     name, grant_of(name, connection), http(connection), vault=vault, clock=clock, now=now
                 )
             )

@@ -26,7 +26,7 @@ from proxy.net.keepalive import watch_peer
 from proxy.net.public_addresses import is_literal, is_public_address
 from proxy.tools.access.addresses import AddressRefused, CheckedResolver
 from proxy.tools.access.hosts import check_headers, may_call
-from proxy.tools.access.retrying import names_its_effect, told_wait, wait_before_retry
+from proxy.tools.access.retrying import has_idempotency_key, parse_retry_after, wait_before_retry
 from proxy.tools.contract.bounds import ArgumentBound, FetchBounds
 from proxy.tools.contract.capabilities import HttpFailure, QueryParams, TextPage
 
@@ -170,12 +170,12 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """A complete response.  ``told_wait_s`` is the wait before a retry in seconds, if the service says so."""
+    """A complete response.  ``retry_after_s`` is the wait before a retry, if the service says so."""
 
     url: URL
     status: int
     body: bytes
-    told_wait_s: float | None
+    retry_after_s: float | None
     location: str | None
     content_type: str
     challenge: str = ""
@@ -248,7 +248,7 @@ class EgressClient:
             _address(url, params),
             {**_JSON_HEADERS, "Content-Type": "application/json", **(headers or {})},
             orjson.dumps(body),
-            repeatable=self._reads or names_its_effect(headers or {}, body),
+            repeatable=self._reads or has_idempotency_key(headers or {}, body),
             bounds=self._bounds(url),
         )
         answer = await self._send(request)
@@ -333,7 +333,7 @@ class EgressClient:
                     break
                 continue
             wait_s = wait_before_retry(
-                answer.status, answer.told_wait_s, attempt, repeatable=request.repeatable
+                answer.status, answer.retry_after_s, attempt, repeatable=request.repeatable
             )
             if wait_s is None or attempt >= self._pool.retries:
                 break
@@ -348,7 +348,7 @@ class EgressClient:
         url = origin = request.url
         for _ in range(_MAX_REDIRECTS + 1):
             self._check(url, authorization is not None)
-            if request.bounds and not FetchBounds.hold(str(url), request.bounds):
+            if request.bounds and not FetchBounds.allow(str(url), request.bounds):
                 raise HttpFailure("policy does not allow this address, or the one that it redirects to")
             answer = await self._request(request, url, authorization)
             if answer.status not in _REDIRECTS or answer.location is None:
@@ -396,7 +396,7 @@ class EgressClient:
                     url=url,
                     status=status,
                     body=b"" if request.unread or status in _REDIRECTS else await self._read(response),
-                    told_wait_s=told_wait(status, response.headers),
+                    retry_after_s=parse_retry_after(status, response.headers),
                     location=response.headers.get("Location"),
                     content_type=response.headers.get("Content-Type", ""),
                     challenge=", ".join(response.headers.getall("WWW-Authenticate", ())),

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 from proxy.caches import Memo
 from proxy.globs import fits
-from proxy.tools.contract.bounds import ArgumentBound, FetchBounds, find_excess
+from proxy.tools.contract.bounds import ArgumentBound, FetchBounds, find_violation
 from proxy.tools.contract.spec import ToolEffect, ToolSpec
 
 __all__ = ["Decision", "Intersections", "Outcome", "Policy", "reasons_of"]
@@ -112,7 +112,7 @@ class Policy:
         repeats nothing of the arguments (rule T3).
         """
         for where, bounds in self.bounds_of(name):
-            found = find_excess(bounds, arguments, schema)
+            found = find_violation(bounds, arguments, schema)
             if found is not None:
                 path, words = found
                 decision = Decision("denied", f"{where}.{path}")

@@ -17,10 +17,10 @@ from proxy.records import TokenVault
 from proxy.tools.access.single_flight import SingleFlight, WorkCancelled
 from proxy.tools.contract.capabilities import HttpFailure
 from proxy.tools.oauth.grants import Grant
-from proxy.tools.oauth.kept import Kept, read_kept
 from proxy.tools.oauth.port import OAuthFault, OAuthHttp
+from proxy.tools.oauth.stored_tokens import StoredTokens, read_stored_tokens
 
-__all__ = ["ConnectionFailure", "Refreshed"]
+__all__ = ["ConnectionFailure", "TokenRefresher"]
 
 _EARLY_S: Final = 60.0
 """Replace a token this many seconds before it expires, or after half its lifetime if that is later."""
@@ -45,7 +45,7 @@ class ConnectionFailure(HttpFailure):
         super().__init__(f'the connection "{name}" cannot be used now; its owner has to look at it')
 
 
-class Refreshed:
+class TokenRefresher:
     """The ``Authorization`` header of one connection, refreshed as needed.  Belongs to one event loop."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Refreshed:
         self._vault = vault
         self._clock = clock
         self._now = now
-        self._kept: Kept | None = None
+        self._tokens: StoredTokens | None = None
         self._unsaved = False
         self._refused = ""
         self._under_way: asyncio.Task[str] | None = None
@@ -163,57 +163,57 @@ class Refreshed:
     def _adopt(self, written: bytes | None) -> str | None:
         """Adopt the tokens in the vault and return the header; ``None`` if there is no fresh token."""
         self._looked_at = self._clock()
-        kept = read_kept(written)
-        if kept is None or not self._grant.fits(kept):
+        tokens = read_stored_tokens(written)
+        if tokens is None or not self._grant.fits(tokens):
             if self._grant.is_login:
                 self._forget()  # The user has logged out, or the login was for another configuration.
             return None
-        if self._unsaved and _is_same_login(kept, self._kept):
+        if self._unsaved and _is_same_login(tokens, self._tokens):
             # The vault has older tokens than this process, and they are used up.
             return self._header if self._clock() < self._good_until else None
         self._unsaved = False
-        header = f"Bearer {kept.access_token}"
-        self._kept = kept
-        age_s = self._now() - kept.made_at
-        if header == self._refused or age_s < -_EARLY_S or age_s >= kept.lasts_s - _early(kept.lasts_s):
+        header = f"Bearer {tokens.access_token}"
+        self._tokens = tokens
+        age_s = self._now() - tokens.made_at
+        if header == self._refused or age_s < -_EARLY_S or age_s >= tokens.lasts_s - _early(tokens.lasts_s):
             return None
         if header != self._header:
-            self._take(kept, max(age_s, 0.0))
+            self._take(tokens, max(age_s, 0.0))
         return header
 
     def _forget(self) -> None:
-        self._kept, self._header, self._unsaved = None, None, False
+        self._tokens, self._header, self._unsaved = None, None, False
 
     async def _share(self, vault: TokenVault) -> None:
         """Save the new tokens in the vault for the other processes and for the next start."""
-        if self._kept is None:
+        if self._tokens is None:
             return
         try:
-            await vault.save(self._grant.place, self._kept.written())
+            await vault.save(self._grant.place, self._tokens.to_json())
             self._unsaved = False
         except StoreError:
             # This process has the tokens; the refresh token of another process may be used up.
             self._logger.error("credentials_not_kept", connection=self._name)
 
-    def _take(self, kept: Kept, age_s: float) -> None:
+    def _take(self, tokens: StoredTokens, age_s: float) -> None:
         """Use a token that was issued ``age_s`` seconds ago."""
-        self._kept = kept
-        self._header = f"Bearer {kept.access_token}"
+        self._tokens = tokens
+        self._header = f"Bearer {tokens.access_token}"
         self._refreshed_at = self._clock() - age_s
-        self._ends_at = self._refreshed_at + kept.lasts_s
-        self._good_until = self._ends_at - _early(kept.lasts_s)
+        self._ends_at = self._refreshed_at + tokens.lasts_s
+        self._good_until = self._ends_at - _early(tokens.lasts_s)
 
     async def _ask(self) -> str:
         """Request a token, use it, and return its header."""
         try:
-            kept = await self._grant.ask(self._http, self._kept, self._now)
+            tokens = await self._grant.ask(self._http, self._tokens, self._now)
         except OAuthFault as fault:
             raise self._note_failure(fault) from None
-        self._take(kept, 0.0)
+        self._take(tokens, 0.0)
         self._unsaved = True
         self._failed = None
         self._logger.info("credentials_refreshed", connection=self._name)
-        return f"Bearer {kept.access_token}"
+        return f"Bearer {tokens.access_token}"
 
     def _note_failure(self, fault: OAuthFault) -> ConnectionFailure:
         """Log a failed refresh, pause further refreshes, and return the failure for the waiting calls.
@@ -232,8 +232,10 @@ class Refreshed:
         return failure
 
 
-def _is_same_login(one: Kept, other: Kept | None) -> bool:
-    ids = [kept.login.id if kept is not None and kept.login is not None else "" for kept in (one, other)]
+def _is_same_login(one: StoredTokens, other: StoredTokens | None) -> bool:
+    ids = [
+        tokens.login.id if tokens is not None and tokens.login is not None else "" for tokens in (one, other)
+    ]
     return ids[0] == ids[1]
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from proxy.tools.contract.capabilities import IdempotencyKey
 
-__all__ = ["names_its_effect", "told_wait", "wait_before_retry"]
+__all__ = ["has_idempotency_key", "parse_retry_after", "wait_before_retry"]
 
 _RETRIED = frozenset({429, 503})
 _FIRST_WAIT_S = 0.25
 _MAX_WAIT_S = 2.0
 
 
-def names_its_effect(headers: Mapping[str, str], body: Any) -> bool:
+def has_idempotency_key(headers: Mapping[str, str], body: Any) -> bool:
     """Return whether a request has an idempotency key, so that a repeat has no second effect.
 
     That is a header ``Idempotency-Key``, or an :class:`~proxy.tools.contract.capabilities.IdempotencyKey` as
@@ -25,7 +25,7 @@ def names_its_effect(headers: Mapping[str, str], body: Any) -> bool:
     return named or any(isinstance(value, IdempotencyKey) for value in given)
 
 
-def told_wait(status: int, headers: Mapping[str, str]) -> float | None:
+def parse_retry_after(status: int, headers: Mapping[str, str]) -> float | None:
     """Return the seconds after which the service allows a retry; ``None`` if it does not say.
 
     ``headers`` is case-insensitive.  If a 429 has no ``Retry-After``, its ``ratelimit-reset`` may say when
@@ -33,22 +33,24 @@ def told_wait(status: int, headers: Mapping[str, str]) -> float | None:
     date (https://duffel.com/docs/api/overview/response-handling), drafts of the IETF have seconds
     (draft-ietf-httpapi-ratelimit-headers-06).  The size of the limit (``ratelimit-limit``) does not matter.
     """
-    told = _seconds(headers.get("Retry-After"))
-    if told is None and status == 429 and headers.get("RateLimit-Remaining", "0").strip() == "0":
-        told = _seconds(headers.get("RateLimit-Reset"))
-    return told
+    retry_after_s = _seconds(headers.get("Retry-After"))
+    if retry_after_s is None and status == 429 and headers.get("RateLimit-Remaining", "0").strip() == "0":
+        retry_after_s = _seconds(headers.get("RateLimit-Reset"))
+    return retry_after_s
 
 
-def wait_before_retry(status: int, told: float | None, attempt: int, *, repeatable: bool) -> float | None:
+def wait_before_retry(
+    status: int, retry_after_s: float | None, attempt: int, *, repeatable: bool
+) -> float | None:
     """Return the seconds until the next try; ``None`` for no retry, also if the service wants a longer wait.
 
-    ``told`` is the result of :func:`told_wait`; ``attempt`` is the number of retries so far.  A request that
-    is not ``repeatable`` is retried only if the service did not act on it: after a 429, and after a 503 that
-    says when to retry.  The effect may have happened before any other 503.
+    ``retry_after_s`` is the result of :func:`parse_retry_after`; ``attempt`` is the number of retries so far.
+    A request that is not ``repeatable`` is retried only if the service did not act on it: after a 429, and
+    after a 503 that says when to retry.  The effect may have happened before any other 503.
     """
-    if status not in _RETRIED or (status == 503 and told is None and not repeatable):
+    if status not in _RETRIED or (status == 503 and retry_after_s is None and not repeatable):
         return None
-    wait_s = told if told is not None else _FIRST_WAIT_S * 2.0**attempt
+    wait_s = retry_after_s if retry_after_s is not None else _FIRST_WAIT_S * 2.0**attempt
     return wait_s if wait_s <= _MAX_WAIT_S else None
 
 

@@ -20,8 +20,8 @@ __all__ = [
     "Scalar",
     "bounds_from_json",
     "bounds_to_json",
-    "find_excess",
-    "needs_giving",
+    "find_violation",
+    "must_be_given",
 ]
 
 Scalar = str | int | float | bool
@@ -64,7 +64,7 @@ class ArgumentBound:
         if self.pattern is not None:
             object.__setattr__(self, "_matcher", _compile(self.pattern))
 
-    def excess(self, value: Any) -> str:
+    def violation(self, value: Any) -> str:
         """Return why a value breaks the bound, without repeating the value; ``""`` if it meets the bound."""
         if self.enum is not None and not any(_same(value, one) for one in self.enum):
             return f"must be one of {_short(', '.join(map(_shown, self.enum)))}"
@@ -123,17 +123,19 @@ class FetchBounds:
         return tuple(bound for bounds in given for bound in bounds)
 
     @staticmethod
-    def hold(address: str, bounds: Sequence[ArgumentBound]) -> bool:
+    def allow(address: str, bounds: Sequence[ArgumentBound]) -> bool:
         """Return whether a fetched URL meets the bounds; a URL without a canonical form does not."""
         written = canonical_url(address)
-        return written is not None and not any(bound.forbidden or bound.excess(written) for bound in bounds)
+        return written is not None and not any(
+            bound.forbidden or bound.violation(written) for bound in bounds
+        )
 
     def __str__(self) -> str:
         """Return the bounds in words; equal bounds give the same text."""
         return "; ".join(f"{address}: {' + '.join(map(str, bounds))}" for address, bounds in self.by_address)
 
 
-def find_excess(
+def find_violation(
     bounds: Mapping[str, ArgumentBound], arguments: Mapping[str, Any], schema: Schema
 ) -> tuple[str, str] | None:
     """Return the path of the first argument that breaks a bound, and the reason in words.
@@ -149,7 +151,7 @@ def find_excess(
                 continue
             if bound.forbidden:
                 return path, "may not be given"
-            words = "cannot be judged" if value is IN_THE_WAY else bound.excess(value)
+            words = "cannot be judged" if value is IN_THE_WAY else bound.violation(value)
             if words and not written:
                 words = f"must be given, since its default is not allowed: it {words}"
             if words:
@@ -183,11 +185,11 @@ def _all_given(arguments: Mapping[str, Any], path: str) -> bool:
     return bool(found) and not any(value is ABSENT for value in found)
 
 
-def needs_giving(bound: ArgumentBound, path: str, schema: Schema) -> bool:
+def must_be_given(bound: ArgumentBound, path: str, schema: Schema) -> bool:
     """Return whether a bound refuses a default of its argument, so that the argument must be given."""
     if bound.required or bound.forbidden:
         return False
-    return any(bound.excess(default) for default in defaults_at(path, schema) if default is not None)
+    return any(bound.violation(default) for default in defaults_at(path, schema) if default is not None)
 
 
 def _compile(pattern: str) -> _Matcher:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from proxy.errors import ToolFailure
 from proxy.events import ResultImage, left_out
 
-__all__ = ["Image", "ImageBounds", "Passed", "pass_images", "reserved"]
+__all__ = ["CheckedImages", "Image", "ImageBounds", "check_images", "note_bytes"]
 
 _MOST = 16
 _MAX_URL = 2048
@@ -49,7 +49,7 @@ class ImageBounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class CheckedImages:
     """The images of a result after the checks.
 
     ``notes`` are lines for the model about images that were left out.  ``seen`` is what redaction reads: it
@@ -65,7 +65,7 @@ class _Unfit(Exception):
     """The reason why an image is left out, in words for the model."""
 
 
-def pass_images(images: Iterable[Any], bounds: ImageBounds) -> Passed:
+def check_images(images: Iterable[Any], bounds: ImageBounds) -> CheckedImages:
     """Return, in order, the images that have their declared media type and fit the bounds; at most 16.
 
     Raises :class:`~proxy.errors.ToolFailure` for a value that is not an :class:`Image`.
@@ -89,7 +89,7 @@ def pass_images(images: Iterable[Any], bounds: ImageBounds) -> Passed:
             continue
         room -= image.size
         passed.append(ResultImage(url, image.media_type, image.size, image.title))
-    return Passed(tuple(passed), tuple(notes), seen)
+    return CheckedImages(tuple(passed), tuple(notes), seen)
 
 
 def _read(image: Any, max_bytes: int) -> tuple[ResultImage, bytes | None]:
@@ -197,7 +197,7 @@ def _line(text: str, most: int) -> str:
     return " ".join(text[:most].encode("utf-8", "replace").decode().split())
 
 
-def reserved(images: Sequence[ResultImage], notes: Sequence[str]) -> int:
+def note_bytes(images: Sequence[ResultImage], notes: Sequence[str]) -> int:
     """Return how many bytes the notes about images may take beside a result's text, on any wire."""
     lines = [*notes, *(left_out(image.words) for image in images)]
     return sum(len(line.encode()) + 1 for line in lines)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from proxy.caches import CacheSize, declare
 from proxy.records import RESULTS_KEPT_S, KeptResult, KeptResults
 
-__all__ = ["READ_RESULT", "Page", "ResultShelf"]
+__all__ = ["READ_RESULT", "Page", "PagedResults"]
 
 READ_RESULT = "core__read_result"
 """The tool that reads pages; nothing is kept unless it is allowed."""
@@ -51,7 +51,7 @@ class _Kept:
     size: int
 
 
-class ResultShelf:
+class PagedResults:
     """Large results by handle, bounded in bytes, number and time; the oldest are evicted first.
 
     Args:

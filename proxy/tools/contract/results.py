@@ -13,7 +13,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from proxy.errors import ToolErrorCode, ToolFailure
 from proxy.events import ResultImage
 from proxy.tools.contract.arguments import MAX_DEPTH, plain_kind, utf8_length
-from proxy.tools.contract.images import Image, ImageBounds, pass_images, reserved
+from proxy.tools.contract.images import Image, ImageBounds, check_images, note_bytes
 from proxy.tools.contract.paging import READ_RESULT
 from proxy.values import value_class
 
@@ -22,12 +22,12 @@ __all__ = [
     "ResourceLink",
     "RichResult",
     "cut_by",
+    "cut_to_limit",
     "failure_text",
-    "fit",
     "hard_limit",
     "json_text",
     "note_text",
-    "safe_words",
+    "safe_message",
     "to_output",
 ]
 
@@ -47,7 +47,7 @@ class Output:
     ``text`` is the text for the model, complete unless ``truncated``; ``size`` is its size in bytes before
     any cut.  ``value`` is the input of redaction, ``redacted`` its result.  ``untrusted`` says that the
     text comes from an untrusted source.  ``images`` go beside the text.  ``notes`` are lines that follow it
-    and are never cut.  ``reserved`` is the number of bytes that the notes about images need.
+    and are never cut.  ``note_bytes`` is the number of bytes that the notes about images need.
     """
 
     text: str
@@ -58,7 +58,7 @@ class Output:
     untrusted: bool = False
     images: tuple[ResultImage, ...] = ()
     notes: tuple[str, ...] = ()
-    reserved: int = 0
+    note_bytes: int = 0
 
     @property
     def weight(self) -> int:
@@ -139,14 +139,14 @@ def to_output(value: Any, max_bytes: int, images: ImageBounds | None = None) -> 
     return Output(_encodable(text), value, utf8_length(text))
 
 
-def fit(output: Output, max_bytes: int, keep: Callable[[str], str | None]) -> tuple[str, bool]:
+def cut_to_limit(output: Output, max_bytes: int, keep: Callable[[str], str | None]) -> tuple[str, bool]:
     """Return the part of an output that the model gets, and whether something was left out.
 
     It is at most ``max_bytes`` long, the notes about images included.  If something is left out, ``keep`` may
     return a handle with which the model can read the rest.
     """
     text, truncated = output.text, output.truncated
-    room = max_bytes - output.reserved
+    room = max_bytes - output.note_bytes
     if not truncated and output.size > room:
         handle = keep(text) if room >= _LEAST_FOR_HANDLE else None
         text, truncated = _cut(text, output.size, room, handle), True
@@ -154,7 +154,7 @@ def fit(output: Output, max_bytes: int, keep: Callable[[str], str | None]) -> tu
 
 
 def failure_text(code: ToolErrorCode, message: str) -> str:
-    """Return what the model reads about a failure (rule T3); ``message`` comes from :func:`safe_words`."""
+    """Return what the model reads about a failure (rule T3); ``message`` comes from :func:`safe_message`."""
     return orjson.dumps({"ok": False, "error_code": code, "message": message}).decode()
 
 
@@ -174,7 +174,7 @@ def cut_by(text: str, excess: int) -> str:
     return _cut(text, size, size - excess - _ESCAPES)
 
 
-def safe_words(message: str) -> str:
+def safe_message(message: str) -> str:
     """Return a failure's message cut to its limit and without lone surrogates."""
     return _encodable(str(message)[:_MAX_MESSAGE])
 
@@ -254,18 +254,18 @@ def _rich_output(result: RichResult, max_bytes: int, bounds: ImageBounds) -> Out
     for link in links:
         about = " ".join(part for part in (link["title"], link["media_type"]) if part)
         lines.append(f"[link: {link['uri']}{f' ({about})' if about else ''}]")
-    passed = pass_images(result.images, bounds)
-    if reserved(passed.images, passed.notes) > max_bytes // 2:
-        passed = replace(passed, images=(), notes=("[toolrelay: the images were left out]",))
+    checked = check_images(result.images, bounds)
+    if note_bytes(checked.images, checked.notes) > max_bytes // 2:
+        checked = replace(checked, images=(), notes=("[toolrelay: the images were left out]",))
     text = "\n".join(lines)
     size = utf8_length(text)
-    room = reserved(passed.images, passed.notes)
+    room = note_bytes(checked.images, checked.notes)
     truncated = size > hard_limit(max_bytes)
     text = _cut(text, size, max_bytes - room) if truncated else _encodable(text)
     seen = result.data
     if seen is None:
-        seen = {"text": result.text, "images": passed.seen, "links": links}
-    return Output(text, seen, size, truncated, images=passed.images, notes=passed.notes, reserved=room)
+        seen = {"text": result.text, "images": checked.seen, "links": links}
+    return Output(text, seen, size, truncated, images=checked.images, notes=checked.notes, note_bytes=room)
 
 
 def _encodable(text: str) -> str:

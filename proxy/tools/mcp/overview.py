@@ -9,7 +9,7 @@ from proxy.tools.mcp.names import mcp_tool_id
 from proxy.tools.mcp.pins import Pin, PinState, compare
 from proxy.tools.mcp.servers import Server
 
-__all__ = ["ServerOverview", "ToolOverview", "oversee"]
+__all__ = ["ServerOverview", "ToolOverview", "build_overview"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class ServerOverview:
         return sum(tool.state not in ("pinned", "new") for tool in self.tools)
 
 
-def oversee(
+def build_overview(
     servers: Mapping[str, Server],
     pins: Sequence[Pin],
     statuses: Mapping[str, ServerStatus],

@@ -19,7 +19,7 @@ from proxy.tools.mcp.definitions import Definition, UnusableDefinition, check_in
 from proxy.tools.mcp.differences import difference
 from proxy.tools.mcp.host_client import HostClient
 from proxy.tools.mcp.names import PROVIDER, pattern_of_server
-from proxy.tools.mcp.overview import ServerOverview, ToolOverview, oversee
+from proxy.tools.mcp.overview import ServerOverview, ToolOverview, build_overview
 from proxy.tools.mcp.pins import MOST_PINNED, Pin, PinSource
 from proxy.tools.mcp.results import read_result
 from proxy.tools.mcp.servers import Server
@@ -157,15 +157,15 @@ class McpProvider:
         return replace(one, tools=[shown.get(tool.id, tool) for tool in one.tools])
 
     @property
-    def counted(self) -> Sequence[ServerOverview]:
+    def latest_overview(self) -> Sequence[ServerOverview]:
         """The overview without definitions, by the pins that were read last; it does not wait."""
         return self._overview(self._known)
 
     def _overview(self, pins: Sequence[Pin]) -> Sequence[ServerOverview]:
         host = self._host
         if host is None:
-            return oversee(self._servers, pins, {}, {})
-        return oversee(self._servers, pins, host.statuses, host.reconnects)
+            return build_overview(self._servers, pins, {}, {})
+        return build_overview(self._servers, pins, host.statuses, host.reconnects)
 
     async def list_tools(self) -> Sequence[ToolSpec]:
         """Return the pinned tools of the configured servers whose definitions have not changed.  Empty before

@@ -17,12 +17,12 @@ from proxy.tools.oauth.clients import Client
 from proxy.tools.oauth.metadata import AuthorizationServer
 from proxy.tools.oauth.port import OAuthFault
 
-__all__ = ["Attempt", "NotOurs", "begin"]
+__all__ = ["Attempt", "ForeignRedirect", "begin"]
 
 _MAX_REDIRECT: Final = 16384
 
 
-class NotOurs(Exception):
+class ForeignRedirect(Exception):
     """A redirect that does not belong to this attempt: anyone may have sent it."""
 
 
@@ -42,13 +42,13 @@ class Attempt:
     def code_of(self, redirected: str) -> str:
         """Return the authorization code of a redirect; ``redirected`` is its whole URL or only the query.
 
-        Raises :class:`NotOurs` if the URL does not belong to this attempt.  Raises
+        Raises :class:`ForeignRedirect` if the URL does not belong to this attempt.  Raises
         :class:`~proxy.tools.oauth.port.OAuthFault` if the server refused, or if another server answered
         (RFC 9207: a mix-up of two servers).
         """
         found = _query_of(redirected)
         if not hmac.compare_digest(found.get("state", "").encode(), self.state.encode()):
-            raise NotOurs
+            raise ForeignRedirect
         issuer = found.get("iss")
         if issuer is None and self.server.sends_iss:
             raise OAuthFault("the answer does not name its issuer, though the server promises that it does")
@@ -85,9 +85,9 @@ def begin(
     redirect_uri: str,
     resource: str,
     scopes: tuple[str, ...],
-    more: Mapping[str, str] | None = None,
+    extra_parameters: Mapping[str, str] | None = None,
 ) -> Attempt:
-    """Build an attempt with new secrets; ``more`` are further parameters of the request.
+    """Build an attempt with new secrets; ``extra_parameters`` are further parameters of the request.
 
     Raises :class:`~proxy.tools.oauth.port.OAuthFault` for a server without PKCE with S256, or without a login
     page.
@@ -100,7 +100,7 @@ def begin(
     state, verifier = secrets.token_urlsafe(32), secrets.token_urlsafe(64)
     digest = hashlib.sha256(verifier.encode()).digest()
     asked = {
-        **(more or {}),
+        **(extra_parameters or {}),
         "response_type": "code",
         "client_id": client.id,
         "redirect_uri": redirect_uri,
@@ -117,16 +117,16 @@ def begin(
 
 
 def _query_of(redirected: str) -> dict[str, str]:
-    """Return the query parameters of a URL; raise :class:`NotOurs` if it names one of them twice."""
+    """Return the query parameters of a URL; raise :class:`ForeignRedirect` if it names one of them twice."""
     text = redirected.strip()
     if len(text) > _MAX_REDIRECT:
-        raise NotOurs
+        raise ForeignRedirect
     query = (text.partition("?")[2] if "?" in text else text).partition("#")[0]
     try:
         pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=50)
     except ValueError:
-        raise NotOurs from None
+        raise ForeignRedirect from None
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise NotOurs
+        raise ForeignRedirect
     return found

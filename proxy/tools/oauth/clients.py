@@ -16,7 +16,7 @@ from proxy.tools.contract.capabilities import HttpFailure
 from proxy.tools.oauth.metadata import AuthorizationServer
 from proxy.tools.oauth.port import OAuthFault, OAuthHttp
 
-__all__ = ["Client", "ClientKind", "choose_client", "configured_client", "proven"]
+__all__ = ["Client", "ClientKind", "choose_client", "configured_client", "with_authentication"]
 
 ClientKind = Literal["configured", "document", "registered"]
 
@@ -41,7 +41,7 @@ class Client:
     expires_at: float = 0.0
 
 
-def proven(client: Client, fields: Mapping[str, str]) -> tuple[dict[str, str], str | None]:
+def with_authentication(client: Client, fields: Mapping[str, str]) -> tuple[dict[str, str], str | None]:
     """Add the client's authentication to a token request: return its fields and its ``Authorization`` value.
 
     The value is ``None`` if the client sends no such header.
@@ -88,7 +88,7 @@ async def choose_client(
     """
     if client_id:
         return configured_client(server, client_id, client_secret)
-    if document_url and server.takes_documents:
+    if document_url and server.accepts_client_documents:
         return Client(document_url, "document")
     if known is not None and known.kind == "registered" and known.redirect_uri == redirect_uri:
         return known

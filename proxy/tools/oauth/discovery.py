@@ -16,9 +16,9 @@ from proxy.tools.oauth.metadata import (
     is_same_issuer,
     read_protected_resource,
     read_server,
+    resource_metadata_urls,
     resource_of,
-    resource_places,
-    server_places,
+    server_metadata_urls,
 )
 from proxy.tools.oauth.port import OAuthFault, OAuthHttp
 
@@ -66,7 +66,7 @@ async def _challenge(http: OAuthHttp, server_url: str) -> str:
 
 async def _resource(http: OAuthHttp, server_url: str, named: str) -> ProtectedResource | None:
     """Return the document about the resource; ``None`` if there is none."""
-    for place in dict.fromkeys([*([named] if named else []), *resource_places(server_url)]):
+    for place in dict.fromkeys([*([named] if named else []), *resource_metadata_urls(server_url)]):
         said = await _document(http, place)
         if said is not None:
             return read_protected_resource(said, place, server_url)
@@ -85,7 +85,7 @@ def _choose(resource: ProtectedResource, issuer: str) -> str:
 
 
 async def _server(http: OAuthHttp, issuer: str, *, loosely: bool = False) -> AuthorizationServer:
-    for place in server_places(issuer):
+    for place in server_metadata_urls(issuer):
         said = await _document(http, place)
         if said is not None:
             return read_server(said, place, issuer, loosely=loosely)

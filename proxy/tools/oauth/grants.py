@@ -7,9 +7,9 @@ from typing import Final, Protocol
 
 from proxy.tools.oauth.clients import Client, configured_client
 from proxy.tools.oauth.discovery import Discovery, discover
-from proxy.tools.oauth.kept import Kept, with_answer
 from proxy.tools.oauth.metadata import resource_of
 from proxy.tools.oauth.port import OAuthFault, OAuthHttp
+from proxy.tools.oauth.stored_tokens import StoredTokens, updated_tokens
 from proxy.tools.oauth.tokens import ask_for_tokens
 
 __all__ = [
@@ -84,11 +84,13 @@ class Grant(Protocol):
         """Whether a person must log in, and may log in again or out at any time."""
         ...
 
-    def fits(self, kept: Kept) -> bool:
-        """Return whether kept tokens belong to the connection as it is configured now."""
+    def fits(self, tokens: StoredTokens) -> bool:
+        """Return whether stored tokens belong to the connection as it is configured now."""
         ...
 
-    async def ask(self, http: OAuthHttp, kept: Kept | None, now: Callable[[], float]) -> Kept:
+    async def ask(
+        self, http: OAuthHttp, tokens: StoredTokens | None, now: Callable[[], float]
+    ) -> StoredTokens:
         """Request new tokens; raise :class:`~proxy.tools.oauth.port.OAuthFault` if that fails."""
         ...
 
@@ -123,19 +125,21 @@ class _RefreshTokenGrant:
         # that came from the old one are not used.
         self.place = _digest(name, connection.token_url, connection.client_id, connection.refresh_token)
 
-    def fits(self, kept: Kept) -> bool:
-        return bool(kept.refresh_token) and kept.login is None
+    def fits(self, tokens: StoredTokens) -> bool:
+        return bool(tokens.refresh_token) and tokens.login is None
 
-    async def ask(self, http: OAuthHttp, kept: Kept | None, now: Callable[[], float]) -> Kept:
+    async def ask(
+        self, http: OAuthHttp, tokens: StoredTokens | None, now: Callable[[], float]
+    ) -> StoredTokens:
         connection = self._connection
-        token = kept.refresh_token if kept is not None else connection.refresh_token
+        token = tokens.refresh_token if tokens is not None else connection.refresh_token
         fields = {"grant_type": _REFRESH, "refresh_token": token}
         if connection.server_url:
             fields["resource"] = resource_of(connection.server_url)
         method = "client_secret_post" if connection.client_secret else "none"
         client = Client(connection.client_id, "configured", connection.client_secret, method)
         answer = await ask_for_tokens(http, connection.token_url, client, fields)
-        return with_answer(answer, now(), None, token)
+        return updated_tokens(answer, now(), None, token)
 
 
 class _ClientCredentialsGrant:
@@ -149,10 +153,12 @@ class _ClientCredentialsGrant:
         told = (connection.issuer, connection.server_url, connection.client_id, " ".join(connection.scopes))
         self.place = _digest("client_credentials", name, *told, connection.client_secret)
 
-    def fits(self, kept: Kept) -> bool:
-        return kept.login is None
+    def fits(self, tokens: StoredTokens) -> bool:
+        return tokens.login is None
 
-    async def ask(self, http: OAuthHttp, kept: Kept | None, now: Callable[[], float]) -> Kept:
+    async def ask(
+        self, http: OAuthHttp, tokens: StoredTokens | None, now: Callable[[], float]
+    ) -> StoredTokens:
         own = self._connection
         found = self._found
         if found is None:
@@ -167,7 +173,7 @@ class _ClientCredentialsGrant:
         }
         answer = await ask_for_tokens(http, found.server.token_endpoint, client, fields)
         self._found = found
-        return with_answer(answer, now(), None)
+        return updated_tokens(answer, now(), None)
 
 
 class _LoginGrant:
@@ -181,25 +187,27 @@ class _LoginGrant:
         self._ended = ""
         self.place = login_place(name)
 
-    def fits(self, kept: Kept) -> bool:
+    def fits(self, tokens: StoredTokens) -> bool:
         own = self._connection
-        return kept.login is not None and kept.login.is_for(
+        return tokens.login is not None and tokens.login.is_for(
             resource=own.server_url, issuer=own.issuer, client_id=own.client_id
         )
 
-    async def ask(self, http: OAuthHttp, kept: Kept | None, now: Callable[[], float]) -> Kept:
+    async def ask(
+        self, http: OAuthHttp, tokens: StoredTokens | None, now: Callable[[], float]
+    ) -> StoredTokens:
         command = login_command(self._name)
-        if kept is None or kept.login is None:
+        if tokens is None or tokens.login is None:
             raise OAuthFault(f"nobody has logged in; run: {command}", needs_login=True)
-        login = kept.login
-        if not kept.refresh_token:
+        login = tokens.login
+        if not tokens.refresh_token:
             why = "the login has ended, and the server gave no refresh token"
             raise OAuthFault(f"{why}; run: {command}", needs_login=True)
-        if kept.refresh_token == self._ended:
+        if tokens.refresh_token == self._ended:
             raise OAuthFault(f"the login has ended (invalid_grant); run: {command}", needs_login=True)
         fields = {
             "grant_type": _REFRESH,
-            "refresh_token": kept.refresh_token,
+            "refresh_token": tokens.refresh_token,
             **({"resource": login.resource} if login.resource else {}),
         }
         client = login.client
@@ -213,14 +221,14 @@ class _LoginGrant:
             if fault.code != "invalid_grant":
                 raise
             # A second try with this token cannot help and could block the account.
-            self._ended = kept.refresh_token
+            self._ended = tokens.refresh_token
             raise OAuthFault(
                 f"the login has ended (invalid_grant); run: {command}",
                 status=fault.status,
                 code=fault.code,
                 needs_login=True,
             ) from None
-        return with_answer(answer, now(), kept, kept.refresh_token)
+        return updated_tokens(answer, now(), tokens, tokens.refresh_token)
 
 
 def _digest(*parts: str) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from proxy.net.public_addresses import is_confidential
 from proxy.plain_text import plain_text
 from proxy.tools.oauth.authorization import Attempt, begin
-from proxy.tools.oauth.clients import Client, choose_client, proven
+from proxy.tools.oauth.clients import Client, choose_client, with_authentication
 from proxy.tools.oauth.discovery import Discovery, discover
 from proxy.tools.oauth.grants import LoggedIn
-from proxy.tools.oauth.kept import Kept, Login
 from proxy.tools.oauth.parameters import join_scopes
 from proxy.tools.oauth.port import OAuthFault, OAuthHttp
+from proxy.tools.oauth.stored_tokens import Login, StoredTokens
 from proxy.tools.oauth.tokens import ask_for_tokens
 
 __all__ = ["begin_login", "end_login", "revoke"]
@@ -26,7 +26,7 @@ async def begin_login(
     *,
     redirect_uri: str,
     now: float,
-    before: Kept | None = None,
+    before: StoredTokens | None = None,
     scopes: tuple[str, ...] = (),
     parameters: Mapping[str, str] | None = None,
 ) -> Attempt:
@@ -60,11 +60,11 @@ async def begin_login(
         redirect_uri=redirect_uri,
         resource=found.resource,
         scopes=wanted,
-        more=parameters,
+        extra_parameters=parameters,
     )
 
 
-async def end_login(http: OAuthHttp, attempt: Attempt, code: str, now: float) -> Kept:
+async def end_login(http: OAuthHttp, attempt: Attempt, code: str, now: float) -> StoredTokens:
     """Exchange a code for tokens; raise :class:`~proxy.tools.oauth.port.OAuthFault` if that fails."""
     server = attempt.server
     try:
@@ -83,21 +83,23 @@ async def end_login(http: OAuthHttp, attempt: Attempt, code: str, now: float) ->
         scopes=answer.scopes or attempt.scopes,
         revocation_endpoint=server.revocation_endpoint,
     )
-    return Kept(answer.access_token, answer.refresh_token, now, answer.lasts_s, login)
+    return StoredTokens(answer.access_token, answer.refresh_token, now, answer.lasts_s, login)
 
 
-async def revoke(http: OAuthHttp, kept: Kept, client: Client) -> bool:
+async def revoke(http: OAuthHttp, tokens: StoredTokens, client: Client) -> bool:
     """Revoke a login at the server (RFC 7009); return ``False`` if the server has no revocation endpoint.
 
     Raises :class:`~proxy.tools.contract.capabilities.HttpFailure` if the request fails.
     """
-    login = kept.login
+    login = tokens.login
     if login is None or not login.revocation_endpoint:
         return False
     token, hint = (
-        (kept.refresh_token, "refresh_token") if kept.refresh_token else (kept.access_token, "access_token")
+        (tokens.refresh_token, "refresh_token")
+        if tokens.refresh_token
+        else (tokens.access_token, "access_token")
     )
-    fields, authorization = proven(client, {"token": token, "token_type_hint": hint})
+    fields, authorization = with_authentication(client, {"token": token, "token_type_hint": hint})
     await http.post_form(login.revocation_endpoint, fields, authorization)
     return True
 

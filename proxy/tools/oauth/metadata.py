@@ -23,9 +23,9 @@ __all__ = [
     "origin_of",
     "read_protected_resource",
     "read_server",
+    "resource_metadata_urls",
     "resource_of",
-    "resource_places",
-    "server_places",
+    "server_metadata_urls",
 ]
 
 _Address = Annotated[str, Field(min_length=1, max_length=2048, pattern=r"^[\x21-\x7e]+$")]
@@ -48,7 +48,7 @@ class AuthorizationServer:
 
     ``auth_methods`` are the authentication methods for clients at the token endpoint, ``None`` if the
     document does not list them.  ``sends_iss`` says that each authorization response names the issuer.
-    ``takes_documents`` says that it accepts the URL of a client id metadata document as a client id.
+    ``accepts_client_documents`` says that it accepts the URL of a client id metadata document as a client id.
     """
 
     issuer: str
@@ -60,7 +60,7 @@ class AuthorizationServer:
     auth_methods: tuple[str, ...] | None = None
     has_pkce: bool = False
     sends_iss: bool = False
-    takes_documents: bool = False
+    accepts_client_documents: bool = False
     grants: tuple[str, ...] | None = None
 
 
@@ -126,22 +126,22 @@ def is_same_issuer(one: str, other: str) -> bool:
     return longer == f"{shorter}/" and urlsplit(shorter).path == ""
 
 
-def resource_places(server_url: str) -> list[str]:
+def resource_metadata_urls(server_url: str) -> list[str]:
     """Return the possible URLs of the document about a resource, in search order (RFC 9728, section 3.1)."""
     parts = urlsplit(server_url)
     root = f"{parts.scheme}://{parts.netloc}/.well-known/oauth-protected-resource"
     return [root + parts.path, root] if parts.path.strip("/") else [root]
 
 
-def server_places(issuer: str) -> list[str]:
+def server_metadata_urls(issuer: str) -> list[str]:
     """Return the possible URLs of the document about an authorization server, in search order."""
     parts = urlsplit(issuer)
     root, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
-    places = [
+    urls = [
         f"{root}/.well-known/oauth-authorization-server{path}",
         f"{root}/.well-known/openid-configuration{path}",
     ]
-    return [*places, f"{root}{path}/.well-known/openid-configuration"] if path else places
+    return [*urls, f"{root}{path}/.well-known/openid-configuration"] if path else urls
 
 
 def read_protected_resource(said: Any, place: str, server_url: str) -> ProtectedResource:
@@ -182,7 +182,7 @@ def read_server(said: Any, place: str, issuer: str, *, loosely: bool = False) ->
         auth_methods=None if methods is None else tuple(methods),
         has_pkce="S256" in (document.code_challenge_methods_supported or ()),
         sends_iss=bool(document.authorization_response_iss_parameter_supported),
-        takes_documents=bool(document.client_id_metadata_document_supported),
+        accepts_client_documents=bool(document.client_id_metadata_document_supported),
         grants=None if grants is None else tuple(grants),
     )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeGuard
 
 from proxy.tools.contract.capabilities import HttpFailure
-from proxy.tools.oauth.clients import Client, proven
+from proxy.tools.oauth.clients import Client, with_authentication
 from proxy.tools.oauth.parameters import read_scopes
 from proxy.tools.oauth.port import OAuthFault, OAuthHttp
 
@@ -44,7 +44,7 @@ async def ask_for_tokens(
 
     Only tokens, their lifetime and scopes, or a known error code of the response leave this function.
     """
-    form, authorization = proven(client, fields)
+    form, authorization = with_authentication(client, fields)
     try:
         said = await http.post_form(endpoint, form, authorization)
     except HttpFailure as failure:

@@ -54,7 +54,7 @@ def claim_of(invocation: Invocation, effect: str) -> EffectClaim:
     place = f"place:{context.run_id}:{context.turn}:{invocation.call.index}"
     if not effect or request is None:
         approval = invocation.approval
-        approved = "" if approval is None else approval.used_up
+        approved = "" if approval is None else approval.consumed_approval
         return EffectClaim(place, approval=approved, lease=context.ledger.lease)
     tool = effect.partition("\0")[0]
     return EffectClaim(
@@ -124,7 +124,7 @@ class SharedEffects:
         ledger = invocation.context.ledger
         number = ledger.next_number(claim.tool)
         if not number and await self._is_unmarked_repeat(ledger, claim):
-            ledger.repeats()
+            ledger.mark_repeat()
             claim = replace(claim, is_repeat=True)
         if claim.tool and claim.is_repeat:
             number = await self._next_number(invocation, claim)

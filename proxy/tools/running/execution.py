@@ -166,7 +166,7 @@ class Executor:
         spec = planned.spec
         provider = invocation.catalog.provider(spec.name)
         for attempt in range(spec.retries + 1):
-            value = planned.value if attempt == 0 else planned.value_anew()
+            value = planned.value if attempt == 0 else planned.fresh_value()
             try:
                 return await provider.call_tool(spec, value, context)
             except (ToolFailure, ConnectionError, TimeoutError) as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 from proxy.tools.access.policy import reasons_of
 from proxy.tools.contract.argument_paths import ABSENT, values_at
-from proxy.tools.contract.bounds import ArgumentBound, bounds_from_json, bounds_to_json, find_excess
+from proxy.tools.contract.bounds import ArgumentBound, bounds_from_json, bounds_to_json, find_violation
 from proxy.tools.contract.schema import may_have
 from proxy.tools.contract.spec import ToolSpec
 
@@ -40,7 +40,7 @@ class ArgumentLimits:
                 return path
         return ""
 
-    def excess(self, arguments: Mapping[str, Any], spec: ToolSpec | None = None) -> str:
+    def violation(self, arguments: Mapping[str, Any], spec: ToolSpec | None = None) -> str:
         """Return which argument breaks the limits and why; ``""`` if none does.
 
         ``spec`` is the tool's contract, if known: a limit on an argument that the tool does not have is then
@@ -49,7 +49,7 @@ class ArgumentLimits:
         for path in self.bounds if spec is not None else ():
             if spec is not None and not may_have(spec.parameters, path):
                 return f"{path} is no argument of the tool"
-        found = find_excess(self.bounds, arguments, {} if spec is None else spec.schema_with_defaults)
+        found = find_violation(self.bounds, arguments, {} if spec is None else spec.schema_with_defaults)
         return "" if found is None else f"{found[0]} {found[1]}"
 
 
@@ -78,5 +78,5 @@ class GrantedCall:
         """Return why the grant does not cover a call; ``""`` if it does.  ``arguments`` are canonical."""
         if spec.digest != self.spec_digest:
             return "the definition of the tool has changed since the grant was given"
-        excess = self.limits.excess(json.loads(arguments), spec)
-        return f"the grant does not cover these arguments: {excess}" if excess else ""
+        violation = self.limits.violation(json.loads(arguments), spec)
+        return f"the grant does not cover these arguments: {violation}" if violation else ""

@@ -16,7 +16,7 @@ from proxy.records import Limiter
 from proxy.tools.access.catalog import Catalog
 from proxy.values import value_class
 
-__all__ = ["NOT_KEPT", "AskedFor", "Claim", "RunContext", "RunLedger", "fingerprint"]
+__all__ = ["NOT_KEPT", "Claim", "RunContext", "RunLedger", "ServedRequest", "fingerprint"]
 
 NOT_KEPT: Final = (
     "an earlier attempt of this request made this very call and it succeeded; it was not made again, "
@@ -51,7 +51,7 @@ class Claim:
 
 
 @value_class
-class AskedFor:
+class ServedRequest:
     """The client's request that a run serves.
 
     ``key`` is the same for equal requests.  ``asked_at`` is when it came in, in seconds since the epoch.
@@ -72,7 +72,7 @@ class RunLedger:
     background response that the run belongs to; ``None`` for any other run.
     """
 
-    def __init__(self, max_calls: int = 1024, *, request: AskedFor | None = None) -> None:
+    def __init__(self, max_calls: int = 1024, *, request: ServedRequest | None = None) -> None:
         self.request = request
         self.lease: Lease | None = None
         self._max_calls = max_calls
@@ -97,7 +97,7 @@ class RunLedger:
         """
         return self._untrusted[1] if self._untrusted is not None and self._untrusted[0] < turn else ""
 
-    def again(self, request: AskedFor | None = None) -> "RunLedger":
+    def for_repeat(self, request: ServedRequest | None = None) -> "RunLedger":
         """Return the ledger for a run that repeats the request: with its own places and the same effects."""
         other = RunLedger(self._max_calls, request=request)
         other._effects = self._effects
@@ -106,7 +106,7 @@ class RunLedger:
 
     def inner(self) -> "RunLedger":
         """Return the ledger for an agent's run inside this one: with its own places and the same effects."""
-        other = self.again(self.request)
+        other = self.for_repeat(self.request)
         if self.claiming is None:
             self.claiming = asyncio.Lock()
         other.claiming = self.claiming
@@ -115,7 +115,7 @@ class RunLedger:
         other._numbers = self._numbers
         return other
 
-    def repeats(self) -> None:
+    def mark_repeat(self) -> None:
         """Mark the run's request as a repeat, because the record has an attempt of another process."""
         if self.request is not None:
             self.request = replace(self.request, is_repeat=True)

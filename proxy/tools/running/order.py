@@ -7,7 +7,7 @@ from proxy.records import ToolEffect
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.contract.spec import ToolSpec
 
-__all__ = ["is_read_only", "side_by_side"]
+__all__ = ["groups_to_run", "is_read_only"]
 
 
 def is_read_only(spec: ToolSpec | None) -> bool:
@@ -15,7 +15,7 @@ def is_read_only(spec: ToolSpec | None) -> bool:
     return spec is None or spec.effect is ToolEffect.READ_ONLY
 
 
-def side_by_side(
+def groups_to_run(
     alone: Sequence[int], calls: Sequence[ToolCall], catalog: Catalog
 ) -> Iterator[Sequence[int]]:
     """Yield calls with effects in order, each alone; adjacent calls that may run together are one group."""

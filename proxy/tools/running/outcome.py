@@ -6,8 +6,8 @@ from proxy.effect_records import EarlierEffect
 from proxy.errors import ToolFailure
 from proxy.events import ToolCall, ToolResult
 from proxy.records import InvocationStatus
-from proxy.tools.contract.paging import READ_RESULT, ResultShelf
-from proxy.tools.contract.results import Output, failure_text, fit, safe_words
+from proxy.tools.contract.paging import READ_RESULT, PagedResults
+from proxy.tools.contract.results import Output, cut_to_limit, failure_text, safe_message
 from proxy.tools.running.effects import SharedEffects, repeated_result
 from proxy.tools.running.invocation import Invocation, InvocationJournal
 from proxy.tools.running.ledger import Claim
@@ -18,7 +18,7 @@ __all__ = ["Outcomes", "failed", "mark_untrusted"]
 
 def failed(call: ToolCall, failure: ToolFailure) -> ToolResult:
     """Convert a failure to a result."""
-    message = safe_words(failure.message)
+    message = safe_message(failure.message)
     return ToolResult(
         call_id=call.call_id,
         ok=False,
@@ -40,11 +40,11 @@ class Outcomes:
     def __init__(
         self,
         journal: InvocationJournal,
-        shelf: ResultShelf | None,
+        paged_results: PagedResults | None,
         shared: SharedEffects | None,
     ) -> None:
         self._journal = journal
-        self._shelf = shelf
+        self._paged_results = paged_results
         self._shared = shared
 
     async def refuse(self, invocation: Invocation, refusal: Refusal) -> ToolResult:
@@ -76,7 +76,7 @@ class Outcomes:
 
     def succeed(self, invocation: Invocation, output: Output) -> ToolResult:
         """Close the row of a successful call and return the result."""
-        text, truncated = fit(
+        text, truncated = cut_to_limit(
             output, invocation.max_result_bytes, lambda whole: self._keep(invocation, whole, output.untrusted)
         )
         result = ToolResult(
@@ -125,9 +125,9 @@ class Outcomes:
     def _keep(self, invocation: Invocation, text: str, untrusted: bool) -> str | None:
         """Keep a too large result and return its handle; ``None`` if the caller may not read pages."""
         reader = invocation.catalog.get(READ_RESULT)
-        if self._shelf is None or reader is None or not invocation.policy.decide(reader).allowed:
+        if self._paged_results is None or reader is None or not invocation.policy.decide(reader).allowed:
             return None
         if invocation.spec is not None and invocation.spec.name == READ_RESULT:
             return None
         context = invocation.context
-        return self._shelf.keep(context.caller, text, untrusted=untrusted, run_id=context.run_id)
+        return self._paged_results.keep(context.caller, text, untrusted=untrusted, run_id=context.run_id)

@@ -53,7 +53,7 @@ class ApprovedCall:
     arguments_digest: str
 
     @property
-    def used_up(self) -> str:
+    def consumed_approval(self) -> str:
         """The id of the approval that the call uses up when it begins; empty for none."""
         return self.id
 
@@ -82,7 +82,7 @@ class ContinuedCall:
     spec_digest: str
 
     @property
-    def used_up(self) -> str:
+    def consumed_approval(self) -> str:
         """Empty: the earlier call has used up its approval, or needed none."""
         return ""
 
@@ -184,7 +184,7 @@ class PlannedCall:
         """Return the refusal of this call because its connection has no credentials."""
         return Refusal(failure, f"refused: credentials.{self.connection}", self.arguments_redacted)
 
-    def value_anew(self) -> Any:
+    def fresh_value(self) -> Any:
         """Return a new copy of the value for a retry, because a tool may change its arguments."""
         return self.spec.validate(json.loads(self.arguments))
 
@@ -248,9 +248,9 @@ def plan(admitted: AdmittedCall, *, caller: str, key: str) -> PlannedCall | Refu
     except BaseException as error:  # noqa: BLE001
         return replace(admitted.refused("the tool could not check its arguments"), cause=error)
     shown = redact_arguments(arguments, redaction)
-    excess = policy.refuse_arguments(spec.name, arguments, spec.schema_with_defaults)
-    if excess is not None:
-        decided, words = excess
+    violation = policy.refuse_arguments(spec.name, arguments, spec.schema_with_defaults)
+    if violation is not None:
+        decided, words = violation
         failure = ToolFailure(words, code="policy_denied")
         return Refusal(failure, f"{decided.outcome}: {decided.rule}", shown)
     takes_key = spec.effect is not ToolEffect.READ_ONLY or IdempotencyKey.__name__ in spec.capabilities

@@ -22,7 +22,7 @@ from proxy.records import InvocationLog, Limiter
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Intersections, Policy
 from proxy.tools.contract.capabilities import Clock, Credentials
-from proxy.tools.contract.paging import ResultShelf
+from proxy.tools.contract.paging import PagedResults
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.running.cache import ResultCache
 from proxy.tools.running.checks import Checks
@@ -40,7 +40,7 @@ from proxy.tools.running.invocation import (
 )
 from proxy.tools.running.ledger import Claim, RunContext, fingerprint
 from proxy.tools.running.loop_watch import MAX_STEP_S, blocked_s, thread_use
-from proxy.tools.running.order import is_read_only, side_by_side
+from proxy.tools.running.order import groups_to_run, is_read_only
 from proxy.tools.running.outcome import Outcomes, failed, mark_untrusted
 from proxy.tools.running.plan import Approved, PlannedCall, Refusal, admit, plan
 from proxy.tools.running.tool_tasks import ToolTasks
@@ -65,7 +65,7 @@ class Runner:
     Args:
         clock: the tools' time of day; with ``CacheControl`` a tool sets an expiry by it.  The record uses the
             machine's clock: a clock that stands still (the demo's) would put a call days before its run.
-        shelf: keeps results that are too large, for ``core__read_result``; ``None`` keeps none.
+        paged_results: keeps results that are too large, for ``core__read_result``; ``None`` keeps none.
         max_read_only, max_read_only_per_caller: how many read-only tools run at the same time.
         max_parallel: how many of these one run may have at the same time.
         on_crash: called with what a tool raised, unless it is a ``ToolFailure``.
@@ -86,7 +86,7 @@ class Runner:
         default_timeout_s: float = 10.0,
         ids: Callable[[], str] = new_invocation_id,
         max_stuck: int = 3,
-        shelf: ResultShelf | None = None,
+        paged_results: PagedResults | None = None,
         max_read_only: int = 64,
         max_read_only_per_caller: int = 16,
         max_parallel: int = 8,
@@ -103,7 +103,7 @@ class Runner:
         self._ids = ids
         self._journal = InvocationJournal(log, on_closed, log_arguments=log_arguments)
         self._shared = None if effects is None else SharedEffects(effects, self._journal)
-        self._outcomes = Outcomes(self._journal, shelf, self._shared)
+        self._outcomes = Outcomes(self._journal, paged_results, self._shared)
         self._tasks = ToolTasks(max_stuck=max_stuck)
         self._executor = Executor(
             self._tasks,
@@ -244,7 +244,7 @@ class Runner:
             catalog = context.catalog or self._registry.current
             together = [at for at in alone if is_read_only(catalog.get(calls[at].name))]
             alone = [at for at in alone if at not in together]
-            for neighbours in (together, *side_by_side(alone, calls, catalog)):
+            for neighbours in (together, *groups_to_run(alone, calls, catalog)):
                 if len(neighbours) == 1:
                     await one(neighbours[0])
                     continue

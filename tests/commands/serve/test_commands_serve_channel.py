@@ -106,7 +106,7 @@ class Member:
 
     async def _hub(self, questions: Broadcast, hub: Channel) -> None:
         while (message := await hub.receive()) is not None:
-            questions.handle_message(self, *message)
+            questions.on_message(self, *message)
         questions.remove_member(self)
 
     async def _listen(self) -> None:

@@ -274,6 +274,24 @@ async def test_text_of_several_turns_is_one_answer() -> None:
     assert roles(upstream.requests[2]) == ["user", "assistant", "tool", "assistant", "user"]
 
 
+async def test_a_hidden_turn_is_put_back_at_its_own_place_alone() -> None:
+    """Rule R4: the same words earlier in the conversation, of unknown origin, do not bring it back twice."""
+    said = {"role": "assistant", "content": "It is noon."}
+    async with looping(CALL, ANSWER, WELCOME) as (proxy, upstream):
+        await proxy.ask(ask(HI, said, HI))
+        again = await proxy.ask(ask(HI, said, HI, said, THANKS))
+    assert str(again.header("x-toolrelay-restored")).startswith("turns=1, ")
+    assert roles(upstream.requests[2]) == [
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+    ]
+
+
 JSON_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 MESSAGE = st.one_of(
     st.fixed_dictionaries({"role": st.sampled_from(["user", "system"]), "content": JSON_TEXT}),

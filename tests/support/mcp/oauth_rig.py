@@ -16,8 +16,8 @@ from proxy.tools.access.oauth_http import OAuthPools
 from proxy.tools.mcp.authorization import ServerAuthorizer
 from proxy.tools.mcp.servers import Server
 from proxy.tools.oauth.grants import LoggedIn, login_place
-from proxy.tools.oauth.kept import Kept
 from proxy.tools.oauth.login import begin_login, end_login
+from proxy.tools.oauth.stored_tokens import StoredTokens
 
 __all__ = ["LOOPBACK", "REDIRECT", "Brokers", "brokers", "log_in", "redirected"]
 
@@ -39,8 +39,8 @@ async def log_in(
     *,
     connection: LoggedIn | None = None,
     scopes: Sequence[str] = (),
-    before: Kept | None = None,
-) -> Kept:
+    before: StoredTokens | None = None,
+) -> StoredTokens:
     """Log in to the MCP server, and keep it in a vault."""
     pools = OAuthPools(servers=LOOPBACK, tools=LOOPBACK)
     meant = connection or LoggedIn(server_url=server.mcp)
@@ -50,12 +50,12 @@ async def log_in(
             http, meant, redirect_uri=REDIRECT, now=time.time(), scopes=tuple(scopes), before=before
         )
         code = attempt.code_of(await redirected(attempt.url))
-        kept = await end_login(http, attempt, code, time.time())
+        tokens = await end_login(http, attempt, code, time.time())
     finally:
         await pools.aclose()
     async with vault.exclusive(login_place(name)):
-        await vault.save(login_place(name), kept.written())
-    return kept
+        await vault.save(login_place(name), tokens.to_json())
+    return tokens
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ async def test_the_configuration_has_a_word_on_each_catalog() -> None:
         if catalog.get("t__b"):
             raise ConfigError("policy.allow", "no b")
 
-    registry.hold_to(no_b)
+    registry.set_check(no_b)
     with pytest.raises(ConfigError, match="no b"):
         registry.replace([(B, provider)])
     assert names(registry.current) == ["t__a"]

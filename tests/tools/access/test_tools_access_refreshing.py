@@ -12,10 +12,10 @@ from token_vault import Vault
 
 from proxy.errors import ToolFailure
 from proxy.tools.access.credentials import Connection, CredentialBroker
-from proxy.tools.access.refreshing import ConnectionFailure, Refreshed
+from proxy.tools.access.refreshing import ConnectionFailure, TokenRefresher
 from proxy.tools.contract.capabilities import HttpFailure
 from proxy.tools.oauth.grants import ClientCredentials, LoggedIn, OAuthToken, grant_of, login_place
-from proxy.tools.oauth.kept import read_kept
+from proxy.tools.oauth.stored_tokens import read_stored_tokens
 
 
 class Time:
@@ -51,18 +51,18 @@ async def made(server: OAuthServer) -> AsyncIterator[Brokers]:
 
 async def log_in_at(made: Brokers, time: Time) -> None:
     """Log in, by the clock of the test."""
-    kept = await log_in(made.server, made.vault)
-    assert kept.login is not None
-    kept = replace(kept, made_at=time.now(), login=replace(kept.login, at=time.now()))
-    await made.vault.save(login_place("issues"), kept.written())
+    tokens = await log_in(made.server, made.vault)
+    assert tokens.login is not None
+    tokens = replace(tokens, made_at=time.now(), login=replace(tokens.login, at=time.now()))
+    await made.vault.save(login_place("issues"), tokens.to_json())
 
 
-def process(made: Brokers, time: Time, connection: Connection | None = None) -> Refreshed:
+def process(made: Brokers, time: Time, connection: Connection | None = None) -> TokenRefresher:
     """What one process has of the connection."""
     meant = connection or LoggedIn(server_url=made.server.mcp)
     assert isinstance(meant, LoggedIn | ClientCredentials | OAuthToken)
     http = made.pools.http(server_url=made.server.mcp)
-    return Refreshed(
+    return TokenRefresher(
         "issues", grant_of("issues", meant), http, vault=made.vault, clock=time.monotonic, now=time.now
     )
 
@@ -184,9 +184,9 @@ async def test_tokens_that_could_not_be_kept_are_kept_later(server: OAuthServer,
     made.vault.broken = set()
     time.passed += 6
     assert await one.authorization() == header
-    kept = read_kept(made.vault.kept[login_place("issues")])
-    assert kept is not None
-    assert f"Bearer {kept.access_token}" == header
+    tokens = read_stored_tokens(made.vault.kept[login_place("issues")])
+    assert tokens is not None
+    assert f"Bearer {tokens.access_token}" == header
     assert len(server.forms) == 2
 
 

@@ -5,7 +5,7 @@ import time
 import pytest
 from multidict import CIMultiDict
 
-from proxy.tools.access.retrying import told_wait, wait_before_retry
+from proxy.tools.access.retrying import parse_retry_after, wait_before_retry
 
 PAST = "Sat, 21 Nov 2020 13:07:00 GMT"
 
@@ -29,19 +29,21 @@ PAST = "Sat, 21 Nov 2020 13:07:00 GMT"
 )
 def test_what_is_told(status: int, headers: dict[str, str], seconds: float | None) -> None:
     """``Retry-After`` first, then the reset of the limit that is used up, as a date or in seconds."""
-    assert told_wait(status, CIMultiDict(headers)) == seconds
+    assert parse_retry_after(status, CIMultiDict(headers)) == seconds
 
 
 def test_a_date_to_come_is_so_far_away() -> None:
     """A limit that begins anew at a moment is waited for until then."""
     moment = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 1000))
-    told = told_wait(429, CIMultiDict({"ratelimit-remaining": "0", "ratelimit-reset": moment}))
-    assert told is not None
-    assert 0 < told <= 1000
+    retry_after_s = parse_retry_after(
+        429, CIMultiDict({"ratelimit-remaining": "0", "ratelimit-reset": moment})
+    )
+    assert retry_after_s is not None
+    assert 0 < retry_after_s <= 1000
 
 
 @pytest.mark.parametrize(
-    ("status", "told", "attempt", "repeatable", "wait"),
+    ("status", "retry_after_s", "attempt", "repeatable", "wait"),
     [
         (429, None, 0, False, 0.25),
         (429, None, 2, False, 1.0),
@@ -56,7 +58,7 @@ def test_a_date_to_come_is_so_far_away() -> None:
     ],
 )
 def test_what_is_waited(
-    status: int, told: float | None, attempt: int, repeatable: bool, wait: float | None
+    status: int, retry_after_s: float | None, attempt: int, repeatable: bool, wait: float | None
 ) -> None:
     """A growing wait, or the service's own if it is short; none where the request may have been taken."""
-    assert wait_before_retry(status, told, attempt, repeatable=repeatable) == wait
+    assert wait_before_retry(status, retry_after_s, attempt, repeatable=repeatable) == wait

@@ -19,7 +19,7 @@ from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.capabilities import Capabilities
 from proxy.tools.contract.images import Image
-from proxy.tools.contract.paging import ResultShelf
+from proxy.tools.contract.paging import PagedResults
 from proxy.tools.contract.results import ResourceLink, RichResult
 from proxy.tools.providers.function import FunctionProvider
 from proxy.tools.running.ledger import RunContext, RunLedger
@@ -394,44 +394,46 @@ async def test_policy_reads_safety(pattern: str, outcome: str) -> None:
 
 async def test_handles_are_bound_to_their_caller() -> None:
     """Rule R3: another caller's handle is unknown, as a made-up one is."""
-    shelf = ResultShelf()
-    handle = shelf.keep("ada", "text", untrusted=True)
+    paged_results = PagedResults()
+    handle = paged_results.keep("ada", "text", untrusted=True)
     assert handle is not None
-    assert await shelf.read("bob", handle, 0, 100) is None
-    assert await shelf.read("ada", "res_" + "0" * 32, 0, 100) is None
-    found = await shelf.read("ada", handle, 2, 100)
+    assert await paged_results.read("bob", handle, 0, 100) is None
+    assert await paged_results.read("ada", "res_" + "0" * 32, 0, 100) is None
+    found = await paged_results.read("ada", handle, 2, 100)
     assert found is not None
     assert (found.text, found.start, found.end, found.total, found.untrusted) == ("xt", 2, 4, 4, True)
-    assert shelf.keep("ada", "text", untrusted=True) == handle
-    assert shelf.keep("bob", "text", untrusted=True) != handle
+    assert paged_results.keep("ada", "text", untrusted=True) == handle
+    assert paged_results.keep("bob", "text", untrusted=True) != handle
 
 
-async def test_shelf_is_bounded() -> None:
+async def test_paged_results_are_bounded() -> None:
     """Time, number and bytes are bounded, and one caller cannot push out another's."""
     now = 0.0
-    shelf = ResultShelf(max_bytes=16_000, max_per_caller=3, keep_s=10, clock=lambda: now)
-    other = shelf.keep("bob", "b" * 100, untrusted=False)
+    paged_results = PagedResults(max_bytes=16_000, max_per_caller=3, keep_s=10, clock=lambda: now)
+    other = paged_results.keep("bob", "b" * 100, untrusted=False)
     assert other is not None
-    handles = [shelf.keep("ada", f"{number}" * 100, untrusted=False) for number in range(5)]
-    assert [bool(one and await shelf.read("ada", one, 0, 9)) for one in handles] == [False] * 2 + [True] * 3
-    assert shelf.keep("ada", "x" * 1001, untrusted=False) is None
+    handles = [paged_results.keep("ada", f"{number}" * 100, untrusted=False) for number in range(5)]
+    assert [bool(one and await paged_results.read("ada", one, 0, 9)) for one in handles] == [False] * 2 + [
+        True
+    ] * 3
+    assert paged_results.keep("ada", "x" * 1001, untrusted=False) is None
     for number in range(5):
-        shelf.keep("ada", f"{number}" * 900, untrusted=False)
-    assert await shelf.read("bob", other, 0, 9) is not None
+        paged_results.keep("ada", f"{number}" * 900, untrusted=False)
+    assert await paged_results.read("bob", other, 0, 9) is not None
     now = 10.0
-    assert await shelf.read("bob", other, 0, 9) is None
-    assert shelf._bytes == 0
+    assert await paged_results.read("bob", other, 0, 9) is None
+    assert paged_results._bytes == 0
 
 
 @given(st.text(max_size=200), st.integers(4, 50))
 async def test_pages_lose_nothing(text: str, size: int) -> None:
     """Whatever the characters, pages of whole characters within the bound make up the text."""
-    shelf = ResultShelf()
-    handle = shelf.keep("ada", text, untrusted=False)
+    paged_results = PagedResults()
+    handle = paged_results.keep("ada", text, untrusted=False)
     assert handle is not None
     offset, read = 0, ""
     while True:
-        found = await shelf.read("ada", handle, offset, size)
+        found = await paged_results.read("ada", handle, offset, size)
         assert found is not None
         assert len(found.text.encode()) <= size
         if found.end == found.start:

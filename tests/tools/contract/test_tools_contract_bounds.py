@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from proxy.events import ToolCall
 from proxy.tools.access.policy import Policy
-from proxy.tools.contract.bounds import MAX_PATTERN, ArgumentBound, find_excess, needs_giving
+from proxy.tools.contract.bounds import MAX_PATTERN, ArgumentBound, find_violation, must_be_given
 from proxy.tools.contract.spec import Redaction
 from proxy.tools.providers.function import FunctionProvider, tool
 from proxy.tools.running.ledger import RunContext
@@ -59,8 +59,8 @@ def test_a_bound_says_of_what_kind_a_value_is_too(
     bound: ArgumentBound, fits: list[Any], refused: list[Any]
 ) -> None:
     """Rule T2: what is inside passes; what is outside, or of another kind, does not."""
-    assert [value for value in fits if bound.excess(value)] == []
-    assert [value for value in refused if not bound.excess(value)] == []
+    assert [value for value in fits if bound.violation(value)] == []
+    assert [value for value in refused if not bound.violation(value)] == []
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_bound_says_of_what_kind_a_value_is_too(
 )
 def test_paths(path: str, bound: ArgumentBound, arguments: dict[str, Any], words: str | None) -> None:
     """A path finds its value at any depth; what stands in its way is refused rather than let through."""
-    found = find_excess({path: bound}, arguments, {})
+    found = find_violation({path: bound}, arguments, {})
     assert found == (None if words is None else (path, words))
 
 
@@ -107,7 +107,7 @@ def test_a_pattern_that_cannot_be_used_is_refused(pattern: str) -> None:
 
 def test_no_pattern_takes_long() -> None:
     """A pattern that would keep a backtracking engine busy for years is done at once."""
-    assert ArgumentBound(pattern="(a*)*b").excess("a" * 100_000) != ""
+    assert ArgumentBound(pattern="(a*)*b").violation("a" * 100_000) != ""
 
 
 @given(value=values, length=st.integers(0, 5))
@@ -119,7 +119,7 @@ def test_bounds_judge_anything(value: Any, length: int) -> None:
         ArgumentBound(enum=("zz",)),
         ArgumentBound(pattern="z+"),
     ):
-        words = find_excess({"a.*": bound, "a": bound}, {"a": value, "b": value}, {})
+        words = find_violation({"a.*": bound, "a": bound}, {"a": value, "b": value}, {})
         if isinstance(value, str) and len(value) > 3 and words is not None:
             assert value not in words[1]
 
@@ -264,7 +264,7 @@ def test_a_default_that_its_bound_refuses_is_known_beforehand(
 ) -> None:
     """Who bounds an argument can be told that it must be given from then on."""
     spec = FunctionProvider("t", [target]).specs[0]
-    assert needs_giving(bound, path, spec.schema_with_defaults) is needed
+    assert must_be_given(bound, path, spec.schema_with_defaults) is needed
 
 
 RAN: list[int] = []

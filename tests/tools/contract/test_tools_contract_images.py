@@ -15,8 +15,8 @@ from proxy.errors import ToolFailure
 from proxy.events import ToolCall, ToolResult
 from proxy.tools import Image, Redaction, ResourceLink, RichResult, ToolTester, tool
 from proxy.tools.access.policy import Policy
-from proxy.tools.contract.images import ImageBounds, pass_images
-from proxy.tools.contract.results import fit, to_output
+from proxy.tools.contract.images import ImageBounds, check_images
+from proxy.tools.contract.results import cut_to_limit, to_output
 from proxy.tools.running.ledger import Claim, RunContext, RunLedger
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"SECRETPIXELS" * 20
@@ -38,11 +38,11 @@ def test_four_kinds_pass(kind: str) -> None:
     """Bytes and a data URL of them come to the same: a data URL, the type, the size."""
     data = KINDS[kind]
     for image in (Image(data, kind), Image(url=data_url(data, kind)), Image(data, f"{kind.upper()}; q=1")):
-        passed = pass_images([image], ImageBounds())
-        (one,) = passed.images
+        checked = check_images([image], ImageBounds())
+        (one,) = checked.images
         assert (one.url, one.media_type, one.size) == (data_url(data, kind), kind, len(data))
-        assert passed.notes == ()
-        assert passed.seen == [{"media_type": kind, "title": "", "bytes": len(data), "url": ""}]
+        assert checked.notes == ()
+        assert checked.seen == [{"media_type": kind, "title": "", "bytes": len(data), "url": ""}]
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_four_kinds_pass(kind: str) -> None:
 )
 def test_what_does_not_fit_is_left_out(image: Image, why: str) -> None:
     """The model is told which image, and why."""
-    passed = pass_images([image], ImageBounds(max_bytes=1000))
-    assert passed.images == ()
-    (note,) = passed.notes
+    checked = check_images([image], ImageBounds(max_bytes=1000))
+    assert checked.images == ()
+    (note,) = checked.notes
     assert note.startswith("[toolrelay: an image (")
     assert note.endswith(f"was left out; {why}]")
 
@@ -85,25 +85,25 @@ def test_what_does_not_fit_is_left_out(image: Image, why: str) -> None:
 def test_an_address_passes_as_it_is() -> None:
     """A provider fetches it; where a stranger says the address it does not."""
     image = Image(url="https://a.example/x.png?a=1", title="a  map\nof it")
-    (one,) = pass_images([image], ImageBounds()).images
+    (one,) = check_images([image], ImageBounds()).images
     assert (one.url, one.size, one.words) == (
         "https://a.example/x.png?a=1", 0, '"a map of it" (https://a.example/x.png?a=1)',
     )  # fmt: skip
-    passed = pass_images([image], ImageBounds(addresses=False))
-    assert passed.images == ()
-    assert "addresses from untrusted sources are not passed on" in passed.notes[0]
+    checked = check_images([image], ImageBounds(addresses=False))
+    assert checked.images == ()
+    assert "addresses from untrusted sources are not passed on" in checked.notes[0]
 
 
 def test_images_are_bounded_together() -> None:
     """Rule T7: bytes count over all images of a result, in order, and so does their number."""
     three = [Image(PNG, "image/png", str(n)) for n in range(3)]
-    passed = pass_images(three, ImageBounds(max_bytes=2 * len(PNG)))
-    assert [image.title for image in passed.images] == ["0", "1"]
-    assert '"2"' in passed.notes[0]
-    passed = pass_images((Image(PNG, "image/png") for _ in iter(int, 1)), ImageBounds())
-    assert len(passed.images) == 16
-    assert passed.notes == ("[toolrelay: further images were left out; one result may have 16]",)
-    assert pass_images(three, ImageBounds(max_bytes=0)).images == ()
+    checked = check_images(three, ImageBounds(max_bytes=2 * len(PNG)))
+    assert [image.title for image in checked.images] == ["0", "1"]
+    assert '"2"' in checked.notes[0]
+    checked = check_images((Image(PNG, "image/png") for _ in iter(int, 1)), ImageBounds())
+    assert len(checked.images) == 16
+    assert checked.notes == ("[toolrelay: further images were left out; one result may have 16]",)
+    assert check_images(three, ImageBounds(max_bytes=0)).images == ()
 
 
 class Odd(str):
@@ -124,12 +124,12 @@ class Odd(str):
 def test_what_is_no_image_is_a_failure(image: Any) -> None:
     """An object of another kind, parts of another type, both ways at once."""
     with pytest.raises(ToolFailure):
-        pass_images([image], ImageBounds())
+        check_images([image], ImageBounds())
 
 
 def test_texts_that_lie_are_taken_plainly() -> None:
     """A subclass of ``str`` has no say."""
-    (one,) = pass_images([Image(PNG, "image/png", Odd("a title of some length"))], ImageBounds()).images
+    (one,) = check_images([Image(PNG, "image/png", Odd("a title of some length"))], ImageBounds()).images
     assert one.title == "a title of some length"
 
 
@@ -145,12 +145,12 @@ def test_texts_that_lie_are_taken_plainly() -> None:
 def test_nothing_odd_gets_through(image: Image) -> None:
     """Whatever an image says of itself: it passes as base64 of a known kind or as an address, or not."""
     try:
-        passed = pass_images([image], ImageBounds(max_bytes=30))
+        checked = check_images([image], ImageBounds(max_bytes=30))
     except ToolFailure:
         return
-    assert len(passed.images) + len(passed.notes) == 1
-    json.dumps(passed.seen).encode()
-    for one in passed.images:
+    assert len(checked.images) + len(checked.notes) == 1
+    json.dumps(checked.seen).encode()
+    for one in checked.images:
         assert one.url.startswith("https://") or base64.b64decode(one.url.partition(",")[2], validate=True)
         assert one.url.isascii()
         assert "\n" not in one.words
@@ -162,7 +162,7 @@ def test_words_about_images_count_as_result() -> None:
     images = [Image(PNG, "image/png", "x" * 90)] * 3 + [Image(b"no", "image/png", "y" * 90)]
     for bound in (256, 700, 1500):
         output = to_output(RichResult("z" * 5000, images=images), bound)
-        text, truncated = fit(output, bound, lambda whole: None)
+        text, truncated = cut_to_limit(output, bound, lambda whole: None)
         said = [
             f"[toolrelay: an image {one.words} was left out; only text can be passed on]"
             for one in output.images
@@ -183,7 +183,7 @@ def test_the_whole_of_a_long_text_can_be_read_on() -> None:
         return "res_1"
 
     output = to_output(RichResult("a" * 3000, images=[Image(PNG, "image/png")]), 2000)
-    text, truncated = fit(output, 2000, keep)
+    text, truncated = cut_to_limit(output, 2000, keep)
     assert (truncated, kept) == (True, ["a" * 3000])
     assert 'handle "res_1"' in text
     assert len(output.images) == 1
@@ -274,7 +274,7 @@ def test_the_tester_shows_images() -> None:
 
 async def test_a_ledger_that_is_kept_has_no_images() -> None:
     """Ledgers outlive their runs for repeated requests: what they keep then is text, late results too."""
-    (image,) = pass_images([Image(PNG, "image/png", "chart")], ImageBounds()).images
+    (image,) = check_images([Image(PNG, "image/png", "chart")], ImageBounds()).images
     ledger = RunLedger()
     loop = asyncio.get_running_loop()
     early, late = (Claim(f"inv_{n}", "f", loop.create_future()) for n in "12")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.tools.oauth.authorization import Attempt, NotOurs, begin
+from proxy.tools.oauth.authorization import Attempt, ForeignRedirect, begin
 from proxy.tools.oauth.clients import Client
 from proxy.tools.oauth.metadata import AuthorizationServer
 from proxy.tools.oauth.port import OAuthFault
@@ -26,7 +26,7 @@ def attempt(*, sends_iss: bool = False, page: str = f"{ISSUER}/authorize", pkce:
         redirect_uri=REDIRECT,
         resource="https://mcp.example/mcp",
         scopes=("a", "b"),
-        more={"prompt": "consent"},
+        extra_parameters={"prompt": "consent"},
     )
 
 
@@ -95,7 +95,7 @@ def test_what_is_not_of_the_attempt_is_nobodys() -> None:
         back(code="x" * 20000, state=one.state),
         back(**{f"p{number}": "x" for number in range(60)}, state=one.state),
     ):
-        with pytest.raises(NotOurs):
+        with pytest.raises(ForeignRedirect):
             one.code_of(address)
 
 
@@ -104,7 +104,7 @@ def test_any_text_is_an_answer_or_none(text: str) -> None:
     """Nothing that a browser or a person brings breaks the reader."""
     one = attempt()
     for said in (text, f"{REDIRECT}?{text}", f"http://[{text}"):
-        with pytest.raises((NotOurs, OAuthFault)):
+        with pytest.raises((ForeignRedirect, OAuthFault)):
             one.code_of(said)
 
 

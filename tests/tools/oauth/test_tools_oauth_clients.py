@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.tools.contract.capabilities import HttpFailure
-from proxy.tools.oauth.clients import Client, choose_client, configured_client, proven
+from proxy.tools.oauth.clients import Client, choose_client, configured_client, with_authentication
 from proxy.tools.oauth.metadata import AuthorizationServer
 from proxy.tools.oauth.port import OAuthFault
 
@@ -70,10 +70,10 @@ def test_a_secret_goes_no_way_that_is_not_known() -> None:
 def test_a_client_proves_itself() -> None:
     """RFC 6749, section 2.3.1: id and secret are encoded before they are joined."""
     form = {"grant_type": "x"}
-    assert proven(Client("me", "document"), form) == ({**form, "client_id": "me"}, None)
-    posted = proven(Client("me", "configured", "a:b", "client_secret_post"), form)
+    assert with_authentication(Client("me", "document"), form) == ({**form, "client_id": "me"}, None)
+    posted = with_authentication(Client("me", "configured", "a:b", "client_secret_post"), form)
     assert posted == ({**form, "client_id": "me", "client_secret": "a:b"}, None)
-    fields, header = proven(Client("m:e", "configured", "a b%", "client_secret_basic"), form)
+    fields, header = with_authentication(Client("m:e", "configured", "a b%", "client_secret_basic"), form)
     assert fields == form
     assert header == f"Basic {base64.b64encode(b'm%3Ae:a%20b%25').decode()}"
     assert "s3cret" not in repr(Client("me", "configured", "s3cret"))
@@ -82,7 +82,7 @@ def test_a_client_proves_itself() -> None:
 async def test_clients_are_chosen_in_order() -> None:
     """The operator's, the one that is a document, one that registered itself before, one that does so now."""
     registry = Registry({"client_id": "new"})
-    full = server(takes_documents=True, registration_endpoint=f"{ISSUER}/register")
+    full = server(accepts_client_documents=True, registration_endpoint=f"{ISSUER}/register")
     document = "https://example.com/client.json"
 
     async def choose(at: AuthorizationServer = full, **options: Any) -> Client:

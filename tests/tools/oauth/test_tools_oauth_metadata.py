@@ -9,9 +9,9 @@ from proxy.tools.oauth.metadata import (
     is_same_issuer,
     read_protected_resource,
     read_server,
+    resource_metadata_urls,
     resource_of,
-    resource_places,
-    server_places,
+    server_metadata_urls,
 )
 from proxy.tools.oauth.port import OAuthFault
 
@@ -23,17 +23,19 @@ RESOURCE: dict[str, Any] = {"resource": MCP, "authorization_servers": [ISSUER]}
 
 def test_places_in_the_order_of_the_specifications() -> None:
     """RFC 9728, section 3.1; RFC 8414, section 3.1; OpenID Connect Discovery, section 4."""
-    assert resource_places(MCP) == [
+    assert resource_metadata_urls(MCP) == [
         "https://mcp.example/.well-known/oauth-protected-resource/tools/mcp",
         "https://mcp.example/.well-known/oauth-protected-resource",
     ]
-    assert resource_places("https://mcp.example/") == resource_places("https://mcp.example")
-    assert server_places("https://as.example/tenant/") == [
+    assert resource_metadata_urls("https://mcp.example/") == resource_metadata_urls("https://mcp.example")
+    assert server_metadata_urls("https://as.example/tenant/") == [
         "https://as.example/.well-known/oauth-authorization-server/tenant",
         "https://as.example/.well-known/openid-configuration/tenant",
         "https://as.example/tenant/.well-known/openid-configuration",
     ]
-    assert server_places("https://as.example")[1] == "https://as.example/.well-known/openid-configuration"
+    assert (
+        server_metadata_urls("https://as.example")[1] == "https://as.example/.well-known/openid-configuration"
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ def test_a_document_of_another_issuer_is_refused(change: dict[str, Any], words: 
 def test_a_server_is_what_it_says() -> None:
     """Silence about PKCE is no PKCE; what is unknown is passed over."""
     plain = read_server({**SERVER, "x": {"y": [1]}}, "https://place", ISSUER)
-    assert (plain.has_pkce, plain.sends_iss, plain.takes_documents) == (False, False, False)
+    assert (plain.has_pkce, plain.sends_iss, plain.accepts_client_documents) == (False, False, False)
     assert plain.auth_methods is None
     weak = read_server({**SERVER, "code_challenge_methods_supported": ["plain"]}, "https://place", ISSUER)
     assert not weak.has_pkce

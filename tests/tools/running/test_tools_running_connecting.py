@@ -14,7 +14,7 @@ from proxy.store.sqlite.memory import MemoryStore
 from proxy.tools import HttpClient, HttpFailure, Redaction, tool
 from proxy.tools.access.policy import Policy
 from proxy.tools.running.invocation import Invocation
-from proxy.tools.running.ledger import AskedFor, RunContext, RunLedger
+from proxy.tools.running.ledger import RunContext, RunLedger, ServedRequest
 
 OPTIONS: dict[str, Any] = {
     "redaction": Redaction(output=("*",)),
@@ -201,7 +201,7 @@ async def test_an_effect_that_never_began_is_the_next_ones(
     broker.ready.clear()
     first = asyncio.create_task(runner.run(call("send"), context))
     await broker.waiting.wait()
-    again = replace(context, run_id="run_2", ledger=context.ledger.again())
+    again = replace(context, run_id="run_2", ledger=context.ledger.for_repeat())
     second = asyncio.create_task(runner.run(call("send"), again))
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -253,9 +253,9 @@ async def test_what_an_earlier_try_did_is_not_denied(
     monkeypatch.setattr(log, "close_invocation", store.close_invocation)
     mail = Mail()
     one, two = [await make_runner(mail.tools, credentials=broker, effects=store) for _ in range(2)]
-    asked = AskedFor("digest", False, 100.0)
+    asked = ServedRequest("digest", False, 100.0)
 
-    def context(run_id: str, request: AskedFor) -> RunContext:
+    def context(run_id: str, request: ServedRequest) -> RunContext:
         return RunContext(run_id, 1, "open", ledger=RunLedger(request=request))
 
     first = await one.run(call("send"), context("run_1", asked))

@@ -16,10 +16,10 @@ from proxy.store.sqlite.memory import MemoryStore
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import Redaction
 from proxy.tools.providers.function import tool
-from proxy.tools.running.ledger import AskedFor, RunContext, RunLedger
+from proxy.tools.running.ledger import RunContext, RunLedger, ServedRequest
 
 Make = Callable[..., Any]
-ASKED = AskedFor("digest", False, 100.0)
+ASKED = ServedRequest("digest", False, 100.0)
 
 
 class World:
@@ -76,11 +76,11 @@ async def pair(make_runner: Make, shared: MemoryStore) -> tuple[World, Any, Any]
     return world, *runners
 
 
-def _context(run_id: str, request: AskedFor | None = ASKED) -> RunContext:
+def _context(run_id: str, request: ServedRequest | None = ASKED) -> RunContext:
     return RunContext(run_id, 1, "open", ledger=RunLedger(request=request))
 
 
-def _again(**changes: Any) -> AskedFor:
+def _again(**changes: Any) -> ServedRequest:
     return replace(ASKED, is_repeat=True, asked_at=101.0, **changes)
 
 
@@ -204,7 +204,7 @@ async def test_a_second_repeat_knows_what_both_before_it_did(many: int, pair: An
     await _buy(one, call, first, "milk")
     second = _context("run_2", _again())
     await _buy(runners[0], call, second, "milk", "eggs")
-    ledger = second.ledger.again(_again())
+    ledger = second.ledger.for_repeat(_again())
     results = await _buy(
         runners[1], call, replace(second, run_id="run_3", ledger=ledger), "milk", "oil", "tea"
     )

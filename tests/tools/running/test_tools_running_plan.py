@@ -272,7 +272,7 @@ def test_a_value_that_is_used_up_is_whole() -> None:
     """A tool gets all of an iterator, though planning has looked at it."""
     found = sound(taker(Drawn), '{"numbers":[1,2]}')
     assert list(found.value.numbers) == [1, 2]
-    assert list(found.value_anew().numbers) == [1, 2]
+    assert list(found.fresh_value().numbers) == [1, 2]
 
 
 def test_what_a_model_keeps_in_private_is_whole() -> None:
@@ -401,7 +401,7 @@ def test_a_plan_means_what_was_written(text: str) -> None:
         assert found.failure.code in ("invalid_json", "invalid_arguments")
         return
     written = found.spec.validate(json.loads(text))
-    assert found.value == written == found.value_anew()
+    assert found.value == written == found.fresh_value()
     again = sound(fly, found.arguments.decode())
     assert (again.arguments, again.equality) == (found.arguments, found.equality)
     upper = sound(fly, json.dumps(json.loads(text) | {"to": json.loads(text)["to"].upper()}, indent=1))

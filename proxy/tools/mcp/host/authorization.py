@@ -77,7 +77,7 @@ class Authorizations:
             if question.worker is worker and not question.answer.done():
                 question.answer.set_exception(_Gone())
 
-    def heed(self, worker: Channel, number: int, body: bytes) -> None:
+    def on_answer(self, worker: Channel, number: int, body: bytes) -> None:
         """Handle a worker's answer."""
         question = self._open.get(number)
         if question is not None and question.worker is worker and not question.answer.done():

@@ -85,7 +85,7 @@ class Service:
             case "authorizes":
                 self._authorizations.joined(channel)
             case "authorization":
-                self._authorizations.heed(channel, number, body)
+                self._authorizations.on_answer(channel, number, body)
 
     @staticmethod
     def _begin(calls: dict[int, asyncio.Task[None]], number: int, work: Awaitable[None]) -> None:

@@ -50,7 +50,7 @@ async def test_a_worker_is_asked() -> None:
     known, worker = Authorizations(), Worker()
     known.joined(channel(worker))
     asking = asyncio.create_task(known.ask("issues", "Bearer old", ("write",)))
-    known.heed(channel(worker), await asked(worker), value("Bearer new"))
+    known.on_answer(channel(worker), await asked(worker), value("Bearer new"))
     assert await asking == "Bearer new"
     assert worker.asked[0][1] == {"server": "issues", "refused": "Bearer old", "scopes": ["write"]}
 
@@ -62,11 +62,11 @@ async def test_an_answer_of_another_worker_counts_for_nothing() -> None:
     known.joined(channel(other))
     asking = asyncio.create_task(known.ask("issues", "", None))
     number = await asked(worker)
-    known.heed(channel(other), number, value("Bearer forged"))
-    known.heed(channel(worker), number + 1, value("Bearer stray"))
+    known.on_answer(channel(other), number, value("Bearer forged"))
+    known.on_answer(channel(worker), number + 1, value("Bearer stray"))
     await asyncio.sleep(0)
     assert not asking.done()
-    known.heed(channel(worker), number, value("Bearer real"))
+    known.on_answer(channel(worker), number, value("Bearer real"))
     assert await asking == "Bearer real"
 
 
@@ -80,7 +80,7 @@ async def test_when_a_worker_ends_another_is_asked(hears: bool) -> None:
     await asked(worker)
     if hears:
         known.left(channel(worker))
-    known.heed(channel(other), await asked(other), value("Bearer next"))
+    known.on_answer(channel(other), await asked(other), value("Bearer next"))
     assert await asking == "Bearer next"
 
 
@@ -91,7 +91,7 @@ async def test_a_worker_that_has_nothing_says_why(scopes: Sequence[str] | None) 
     known.joined(channel(worker))
     asking = asyncio.create_task(known.ask("issues", "", scopes))
     told = {"value": None, "reason": "nobody has logged in", "needs_login": True}
-    known.heed(channel(worker), await asked(worker), orjson.dumps(told))
+    known.on_answer(channel(worker), await asked(worker), orjson.dumps(told))
     with pytest.raises(NotAuthorized, match="nobody has logged in") as caught:
         await asking
     assert (caught.value.needs_login, caught.value.lacks_scope) == (True, scopes is not None)

@@ -11,7 +11,7 @@ from proxy.tools.oauth.clients import Client
 from proxy.tools.oauth.metadata import covers, is_same_issuer
 from proxy.tools.oauth.tokens import TokenAnswer, is_token, read_seconds
 
-__all__ = ["Kept", "Login", "read_kept", "with_answer"]
+__all__ = ["Login", "StoredTokens", "read_stored_tokens", "updated_tokens"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Login:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredTokens:
     """Stored tokens.  ``made_at`` is in seconds since the epoch; ``login`` is ``None`` without a login."""
 
     access_token: str = field(repr=False)
@@ -52,23 +52,27 @@ class Kept:
     lasts_s: float
     login: Login | None = None
 
-    def written(self) -> bytes:
+    def to_json(self) -> bytes:
         """Return the JSON, tokens included; for the vault only."""
         lasts_s = self.lasts_s if math.isfinite(self.lasts_s) else None
         return orjson.dumps({**asdict(self), "lasts_s": lasts_s})
 
 
-def with_answer(answer: TokenAnswer, now: float, before: Kept | None, refresh_token: str = "") -> Kept:
+def updated_tokens(
+    answer: TokenAnswer, now: float, before: StoredTokens | None, refresh_token: str = ""
+) -> StoredTokens:
     """Return what to store after a token response.  The old refresh token (RFC 6749, section 6) and the old
     scopes of a login stay unless the response replaces them."""
     login = before.login if before is not None else None
     if login is not None and answer.scopes:
         login = replace(login, scopes=answer.scopes)
-    return Kept(answer.access_token, answer.refresh_token or refresh_token, now, answer.lasts_s, login)
+    return StoredTokens(
+        answer.access_token, answer.refresh_token or refresh_token, now, answer.lasts_s, login
+    )
 
 
-def read_kept(written: bytes | None) -> Kept | None:
-    """Read what :meth:`Kept.written` wrote; return ``None`` for anything else."""
+def read_stored_tokens(written: bytes | None) -> StoredTokens | None:
+    """Read what :meth:`StoredTokens.to_json` wrote; return ``None`` for anything else."""
     try:
         said = orjson.loads(written or b"null")
     except orjson.JSONDecodeError:
@@ -82,7 +86,7 @@ def read_kept(written: bytes | None) -> Kept | None:
         login = None if said.get("login") is None else _login(said["login"])
     except (KeyError, TypeError, ValueError):
         return None
-    return Kept(access, refresh, made_at, read_seconds(said.get("lasts_s")), login)
+    return StoredTokens(access, refresh, made_at, read_seconds(said.get("lasts_s")), login)
 
 
 def _login(said: Mapping[str, Any]) -> Login:
