@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar, overload
 
 from proxy.caches import CacheSize, declare, declare_lru
 
-__all__ = ["Columns", "HeaderSection", "Headers", "by_names", "described"]
+__all__ = ["Columns", "HeaderSection", "Headers", "by_names", "media_type_and_coding"]
 
 Headers = Sequence[tuple[str, str]]
 """Header pairs in order, with names as they came; a name may occur several times."""
@@ -84,7 +84,7 @@ def _taking(mask: Sequence[bool]) -> Callable[[Sequence[str]], tuple[str, ...]]:
 class HeaderSection(Sequence[tuple[str, str]]):
     """Header pairs in order (:data:`Headers`), kept as names and values."""
 
-    __slots__ = ("made", "names", "values")
+    __slots__ = ("cached_lines", "names", "values")
 
     def __init__(self, names: tuple[str, ...], values: Sequence[str]) -> None:
         """There are as many values as names; neither may change afterwards.
@@ -95,7 +95,7 @@ class HeaderSection(Sequence[tuple[str, str]]):
             raise ValueError("there are not as many values as names of headers")
         self.names = names
         self.values = values
-        self.made: tuple[object, str] | None = None
+        self.cached_lines: tuple[object, str] | None = None
         """The lines that one owner wrote for this section, to reuse them; the first entry is the owner's
         mark."""
 
@@ -143,7 +143,7 @@ def _around_values(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def described(headers: Headers) -> tuple[str, str]:
+def media_type_and_coding(headers: Headers) -> tuple[str, str]:
     """Return a body's media type, without parameters, and its only content coding, both in lower case.
 
     An absent value is "".  Several codings, in one line or in several, count as one unknown coding.

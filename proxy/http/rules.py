@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from proxy.caches import declare_lru
 from proxy.errors import ConfigError
 from proxy.http.bodies import REDACTED
-from proxy.http.headers import Columns, Headers, HeaderSection, by_names, described
+from proxy.http.headers import Columns, Headers, HeaderSection, by_names, media_type_and_coding
 from proxy.http.secret_spellings import SecretSpellings
 
 __all__ = [
@@ -22,7 +22,7 @@ __all__ = [
     "REQUEST_HEADERS",
     "RESPONSE_HEADERS",
     "HeaderRules",
-    "Uses",
+    "HeaderSelection",
     "accept_encoding",
     "first",
     "is_name",
@@ -185,15 +185,15 @@ class HeaderRules:
         goes_up = _Names([*REQUEST_HEADERS, *more_sent], but=_NEVER_SENT)
         comes_back = _Names([*RESPONSE_HEADERS, *more_returned], but=_NEVER_RETURNED)
 
-        def sent_of(names: tuple[str, ...]) -> Uses:
-            return _uses(names, goes_up)
+        def sent_of(names: tuple[str, ...]) -> HeaderSelection:
+            return _select(names, goes_up)
 
-        def returned_of(raw_names: tuple[bytes, ...]) -> Uses:
-            return _uses(tuple([name.decode("utf-8", "replace") for name in raw_names]), comes_back)
+        def returned_of(raw_names: tuple[bytes, ...]) -> HeaderSelection:
+            return _select(tuple([name.decode("utf-8", "replace") for name in raw_names]), comes_back)
 
-        self.sent: Callable[[tuple[str, ...]], Uses] = by_names(sent_of)
+        self.sent: Callable[[tuple[str, ...]], HeaderSelection] = by_names(sent_of)
         """Selects the client's headers that go to the upstream, by their names."""
-        self.returned: Callable[[tuple[bytes, ...]], Uses] = by_names(returned_of)
+        self.returned: Callable[[tuple[bytes, ...]], HeaderSelection] = by_names(returned_of)
         """Selects the upstream's headers that go to the client, by their names."""
 
     def request_headers(self, headers: Headers) -> HeaderSection:
@@ -210,7 +210,7 @@ class HeaderRules:
         self, raw_names: Sequence[bytes], raw_values: Sequence[bytes], secrets: tuple[bytes, ...]
     ) -> HeaderSection:
         """Return the upstream's headers that go to the client, in order, decoded and without ``secrets``."""
-        uses = self.returned(tuple(raw_names))
+        selection = self.returned(tuple(raw_names))
         # One check of all values together saves a check of each.
         joined = b"\n".join(raw_values)
         values = joined.decode("utf-8", "replace").split("\n")
@@ -222,7 +222,7 @@ class HeaderRules:
                 values = [_scrubbed(value, secret) for value in values]
         if secrets and b"\\" in joined:
             values = [_unescaped_too(value, secrets) for value in values]
-        return _kept(values, uses, plain)
+        return _kept(values, selection, plain)
 
 
 class _Names:
@@ -287,7 +287,7 @@ declare_lru("header_secrets", _spellings, 20_000)
 
 def media_type(headers: Headers) -> str:
     """Return the media type of ``Content-Type`` in lower case, without parameters; "" if absent."""
-    return described(headers)[0]
+    return media_type_and_coding(headers)[0]
 
 
 def first(headers: Headers, wanted: str) -> str:
@@ -308,7 +308,7 @@ def is_name(name: bytes) -> bool:
     return _RAW_NAME.match(name) is not None
 
 
-class Uses(NamedTuple):
+class HeaderSelection(NamedTuple):
     """A selection of headers by their names.
 
     ``connection`` holds the indices of ``Connection`` headers, whose values may name further headers to drop.
@@ -320,17 +320,17 @@ class Uses(NamedTuple):
     connection: tuple[int, ...]
 
 
-def _kept(values: Sequence[str], uses: Uses, plain: bool) -> HeaderSection:
+def _kept(values: Sequence[str], selection: HeaderSelection, plain: bool) -> HeaderSection:
     """Return the headers that may pass, in order: by name, by value, and by what ``Connection`` names.
 
     ``plain`` says that every value is known to be writable.
     """
-    kept = HeaderSection(uses.names, uses.take(values))
+    kept = HeaderSection(selection.names, selection.take(values))
     if not plain:
         kept = HeaderSection.of([pair for pair in kept if _is_writable(pair[1])])
-    for at in uses.connection:
+    for at in selection.connection:
         if values[at].lower() not in _NAMES_NOTHING:
-            return _less_named(kept, [values[at] for at in uses.connection])
+            return _less_named(kept, [values[at] for at in selection.connection])
     return kept
 
 
@@ -347,7 +347,7 @@ def _is_writable(value: str) -> bool:
     return _VALUE.match(value) is not None
 
 
-def _uses(names: tuple[str, ...], listed: _Names) -> Uses:
+def _select(names: tuple[str, ...], listed: _Names) -> HeaderSelection:
     """Select the headers whose lower-case name is ``listed``.
 
     A name with ``_`` never passes: servers that pass headers on as CGI variables read it as ``-``.
@@ -358,4 +358,4 @@ def _uses(names: tuple[str, ...], listed: _Names) -> Uses:
         return low in listed and "_" not in low and _NAME.match(name) is not None
 
     connection = [at for at, name in enumerate(names) if name.lower() == "connection"]
-    return Uses(*Columns.where(names, is_kept), tuple(connection))
+    return HeaderSelection(*Columns.where(names, is_kept), tuple(connection))

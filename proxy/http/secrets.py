@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from proxy.http.secret_spellings import SecretSpellings
 
-__all__ = ["Secrets", "Sink", "UncutSecrets", "WholeSecrets"]
+__all__ = ["SecretFilter", "SecretFilterSink", "Secrets", "Sink"]
 
 Sink = Callable[[bytes], Awaitable[None] | None]
 """Takes a piece of a body at once; a piece is never empty.
@@ -57,7 +57,7 @@ def _asterisks(found: bytes) -> bytes:
     return b"*" * len(found)
 
 
-class UncutSecrets:
+class SecretFilter:
     """Removes secrets from a body that comes in pieces, even if the network cut through one."""
 
     def __init__(self, secrets: Secrets) -> None:
@@ -79,19 +79,19 @@ class UncutSecrets:
         return held
 
 
-class WholeSecrets:
+class SecretFilterSink:
     """A :data:`Sink` that removes secrets before it passes pieces to another one."""
 
     def __init__(self, secrets: Secrets, push: Sink) -> None:
-        self._uncut = UncutSecrets(secrets)
+        self._filter = SecretFilter(secrets)
         self._push = push
 
     def __call__(self, data: bytes) -> Awaitable[None] | None:
         """Take a piece, as a :data:`Sink` does."""
-        data = self._uncut.feed(data)
+        data = self._filter.feed(data)
         return self._push(data) if data else None
 
     def finish(self) -> Awaitable[None] | None:
         """Pass on what was held: the body is over, so it is no secret."""
-        held = self._uncut.finish()
+        held = self._filter.finish()
         return self._push(held) if held else None

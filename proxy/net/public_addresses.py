@@ -4,7 +4,7 @@ import ipaddress
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-__all__ = ["is_confidential", "is_literal", "is_public_address"]
+__all__ = ["is_literal", "is_public_address", "may_carry_secrets"]
 
 _IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 _IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -73,7 +73,7 @@ def is_literal(host: str) -> bool:
     return True
 
 
-def is_confidential(url: str) -> bool:
+def may_carry_secrets(url: str) -> bool:
     """Return whether secrets may be sent to a URL.
 
     It must use TLS, or plain HTTP to this machine or to a literal address of a private network.  A URL that

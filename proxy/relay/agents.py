@@ -279,7 +279,7 @@ class AgentRuns:
                 purse=purse,
                 ledger=ledger,
                 watch=watch,
-                asking=replace(parent.asking, can_ask=can_ask, goes_on=goes_on is not None),
+                asking=replace(parent.asking, can_ask=can_ask, continues=goes_on is not None),
             ),
         )
 
@@ -361,8 +361,8 @@ def _check_goes_on(job: Job) -> None:
     Raise :class:`~proxy.errors.ToolFailure` if not.
     """
     nested, conversation = job.client.ask.nested, job.conversation
-    goes_on = nested is not None and nested.asking.goes_on
-    if goes_on and (conversation.approvals.waiting or not conversation.restored):
+    continues = nested is not None and nested.asking.continues
+    if continues and (conversation.approvals.waiting or not conversation.restored):
         raise ToolFailure("the agent's turn was not found on record, so the agent did not go on")
 
 

@@ -6,7 +6,7 @@ must hold for every kind of request.
 
 from typing import Final
 
-from proxy.http.headers import Columns, Headers, HeaderSection, by_names, described
+from proxy.http.headers import Columns, Headers, HeaderSection, by_names, media_type_and_coding
 
 __all__ = [
     "forwardable",
@@ -47,7 +47,7 @@ def returned(headers: Headers, *, keep_length: bool = False) -> HeaderSection:
 def is_encoded(headers: Headers) -> bool:
     """Return whether a body has an encoding that `proxy.upstreams` does not decode; the proxy cannot read
     it."""
-    return described(headers)[1] != ""
+    return media_type_and_coding(headers)[1] != ""
 
 
 @by_names

@@ -161,12 +161,12 @@ class AgentAsking:
     """How an agent's run takes part in approvals.
 
     ``can_ask`` says that the client of the calling run can be asked about the agent's calls.  ``asked_in``
-    are the runs of that conversation that have asked.  With ``goes_on`` the agent continues from a held
+    are the runs of that conversation that have asked.  With ``continues`` the agent continues from a held
     turn.  Without ``keeps`` that client asked to store nothing.
     """
 
     can_ask: bool = False
-    goes_on: bool = False
+    continues: bool = False
     keeps: bool = True
     asked_in: Sequence[str] = ()
 

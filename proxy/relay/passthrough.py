@@ -14,7 +14,7 @@ from collections.abc import Awaitable
 from typing import NamedTuple
 
 from proxy.errors import ServerStopping, UpstreamError, UpstreamTimeout
-from proxy.http.secrets import Secrets, Sink, WholeSecrets
+from proxy.http.secrets import SecretFilterSink, Secrets, Sink
 from proxy.relay.base import ClientStream, OnBroken, ignore_broken
 from proxy.relay.headers import is_encoded, returned
 from proxy.relay.repairing import StreamRepair
@@ -110,14 +110,14 @@ async def _pump_bytes(
     streaming: bool,
 ) -> None:
     """Relay a body that ends with its message; ``kept`` reads the usage."""
-    uncut = None if secrets is None or streaming else WholeSecrets(secrets, client.push)
-    push = uncut or client.push
+    secret_filter = None if secrets is None or streaming else SecretFilterSink(secrets, client.push)
+    push = secret_filter or client.push
     rest = response.push(push if kept is None else _keeping(push, kept, streaming))
     if rest is not None:
         client.flush()
         async with asyncio.timeout(None) as patience:
             await _wait(rest, patience, total)
-    if uncut is not None and (wait := uncut.finish()) is not None:
+    if secret_filter is not None and (wait := secret_filter.finish()) is not None:
         await wait
     if kept is not None:
         kept.close() if streaming else kept.read_reply()

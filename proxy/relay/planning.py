@@ -34,8 +34,8 @@ from proxy.relay.routing.prices import Prices
 from proxy.relay.routing.router import Route
 from proxy.relay.run.job import (
     Accounting,
+    ApprovalOutcomes,
     ClientSide,
-    Continued,
     Conversation,
     Fallback,
     Job,
@@ -43,7 +43,7 @@ from proxy.relay.run.job import (
     ToolAccess,
     UpstreamSide,
 )
-from proxy.relay.run.parents import Parent, Parents, can_wait
+from proxy.relay.run.parents import Parent, Parents, can_hold_turn
 from proxy.tools.running.ledger import RunLedger
 from proxy.values import value_class
 from proxy.wires.client_port import ClientRequest, LoadsModels, RefersToItems
@@ -294,7 +294,7 @@ class Planner:
                 1,
                 planning.purse,
                 asking=AgentAsking(
-                    selection.asks and draft.is_person and can_wait(request), keeps=request.may_store
+                    selection.asks and draft.is_person and can_hold_turn(request), keeps=request.may_store
                 ),
             )
             resuming = Resuming(
@@ -339,7 +339,7 @@ class Planner:
             request.check_history(lambda name: is_reserved(name, offer, request))
         is_person = ask.identity.is_person or bool(request.people and self._settings.people_in_bodies)
         is_person = is_person or (
-            ask.nested is not None and (ask.nested.asking.can_ask or ask.nested.asking.goes_on)
+            ask.nested is not None and (ask.nested.asking.can_ask or ask.nested.asking.continues)
         )
         fingerprint = offer.fingerprint if offer and is_person and ask.options.history else None
         must_run = bool(route.wire or rules or offer or request.chosen or request.has_proxy_calls)
@@ -377,8 +377,8 @@ class Planner:
                 notes_threads=tools.selection.guards,
                 offer_fingerprint=draft.offer_fingerprint,
                 repeat_key=planning.repeat_key,
-                local=ask.local,
-                approvals=Continued(
+                connection_responses=ask.local,
+                approvals=ApprovalOutcomes(
                     restored.waiting,
                     restored.ran,
                     planning.purse,

@@ -8,7 +8,7 @@ import orjson
 
 from proxy.errors import UpstreamError
 from proxy.http.bodies import Inflater, Scrubber
-from proxy.http.headers import Headers, described
+from proxy.http.headers import Headers, media_type_and_coding
 from proxy.http.rules import without
 from proxy.upstreams.base import PulledResponse, read_whole
 from proxy.wires.dialects.openai import OPENAI
@@ -41,7 +41,7 @@ class FilteredResponse(PulledResponse):
         self.is_raw = True
         self.status = status
         self.headers: Headers = headers
-        self.content_type, coding = described(headers)
+        self.content_type, coding = media_type_and_coding(headers)
         if coding or status >= 400:
             self._prepare(headers, coding, secrets, decode or self.content_type in STREAM_TYPES)
 

@@ -15,10 +15,10 @@ __all__ = [
     "UpstreamCredentials",
     "checked_base_url",
     "checked_headers",
+    "credentials_by_path",
     "long_secrets",
     "root_of",
     "secret_shapes",
-    "shown_by_path",
 ]
 
 _SECRET_NAMES = ("authorization", "key", "token", "secret")
@@ -96,7 +96,7 @@ class UpstreamCredentials(NamedTuple):
         return cls((first.header, f"{first.scheme} {api_key}".lstrip()), dialect.headers)
 
 
-def shown_by_path(
+def credentials_by_path(
     api_key: str, wires: Sequence[str], endpoints: EndpointTable
 ) -> tuple[UpstreamCredentials, dict[str, UpstreamCredentials]]:
     """Return the usual credentials of an upstream, and those of the paths that need other ones.
@@ -112,4 +112,4 @@ def shown_by_path(
         for known in endpoints.endpoints
         if known.dialect in spoken
     }
-    return usual, {path: shown for path, shown in by_path.items() if shown != usual}
+    return usual, {path: credentials for path, credentials in by_path.items() if credentials != usual}

@@ -12,7 +12,7 @@ from ui_pictures import demo
 from waiting import until
 
 from proxy.commands.demo import NOTE
-from proxy.upstreams.recorded.fixtures import load_exchanges
+from proxy.upstreams.recorded.fixtures import load_turns
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -93,7 +93,7 @@ async def test_every_run_of_the_demo_has_its_bytes(tmp_path: Path) -> None:
         assert tab.problems == []
     with zipfile.ZipFile(saved) as archive:
         await asyncio.to_thread(archive.extractall, tmp_path)
-    first, second = load_exchanges([tmp_path])
+    first, second = load_turns([tmp_path])
     assert (first.status, second.status) == (200, 200)
     assert b"get_current_time" in (first.sse or b"")
     assert (tmp_path / saved.stem / "client" / "request.json").exists()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.http.headers import Columns, Headers, HeaderSection, by_names, described
+from proxy.http.headers import Columns, Headers, HeaderSection, by_names, media_type_and_coding
 from proxy.http.rules import HeaderRules
 from proxy.relay.headers import forwardable as goes_up
 from proxy.relay.headers import returned
@@ -68,7 +68,7 @@ def test_the_upstream_s_headers_are_chosen_as_one_by_one(sent: list[tuple[str, s
     assert returned(clean, keep_length=True) == whole
     assert returned(clean) == [pair for pair in whole if pair[0].lower() != "content-length"]
     kinds = [value for name, value in clean if name.lower() == "content-type"]
-    assert described(clean)[0] == (kinds[0].split(";")[0].strip().lower() if kinds else "")
+    assert media_type_and_coding(clean)[0] == (kinds[0].split(";")[0].strip().lower() if kinds else "")
 
 
 @given(

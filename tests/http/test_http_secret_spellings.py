@@ -11,7 +11,7 @@ from running_proxy import SERVER_KEY, make_config, running
 
 from proxy.http.bodies import REDACTED, Scrubber, shapes_of_secrets
 from proxy.http.secret_spellings import SecretSpellings
-from proxy.http.secrets import Secrets, WholeSecrets
+from proxy.http.secrets import SecretFilterSink, Secrets
 
 KEY = "sk-Proj_09/aB+zz-77sk-"
 OTHER = "vk_AbCdEf0123456789/xyz"
@@ -63,7 +63,7 @@ def test_no_spelling_survives_any_cut(parts: list[str], sizes: list[int]) -> Non
 
     out: list[bytes] = []
     secrets = Secrets(shapes_of_secrets([KEY, OTHER]))
-    whole_ones = WholeSecrets(secrets, out.append)
+    whole_ones = SecretFilterSink(secrets, out.append)
     for piece in cut(data, sizes):
         whole_ones(piece)
     whole_ones.finish()
@@ -81,7 +81,7 @@ def test_what_is_no_secret_keeps_every_byte(text: str, ascii_only: bool, sizes: 
     """Rule W1: escapes, slashes and beginnings of a key pass as they are."""
     data = json.dumps({"x": text + KEY[:-1], "y": "<\\/>"}, ensure_ascii=ascii_only).encode()
     out: list[bytes] = []
-    whole_ones = WholeSecrets(Secrets(shapes_of_secrets([KEY])), out.append)
+    whole_ones = SecretFilterSink(Secrets(shapes_of_secrets([KEY])), out.append)
     for piece in cut(data, sizes):
         whole_ones(piece)
     whole_ones.finish()

@@ -27,14 +27,14 @@ from proxy.tools.agents.agent import tool_of
 from proxy.wires.approving.shown import APPROVE, AsksByItems, call_id_of, item_id_of, visible_with
 from proxy.wires.wire import CrossableWire
 
-__all__ = ["tell_asked", "tell_waiting"]
+__all__ = ["show_agent_approvals", "show_turn_approvals"]
 
 Form = Literal["items", "function", "text"]
 _FIRST_PLACE: Final = 1_000_000
 """The index of the first question in a turn; no model makes that many calls in one turn."""
 
 
-async def tell_waiting(job: Job, state: State, approvals: Approvals) -> None:
+async def show_turn_approvals(job: Job, state: State, approvals: Approvals) -> None:
     """Show the client which calls of the turn wait for approval, and note in which form.
 
     A client that chose the tools by their servers gets items.  A client that declared the function gets
@@ -43,13 +43,15 @@ async def tell_waiting(job: Job, state: State, approvals: Approvals) -> None:
     """
     waiting = state.turn.approvals
     if job.client.ask.nested is not None:
-        state.turn.seen = visible_with(job.client.port.dialect.name, "", [one.id for one in waiting])
+        state.turn.text_sent_back = visible_with(
+            job.client.port.dialect.name, "", [one.id for one in waiting]
+        )
         return
     state.output.client.set_header(APPROVALS, ",".join(approval.id for approval in waiting))
-    await _tell(job, state, approvals, waiting)
+    await _show(job, state, approvals, waiting)
 
 
-async def tell_asked(job: Job, state: State, approvals: Approvals) -> None:
+async def show_agent_approvals(job: Job, state: State, approvals: Approvals) -> None:
     """Show the approvals that agents asked for when they continued; no model answers this request."""
     waiting = job.conversation.approvals.asked
     state.output.client.set_header(APPROVALS, ",".join(approval.id for approval in waiting))
@@ -59,23 +61,23 @@ async def tell_asked(job: Job, state: State, approvals: Approvals) -> None:
         return
     await stand_in(job, state, "")
     await state.output.send(state.output.writer.turn_ended("hidden"))
-    await _tell(job, state, approvals, waiting)
+    await _show(job, state, approvals, waiting)
 
 
-async def _tell(job: Job, state: State, approvals: Approvals, waiting: Sequence[Approval]) -> None:
+async def _show(job: Job, state: State, approvals: Approvals, waiting: Sequence[Approval]) -> None:
     output = state.output
     form = _form(job, state, approvals, waiting)
     if form == "text":
         data = output.writer.turn_ended("suspended" if state.run.client_calls else "final")
         await output.send(data + output.writer.note(approvals.notice(waiting)))
         return
-    seen = visible_with(job.client.port.dialect.name, output.writer.visible, [one.id for one in waiting])
+    text = visible_with(job.client.port.dialect.name, output.writer.visible, [one.id for one in waiting])
     if form == "items":
         await _show_items(state, waiting)
     else:
         state.turn.asks_by_call = True
         await _show_calls(job, state, waiting)
-    state.turn.seen = seen
+    state.turn.text_sent_back = text
 
 
 def _form(job: Job, state: State, approvals: Approvals, waiting: Sequence[Approval]) -> Form:

@@ -8,7 +8,7 @@ from proxy.relay.memory.run_memory import RunMemory
 from proxy.relay.memory.threads import threads_of
 from proxy.relay.run.job import Job
 from proxy.relay.run.keepalive import with_keepalive
-from proxy.relay.run.run import UNRUN
+from proxy.relay.run.run import INCOMPLETE_REASONS
 from proxy.relay.run.stand_in import stand_in
 from proxy.relay.run.state import State
 from proxy.wires.client_port import CarryingWriter
@@ -34,7 +34,7 @@ class RunEnding:
         data = self._last_bytes(job, state, reason)
         if _has_unreturnable_content(job, state):
             await self._hold(job, state, needed=False)
-        if state.outcome.to_find:
+        if state.outcome.has_data_for_next_request:
             # The client may send its next request as soon as it has this end, and another process may get it.
             state.output.client.flush()
             await self._commits.wait_before_end()
@@ -100,14 +100,14 @@ class RunEnding:
         if not job.client.request.continues or not isinstance(job.upstream.editor, ChainedEditor):
             # If no model was asked, only the place of the question is held.
             is_model = not job.conversation.approvals.asked
-            state.outcome.to_find |= self._history.hold_asked(
+            state.outcome.has_data_for_next_request |= self._history.hold_asked(
                 job.client.request,
                 job.upstream.editor if is_model else None,
                 _last_turn(job, state),
-                visible=state.turn.seen or state.output.writer.visible,
+                visible=state.turn.text_sent_back or state.output.writer.visible,
                 keeps=job.keeps,
             )
-        return state.outcome.to_find
+        return state.outcome.has_data_for_next_request
 
     def _last_bytes(self, job: Job, state: State, reason: str | None) -> bytes:
         """Return the bytes that release what was held back and end the stream; store the answer as needed."""
@@ -124,7 +124,7 @@ class RunEnding:
         writer, reader, keeps = state.output.writer, state.outcome.reader, job.client.request.may_store
         # If the client wants nothing stored, only its own connection keeps the response, to continue it
         # there.
-        local = None if keeps else job.conversation.local
+        local = None if keeps else job.conversation.connection_responses
         detached = job.client.ask.options.detached
         is_rewritten = isinstance(reader, RewritingReader) and reader.rewritten
         only_here = (
@@ -141,7 +141,9 @@ class RunEnding:
             if detached is not None:
                 resource = {**resource, "id": detached.response_id, "background": True}
             turn = _last_turn(job, state)
-            state.outcome.to_find |= self._history.keep(job.upstream.editor, turn, resource, local=local)
+            state.outcome.has_data_for_next_request |= self._history.keep(
+                job.upstream.editor, turn, resource, local=local
+            )
 
     def _remember_answer(self, job: Job, state: State) -> None:
         """Store the hidden turns behind an answer with no calls."""
@@ -157,7 +159,7 @@ class RunEnding:
                 offer_fingerprint=fingerprint,
             )
             return
-        state.outcome.to_find |= self._history.remember(
+        state.outcome.has_data_for_next_request |= self._history.remember(
             job.client.request,
             job.upstream.editor,
             _last_turn(job, state),
@@ -174,7 +176,7 @@ class RunEnding:
         kept = threads_of(state.output.writer.result()) if request.may_store else []
         ids = [one for one in (request.conversation, *kept) if one]
         self._threads.note(ids, job.identity.caller, state.tools.untrusted_read())
-        state.outcome.to_find |= bool(ids)
+        state.outcome.has_data_for_next_request |= bool(ids)
 
     async def _hold(self, job: Job, state: State, *, needed: bool = True) -> bool:
         """Hold what the client does not see of this turn until it returns, if the caller is one person.
@@ -184,7 +186,7 @@ class RunEnding:
         """
         outcome = state.outcome
         if job.conversation.is_person:
-            outcome.to_find |= await self._history.hold(
+            outcome.has_data_for_next_request |= await self._history.hold(
                 job.client.request,
                 job.upstream.editor,
                 _last_turn(job, state),
@@ -192,12 +194,12 @@ class RunEnding:
                 shown=state.run.client_calls,
                 needed=needed,
             )
-        return outcome.to_find
+        return outcome.has_data_for_next_request
 
 
 def _has_unreturnable_content(job: Job, state: State) -> bool:
     """Return whether the turn has calls for the client and content that the client cannot send back."""
-    calls = bool(state.run.client_calls) and state.outcome.finish_reason not in UNRUN
+    calls = bool(state.run.client_calls) and state.outcome.finish_reason not in INCOMPLETE_REASONS
     editor = job.upstream.editor
     return (
         calls
@@ -219,7 +221,7 @@ def _last_turn(job: Job, state: State) -> LastTurn:
         calls=calls,
         untrusted=state.tools.untrusted_read(),
         upstream=job.upstream.route.served.upstream.name,
-        waiting=[*job.conversation.approvals.waits, *state.turn.waits],
+        waiting=[*job.conversation.approvals.wait_names, *state.turn.wait_names],
         asked_in=[
             *job.conversation.approvals.asked_in,
             # An agent asks in its own run.

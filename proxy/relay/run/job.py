@@ -23,8 +23,8 @@ from proxy.wires.upstream_port import BodyEditor, UpstreamPort
 
 __all__ = [
     "Accounting",
+    "ApprovalOutcomes",
     "ClientSide",
-    "Continued",
     "Conversation",
     "Fallback",
     "Job",
@@ -77,21 +77,21 @@ class ToolAccess:
 
 
 @value_class
-class Continued:
+class ApprovalOutcomes:
     """The outcome of calls of earlier turns that waited for approvals.
 
     ``waiting`` are the undecided approvals: no model is asked before they are decided.  ``ran`` are those
     whose calls ran while this request was planned.  ``purse`` counts what agents used meanwhile; it is
     ``None`` if there was nothing to decide.  ``asked_in`` are the runs of this conversation that asked for
-    approvals.  ``waits`` are the names under which held turns still wait.  ``asked`` are those of ``waiting``
-    that agents asked for while this request was planned; the client does not know them yet.
+    approvals.  ``wait_names`` are the names under which held turns still wait.  ``asked`` are those of
+    ``waiting`` that agents asked for while this request was planned; the client does not know them yet.
     """
 
     waiting: tuple[Approval, ...] = ()
     ran: tuple[tuple[Approval, ToolResult], ...] = ()
     purse: Purse | None = None
     asked_in: tuple[str, ...] = ()
-    waits: tuple[str, ...] = ()
+    wait_names: tuple[str, ...] = ()
     asked: tuple[Approval, ...] = ()
 
 
@@ -104,9 +104,9 @@ class Conversation:
     that untrusted results are noted for conversations and responses that the upstream keeps.
     ``offer_fingerprint`` is the fingerprint of the offer if the answer is to be stored, else ``None``.
     ``repeat_key`` is the same for a repeat of this request; it is empty if repeats are not recognized.
-    ``local`` keeps a response that must not be stored, if the client's connection may continue it.
-    ``approvals`` has the outcome of calls that waited for approvals.  ``recall`` says what was put back into
-    the request, and why other things were not.
+    ``connection_responses`` keeps a response that must not be stored, if the client's connection may continue
+    it.  ``approvals`` has the outcome of calls that waited for approvals.  ``recall`` says what was put back
+    into the request, and why other things were not.
     """
 
     restored: bool
@@ -114,8 +114,8 @@ class Conversation:
     notes_threads: bool
     offer_fingerprint: str | None
     repeat_key: str
-    local: LocalResponses | None
-    approvals: Continued = field(default_factory=Continued)
+    connection_responses: LocalResponses | None
+    approvals: ApprovalOutcomes = field(default_factory=ApprovalOutcomes)
     recall: Recall = field(default_factory=Recall, compare=False)
 
 

@@ -20,7 +20,7 @@ from proxy.relay.memory.run_memory import RunMemory
 from proxy.relay.nested import AgentUsed, RunEnd
 from proxy.relay.routing.fallback import NextUpstream
 from proxy.relay.run.approver import Approver
-from proxy.relay.run.asking import tell_asked, tell_waiting
+from proxy.relay.run.asking import show_agent_approvals, show_turn_approvals
 from proxy.relay.run.ending import RunEnding
 from proxy.relay.run.failing import tell_failure
 from proxy.relay.run.job import Job
@@ -187,7 +187,7 @@ class Orchestrator:
             # A client of another dialect does not know that a turn can pause.
             continues_pauses=bool(job.upstream.route.wire),
             purse=None if nested is None else nested.purse,
-            goes_on=nested is not None and nested.asking.goes_on,
+            had_turns_before=nested is not None and nested.asking.continues,
         )
         if job.conversation.approvals.purse is not None:
             run.settle(job.conversation.approvals.purse)
@@ -197,7 +197,7 @@ class Orchestrator:
         """Carry out commands until the run ends; return its status and error code."""
         if job.conversation.approvals.asked:
             await _before_end(job)
-            await tell_asked(job, state, self._approvals)
+            await show_agent_approvals(job, state, self._approvals)
             await self._ending.ask(job, state)
             return "suspended", None
         if job.conversation.approvals.waiting:
@@ -220,7 +220,7 @@ class Orchestrator:
                 case Suspend():
                     await _before_end(job)
                     if command.waiting:
-                        await tell_waiting(job, state, self._approvals)
+                        await show_turn_approvals(job, state, self._approvals)
                     await (self._ending.suspend if command.calls else self._ending.ask)(job, state)
                     return "suspended", None
                 case Finish():
@@ -307,4 +307,4 @@ def _prepare(job: Job, *, adds_usage: bool) -> None:
 
 def _tell_usage(job: Job, state: State) -> None:
     answered = bool(state.turn.first_chunk_at or state.run.turn.ended)
-    state.usage.tell(state.run, job.upstream.editor.render, state.turn.events, answered=answered)
+    state.usage.report(state.run, job.upstream.editor.render, state.turn.events, answered=answered)

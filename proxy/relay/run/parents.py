@@ -20,7 +20,7 @@ from proxy.tools.agents.agent import is_agent
 from proxy.tools.running.ledger import RunLedger
 from proxy.wires.client_port import ClientRequest
 
-__all__ = ["Parent", "Parents", "calls_agent", "can_wait"]
+__all__ = ["Parent", "Parents", "calls_agent", "can_hold_turn"]
 
 
 def calls_agent(calls: Sequence[ToolCall]) -> bool:
@@ -28,7 +28,7 @@ def calls_agent(calls: Sequence[ToolCall]) -> bool:
     return any(is_agent(call.name) for call in calls)
 
 
-def can_wait(request: ClientRequest) -> bool:
+def can_hold_turn(request: ClientRequest) -> bool:
     """Return whether a turn of this request can be held for a person, and its client told so in text."""
     # A conversation that the upstream keeps cannot take later results; a JSON answer cannot hold a notice.
     return not (request.conversation or request.wants_json or request.choices > 1)
@@ -82,7 +82,7 @@ class Parents:
             state.run.purse(),
             {id_: AgentCall(run_id, number, agents[id_], spec.digest) for id_, spec in specs.items()},
             AgentAsking(
-                job.can_ask and can_wait(client.request),
+                job.can_ask and can_hold_turn(client.request),
                 keeps=job.keeps,
                 asked_in=job.conversation.approvals.asked_in,
             ),

@@ -37,7 +37,7 @@ from proxy.relay.run.parallel_tool_use import expand, is_wrapper, join_results
 from proxy.values import value_class
 
 __all__ = [
-    "UNRUN",
+    "INCOMPLETE_REASONS",
     "AgentUse",
     "AskApproval",
     "CallModel",
@@ -46,10 +46,10 @@ __all__ = [
     "Run",
     "RunTools",
     "Suspend",
-    "failure",
+    "failed_result",
 ]
 
-UNRUN = frozenset({"length", "content_filter"})
+INCOMPLETE_REASONS = frozenset({"length", "content_filter"})
 """Finish reasons of turns whose calls do not run, because they may be incomplete."""
 _BUDGET_NOTE = "[The tool budget of this request is spent; further tool calls were not run.]"
 
@@ -113,7 +113,7 @@ class Finish:
 Command = CallModel | AskApproval | RunTools | Suspend | Finish
 
 
-def failure(call_id: str, code: Any, message: str) -> ToolResult:
+def failed_result(call_id: str, code: Any, message: str) -> ToolResult:
     """Build a result that says why a call was not run (rule T3)."""
     content = orjson.dumps({"ok": False, "error_code": code, "message": message}).decode()
     return ToolResult(call_id, False, content, code, message)
@@ -166,8 +166,9 @@ class Run:
     tool ran.
 
     An agent's run has a ``purse``: what it uses also counts against the budgets of the run that called it.
-    One turn, for its report, is taken from the purse before the run begins.  ``goes_on`` says that the agent
-    had turns before.  ``agents`` counts what agents used of this run's budgets; :meth:`settle` adds to it.
+    One turn, for its report, is taken from the purse before the run begins.  ``had_turns_before`` says that
+    the agent had turns before.  ``agents`` counts what agents used of this run's budgets; :meth:`settle` adds
+    to it.
     """
 
     def __init__(
@@ -180,10 +181,10 @@ class Run:
         price: Price | None = None,
         continues_pauses: bool = False,
         purse: Purse | None = None,
-        goes_on: bool = False,
+        had_turns_before: bool = False,
     ) -> None:
         self._settings = settings
-        self._goes_on = goes_on
+        self._had_turns_before = had_turns_before
         self._purse = purse
         self.agents = AgentUse()
         self._continues_pauses = continues_pauses
@@ -226,7 +227,7 @@ class Run:
 
     def start(self) -> Command:
         due = self._report_is_due()
-        if due == "tools.max_turns" or self._goes_on:
+        if due == "tools.max_turns" or self._had_turns_before:
             self.spent = due  # If the agent's own settings allow one turn, it has had all of them.
         self.turn.number, self.turn.last = 1, bool(due)
         return CallModel(1, self.turn.last)
@@ -285,7 +286,7 @@ class Run:
             return Finish(error=turn.error, shown=not composed)
         if turn.reason is None and not turn.ended:
             return self._truncated()
-        if turn.reason in UNRUN:
+        if turn.reason in INCOMPLETE_REASONS:
             # The model did not mean a call that was cut off or that a filter stopped (rule W7).
             return Finish(turn.reason)
         if hidden and (theirs or not turn.last):
@@ -322,10 +323,12 @@ class Run:
             for part in parts:
                 if not self._is_hidden(part.name):
                     message = "This function runs on the client. Call it by itself, not inside a wrapper."
-                    refused.append(failure(part.call_id, "invalid_arguments", message))
+                    refused.append(failed_result(part.call_id, "invalid_arguments", message))
                 elif spent or (no_call := self._no_call(len(wanted))):
                     words = f"no more than {self._settings.max_calls} tool calls in one request"
-                    refused.append(failure(part.call_id, "budget_exhausted", f"Not run: {spent or words}."))
+                    refused.append(
+                        failed_result(part.call_id, "budget_exhausted", f"Not run: {spent or words}.")
+                    )
                     self.spent = self.spent or setting or no_call
                 else:
                     wanted.append(part)
@@ -357,13 +360,13 @@ class Run:
         calls = [call for call in command.calls if call.index not in waiting and call.call_id not in over]
         return RunTools(tuple(calls), (*command.refused, *refused), approved, self.turn.waiting)
 
-    def hold(self, calls: Sequence[ToolCall]) -> None:
+    def let_wait(self, calls: Sequence[ToolCall]) -> None:
         """Let these calls wait, too: calls that they made themselves wait for approvals."""
         self.turn.waiting += tuple(calls)
 
     def budget_failure(self, call: ToolCall) -> ToolResult:
         """Build the result of a call that does not run because a budget is spent."""
-        return failure(call.call_id, "budget_exhausted", "Not run: a budget of this request is spent.")
+        return failed_result(call.call_id, "budget_exhausted", "Not run: a budget of this request is spent.")
 
     def _parts(self, call: ToolCall) -> tuple[ToolCall, ...]:
         """Return the calls inside a wrapper call; any other call is its own only part."""

@@ -160,8 +160,8 @@ class TurnProgress:
     change after the upstream's refusal was to leave out fields.  ``waiting`` are the approvals that its calls
     wait for, by the indices of the calls; ``of_agents`` are those that its calls of agents wait for.
     ``granted`` are the grants that let other calls run.  ``asks_by_call`` says that the client is asked by
-    calls of a function.  ``seen`` is the answer's text as the client will send it back; it is empty if the
-    client was asked in text.
+    calls of a function.  ``text_sent_back`` is the answer's text as the client will send it back; it is empty
+    if the client was asked in text.
     """
 
     started_at: float = 0.0
@@ -173,7 +173,7 @@ class TurnProgress:
     of_agents: dict[int, Sequence[Approval]] = field(default_factory=dict)
     granted: dict[int, GrantedCall] = field(default_factory=dict)
     asks_by_call: bool = False
-    seen: str = ""
+    text_sent_back: str = ""
 
     @property
     def approvals(self) -> list[Approval]:
@@ -188,7 +188,7 @@ class TurnProgress:
         return wait_of([approval.id for approval in self.of_agents[index]])
 
     @property
-    def waits(self) -> list[str]:
+    def wait_names(self) -> list[str]:
         """The names under which the calls wait, each once."""
         return list(dict.fromkeys(map(self.wait_of, (*self.waiting, *self.of_agents))))
 
@@ -198,8 +198,8 @@ class Outcome:
     """The outcome of a run.
 
     ``reader`` has the turn that was read last, ``None`` before the first.  ``turns_told`` is the last turn
-    that the observers know.  ``finish_reason`` is the one that the client got.  ``to_find`` says that the
-    record gets data for the client's next request.
+    that the observers know.  ``finish_reason`` is the one that the client got.  ``has_data_for_next_request``
+    says that the record gets data for the client's next request.
     """
 
     _earlier: set[str] = field(default_factory=set, init=False)
@@ -207,7 +207,7 @@ class Outcome:
     reader: TurnReader | None = None
     turns_told: int = 0
     finish_reason: str | None = None
-    to_find: bool = False
+    has_data_for_next_request: bool = False
 
     def read_by(self, reader: TurnReader) -> TurnReader:
         """Note the reader of the next turn, and return it."""

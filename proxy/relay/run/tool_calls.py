@@ -16,7 +16,7 @@ from proxy.relay.offer import Offer, guarded_names, offered_only
 from proxy.relay.run.approver import Approver
 from proxy.relay.run.job import Job
 from proxy.relay.run.keepalive import Notifier, with_keepalive
-from proxy.relay.run.parents import Parents, calls_agent, can_wait
+from proxy.relay.run.parents import Parents, calls_agent, can_hold_turn
 from proxy.relay.run.run import AskApproval, CallModel, Command, RunTools
 from proxy.relay.run.state import State
 from proxy.tools.access.policy import Policy
@@ -73,7 +73,7 @@ class ToolCalls:
                 *job.conversation.approvals.asked_in,
                 *(() if nested is None else nested.asking.asked_in),
             ),
-            can_wait=nested is not None or can_wait(job.client.request),
+            can_wait=nested is not None or can_hold_turn(job.client.request),
             agent="" if nested is None else nested.agent,
         )
         asked = await with_keepalive(asking, self._settings.keepalive_s, state.output.keep_alive)
@@ -137,7 +137,7 @@ class ToolCalls:
             asked = await self._approvals.asked_by_agent(call.name, result, job.identity.caller)
             if asked:
                 state.turn.of_agents[call.index] = asked
-                state.run.hold([call])
+                state.run.let_wait([call])
 
     async def refuse_hidden(self, job: Job, state: State) -> None:
         """Record the hidden calls of the last turn, none of which is run."""
@@ -183,7 +183,7 @@ class ToolCalls:
             # The note is made now, because the upstream gets the results with the next turn, even if the run
             # fails then.
             self._threads.note([conversation], job.identity.caller, state.tools.untrusted_read())
-            state.outcome.to_find = True
+            state.outcome.has_data_for_next_request = True
         return command
 
     def _tell(self, job: Job, call: ToolCall, result: ToolResult) -> None:

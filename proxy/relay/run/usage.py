@@ -15,14 +15,14 @@ class RunUsage:
     ``is_limited`` says that use is limited, so the proxy estimates what an upstream does not report.
     """
 
-    __slots__ = ("_meter", "_told", "is_limited")
+    __slots__ = ("_meter", "_reported", "is_limited")
 
     def __init__(self, meter: Meter | None) -> None:
         self._meter = meter
-        self._told = (0, 0)
+        self._reported = (0, 0)
         self.is_limited = meter is not None and meter.counts_usage
 
-    def tell(self, run: Run, body: Callable[[], bytes], events: int, *, answered: bool) -> None:
+    def report(self, run: Run, body: Callable[[], bytes], events: int, *, answered: bool) -> None:
         """Report to the meter what was used since the last report, including that of a broken turn.
 
         ``answered`` says that the upstream's answer to the turn began.  ``body`` returns the request that was
@@ -32,6 +32,6 @@ class RunUsage:
         if self.is_limited and answered:
             run.estimate_usage(lambda: estimated_usage(body(), events))
         used = (run.spent_tokens, run.spent_cost)
-        if self._meter is not None and used != self._told:
-            self._meter.spend(used[0] - self._told[0], used[1] - self._told[1])
-            self._told = used
+        if self._meter is not None and used != self._reported:
+            self._meter.spend(used[0] - self._reported[0], used[1] - self._reported[1])
+            self._reported = used

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, PlainValidator, model_validator
 
 from proxy.errors import ConfigError
-from proxy.net.public_addresses import is_confidential
+from proxy.net.public_addresses import may_carry_secrets
 from proxy.server.config.addresses import check_token_url
 from proxy.server.config.mcp import McpConfig
 from proxy.server.config.secret import Secret
@@ -22,7 +22,7 @@ _OF_LOGINS = ("client_metadata_url", "redirect_uri", "authorization_parameters")
 
 
 def _check_issuer(value: str) -> str:
-    if value and (not is_confidential(value) or urlsplit(value).query or "#" in value):
+    if value and (not may_carry_secrets(value) or urlsplit(value).query or "#" in value):
         raise setting_fault(
             "is not an issuer URL; write one like https://auth.example.com, exactly as the server does"
         )
@@ -32,7 +32,12 @@ def _check_issuer(value: str) -> str:
 def _check_document(value: str) -> str:
     if value:
         parts = urlsplit(value)
-        if parts.scheme != "https" or parts.path in ("", "/") or not is_confidential(value) or parts.fragment:
+        if (
+            parts.scheme != "https"
+            or parts.path in ("", "/")
+            or not may_carry_secrets(value)
+            or parts.fragment
+        ):
             raise setting_fault(
                 "is not the URL of a document; write one like https://example.com/client.json"
             )
@@ -201,7 +206,7 @@ def find_credential_conflicts(
                 "Write a separate connection for this server",
             )
         users.setdefault(connection, name)
-        if server.url and not is_confidential(server.url):
+        if server.url and not may_carry_secrets(server.url):
             yield ConfigError(
                 f"mcp.servers.{name}.url", "is not encrypted, but its connection sends a token", "Use https"
             )

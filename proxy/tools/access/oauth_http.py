@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from aiohttp.abc import AbstractResolver
 from yarl import URL
 
-from proxy.net.public_addresses import is_confidential
+from proxy.net.public_addresses import may_carry_secrets
 from proxy.tools.access.egress import AddressForbidden, EgressClient, EgressPool
 from proxy.tools.access.hosts import host_entry
 from proxy.tools.contract.capabilities import HttpFailure
@@ -79,7 +79,7 @@ class CheckedOAuthHttp:
         return await self._ask(url, lambda client: client.challenge(url, _PROBE, _PROBE_HEADERS))
 
     async def _ask(self, url: str, work: Callable[[EgressClient], Awaitable[T]]) -> T:
-        if not is_confidential(url):
+        if not may_carry_secrets(url):
             raise HttpFailure("its address is not https")
         pool = self._pool if await self._may_go_inside(url) else self._public
         try:

@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Mapping
 
-from proxy.net.public_addresses import is_confidential
+from proxy.net.public_addresses import may_carry_secrets
 from proxy.plain_text import plain_text
 from proxy.tools.oauth.authorization import Attempt, begin
 from proxy.tools.oauth.clients import Client, choose_client, with_authentication
@@ -52,7 +52,7 @@ async def begin_login(
         scopes=wanted,
     )
     page = found.server.authorization_endpoint
-    if page and not is_confidential(page):
+    if page and not may_carry_secrets(page):
         raise OAuthFault(f"{plain_text(page)}, the page to log in at, is not https")
     return begin(
         found.server,

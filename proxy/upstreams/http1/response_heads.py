@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from proxy.http.headers import HeaderSection, by_names
-from proxy.http.rules import HeaderRules, Uses, is_name
+from proxy.http.rules import HeaderRules, HeaderSelection, is_name
 
 __all__ = ["PlainHead", "ResponseHeads"]
 
@@ -125,7 +125,7 @@ class _HeadTemplate(NamedTuple):
     length_at: int | None
 
 
-def _template(raw_names: tuple[bytes, ...], uses: Uses) -> _HeadTemplate | None:
+def _template(raw_names: tuple[bytes, ...], selection: HeaderSelection) -> _HeadTemplate | None:
     """Build the template for plain heads with these names; ``None`` if there can be none."""
     if len(raw_names) > _MAX_NAMES or sum(map(len, raw_names)) > _MAX_NAME_BYTES:
         return None
@@ -137,9 +137,9 @@ def _template(raw_names: tuple[bytes, ...], uses: Uses) -> _HeadTemplate | None:
     if framed != 1 or low.count("connection") > 1 or not _NEVER_PLAIN.isdisjoint(low):
         return None
     lines = [_STATUS_LINE]
-    for name, goes_on in zip(every, uses.mask, strict=True):
+    for name, goes_on in zip(every, selection.mask, strict=True):
         value = _VALUES.get(name.lower(), _VALUE)
         lines.append(f"{re.escape(name)}: {f'({value})' if goes_on else value}\\r\\n")
-    kept = [name.lower() for name in uses.names]
+    kept = [name.lower() for name in selection.names]
     length_at = kept.index("content-length") if "content-length" in kept else None
-    return _HeadTemplate(re.compile("".join(lines) + r"\r\n").match, uses.names, length_at)
+    return _HeadTemplate(re.compile("".join(lines) + r"\r\n").match, selection.names, length_at)

@@ -26,9 +26,9 @@ from proxy.upstreams.origin import (
     UpstreamCredentials,
     checked_base_url,
     checked_headers,
+    credentials_by_path,
     root_of,
     secret_shapes,
-    shown_by_path,
 )
 from proxy.wires.dialect import EndpointTable
 from proxy.wires.dialects.table import SERVED
@@ -114,7 +114,7 @@ class Http1Upstream:
         self._fixed = HeaderSection.of(fixed).lines()
         self._length = self._line("Content-Length", "%d")
         self._identity = self._line("Accept-Encoding", "identity")
-        usual, by_path = shown_by_path(api_key, wires, endpoints)
+        usual, by_path = credentials_by_path(api_key, wires, endpoints)
         self._keyed = api_key != ""
         self._key = self._line(*usual.key) if api_key else ""
         self._usual = usual if usual.headers else None
@@ -230,13 +230,13 @@ class Http1Upstream:
     def _forwarded(self, headers: Headers) -> str:
         """Build the lines of the client's headers."""
         section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
-        if (made := section.made) is not None and made[0] is self._mark:
-            return made[1]
+        if (cached := section.cached_lines) is not None and cached[0] is self._mark:
+            return cached[1]
         kept = self._rules.request_headers(section)
         if self._configured:
             kept = kept.only(self._less_configured(kept.names))
         lines = kept.lines()
-        section.made = (self._mark, lines)
+        section.cached_lines = (self._mark, lines)
         return lines
 
     def _own(self, request: UpstreamRequest) -> str:

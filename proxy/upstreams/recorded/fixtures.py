@@ -26,7 +26,7 @@ from proxy.upstreams.recorded.format import (
 )
 from proxy.wires.dialects.table import BY_WIRE
 
-__all__ = ["Conversation", "RecordedTurn", "conversation_of", "load_exchanges", "results_of"]
+__all__ = ["Conversation", "RecordedTurn", "conversation_of", "load_turns", "results_of"]
 
 _MAX_FILE_BYTES = 64 * 1024 * 1024
 _RESULT_ROLES = ("tool", "function")
@@ -77,7 +77,7 @@ class RecordedTurn:
         return self.sse if stream else self.other
 
 
-def load_exchanges(folders: Iterable[Path]) -> list[RecordedTurn]:
+def load_turns(folders: Iterable[Path]) -> list[RecordedTurn]:
     """Load every turn below these folders, sorted by name; ignore folders without ``meta.toml``.
 
     Raises :class:`~proxy.errors.ConfigError`, which names the file that cannot be used.

@@ -19,7 +19,7 @@ from proxy.errors import ConfigError, UpstreamBroken, UpstreamError
 from proxy.http.headers import Headers
 from proxy.http.rules import HOP_BY_HOP, HeaderRules, media_type, without
 from proxy.upstreams.base import PulledResponse, Upstream, UpstreamRequest, UpstreamResponse
-from proxy.upstreams.recorded.fixtures import RecordedTurn, conversation_of, load_exchanges, results_of
+from proxy.upstreams.recorded.fixtures import RecordedTurn, conversation_of, load_turns, results_of
 from proxy.wires.dialects.openai import OPENAI
 from proxy.wires.dialects.table import SERVED
 
@@ -77,7 +77,7 @@ class ReplayUpstream:
                 )
         self._name = name
         self._rules = HeaderRules()
-        self._turns = load_exchanges(folders)
+        self._turns = load_turns(folders)
         self._fresh_ids = fresh_ids
         self._pace = pace
 

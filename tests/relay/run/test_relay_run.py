@@ -28,7 +28,7 @@ from proxy.events import (
 )
 from proxy.relay.base import RunSettings
 from proxy.relay.run.parallel_tool_use import expand, is_wrapper, join_results
-from proxy.relay.run.run import AskApproval, CallModel, Command, Finish, Run, RunTools, Suspend, failure
+from proxy.relay.run.run import AskApproval, CallModel, Command, Finish, Run, RunTools, Suspend, failed_result
 
 RAN = object()
 CLIENTS = frozenset({"theirs", "also_theirs"})
@@ -105,7 +105,7 @@ def trace(*steps: object, settings: RunSettings | None = None) -> Run:
 
 def spent(call_id: str, what: str) -> ToolResult:
     """The result of a call for which a budget had nothing left."""
-    return failure(call_id, "budget_exhausted", f"Not run: no more than {what} in one request.")
+    return failed_result(call_id, "budget_exhausted", f"Not run: no more than {what} in one request.")
 
 
 ONE, TWO, THREE = a("1"), a("2", index=1), a("3", index=2)
@@ -159,10 +159,10 @@ def test_undecided_calls_wait_and_refused_ones_do_not_run() -> None:
     run.start()
     run.observe([*(ToolCallFinished(call.index, call) for call in asking), TurnFinished("tool_calls")])
     assert run.turn_ended() == AskApproval(tuple(asking))
-    no = failure("3", "rate_limited", "No.")
+    no = failed_result("3", "rate_limited", "No.")
     command = run.decided(frozenset({0}), frozenset({1}), [no])
     assert command == RunTools((asking[0], asking[2]), (no,), frozenset({0}), (asking[1],))
-    run.hold([asking[0]])
+    run.let_wait([asking[0]])
     assert run.tools_ran() == Suspend((), (asking[1], asking[0]))
 
 
@@ -539,7 +539,7 @@ def test_a_client_function_inside_a_wrapper_is_refused() -> None:
     run = trace(
         CallModel(1),
         said(wrapping(use("functions.theirs"), use("core__x"))),
-        RunTools((a("w.1", "core__x", "{}", 1001),), (failure("w.0", "invalid_arguments", message),)),
+        RunTools((a("w.1", "core__x", "{}", 1001),), (failed_result("w.0", "invalid_arguments", message),)),
         RAN,
         CallModel(2),
     )
@@ -550,7 +550,7 @@ def test_wrappers_of_client_functions_come_to_an_end() -> None:
     """Rule T7: a wrapper that is refused for another reason than a budget still uses up its turn."""
     wrapper = wrapping(use("functions.theirs"))
     message = "This function runs on the client. Call it by itself, not inside a wrapper."
-    refused = RunTools((), (failure("w.0", "invalid_arguments", message),))
+    refused = RunTools((), (failed_result("w.0", "invalid_arguments", message),))
     trace(
         CallModel(1),
         said(wrapper),
@@ -631,6 +631,6 @@ def test_answers_keep_the_order_of_the_calls() -> None:
 @pytest.mark.parametrize("code", ["budget_exhausted", "invalid_arguments"])
 def test_a_refusal_is_readable_for_the_model(code: ToolErrorCode) -> None:
     """Rule T3: a refusal has exactly the three fields, and says the same to the trace."""
-    result = failure("1", code, "Not run.")
+    result = failed_result("1", code, "Not run.")
     assert result.content == f'{{"ok":false,"error_code":"{code}","message":"Not run."}}'
     assert (result.ok, result.error_code, result.safe_message) == (False, code, "Not run.")

@@ -18,7 +18,7 @@ from proxy.events import (
 from proxy.relay.base import RunSettings
 from proxy.relay.nested import Purse
 from proxy.relay.routing.prices import Price
-from proxy.relay.run.run import AgentUse, CallModel, Finish, Run, RunTools, failure
+from proxy.relay.run.run import AgentUse, CallModel, Finish, Run, RunTools, failed_result
 
 PRICE = Price(2_000_000, 1_000_000, 3_000_000)
 """Each token costs 2 billionths if the model reads it, 1 if it was cached, and 3 if the model writes it."""
@@ -57,7 +57,7 @@ def turn(run: Run, *calls: ToolCall, usage: Usage | None = None) -> Any:
 def exhausted(words: str, *calls: ToolCall) -> RunTools:
     """The command if no call runs because a budget is spent, which these words say."""
     return RunTools(
-        (), tuple(failure(call.call_id, "budget_exhausted", f"Not run: {words}.") for call in calls)
+        (), tuple(failed_result(call.call_id, "budget_exhausted", f"Not run: {words}.") for call in calls)
     )
 
 
@@ -263,7 +263,7 @@ def test_time_that_tools_used_up_is_named() -> None:
 def test_a_call_that_finds_a_budget_spent_later_gets_the_same_kind_of_result() -> None:
     """Rule T7: calls that were decided before can still be refused for a budget."""
     result = a_run().budget_failure(ONE)
-    assert result == failure("1", "budget_exhausted", "Not run: a budget of this request is spent.")
+    assert result == failed_result("1", "budget_exhausted", "Not run: a budget of this request is spent.")
 
 
 def test_turns_whose_answer_was_cut_off_keep_their_reason() -> None:
@@ -406,7 +406,7 @@ def test_an_agents_last_turn_is_for_its_report(
 
 
 @pytest.mark.parametrize(
-    ("settings", "turns", "goes_on", "setting"),
+    ("settings", "turns", "continues", "setting"),
     [
         (RunSettings(max_turns=1, budgets="agents.x"), 100, False, ""),
         (RunSettings(max_turns=1, budgets="agents.x"), 100, True, "agents.x.max_turns"),
@@ -416,10 +416,10 @@ def test_an_agents_last_turn_is_for_its_report(
     ],
 )
 def test_an_agent_that_begins_with_its_report_says_which_budget_it_lacks(
-    settings: RunSettings, turns: int, goes_on: bool, setting: str
+    settings: RunSettings, turns: int, continues: bool, setting: str
 ) -> None:
     """An agent that may have one turn has all of its turns, and lacks none."""
-    run = a_run(settings, purse=an_agents_purse(turns=turns), goes_on=goes_on)
+    run = a_run(settings, purse=an_agents_purse(turns=turns), had_turns_before=continues)
     run.start()
     assert run.spent == setting
 

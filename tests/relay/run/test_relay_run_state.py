@@ -247,12 +247,12 @@ def test_a_turn_waits_under_one_name_for_equal_calls() -> None:
     assert turn.approvals == [one, two, three]
     assert turn.wait_of(1) == "appr_1"
     assert turn.wait_of(2) == wait_of(["appr_2", "appr_3"])
-    assert turn.waits == ["appr_1", wait_of(["appr_2", "appr_3"]), wait_of(["appr_1"])]
+    assert turn.wait_names == ["appr_1", wait_of(["appr_2", "appr_3"]), wait_of(["appr_1"])]
 
 
 def test_a_turn_that_waits_for_nothing_has_no_names() -> None:
     """An ordinary turn."""
-    assert (TurnProgress().approvals, TurnProgress().waits) == ([], [])
+    assert (TurnProgress().approvals, TurnProgress().wait_names) == ([], [])
 
 
 # ---------------------------------------------------------------- the outcome

@@ -43,11 +43,11 @@ def test_each_use_is_told_once() -> None:
     usage = RunUsage(meter)
     run = a_run(UsageReported(Usage(5, 2, 7)), TurnFinished("stop"))
     for _ in range(2):
-        usage.tell(run, lambda: BODY, 3, answered=True)
+        usage.report(run, lambda: BODY, 3, answered=True)
     assert meter.spent == [(7, 7)]
     run.tools_ran()
     run.observe([UsageReported(Usage(1, 1, 2))])
-    usage.tell(run, lambda: BODY, 3, answered=True)
+    usage.report(run, lambda: BODY, 3, answered=True)
     assert meter.spent == [(7, 7), (2, 2)]
 
 
@@ -57,9 +57,9 @@ def test_use_that_nobody_reported_is_estimated_under_a_limit() -> None:
     usage = RunUsage(meter)
     run = a_run()
     assert usage.is_limited
-    usage.tell(run, lambda: BODY, 3, answered=False)
+    usage.report(run, lambda: BODY, 3, answered=False)
     assert meter.spent == []
-    usage.tell(run, lambda: BODY, 3, answered=True)
+    usage.report(run, lambda: BODY, 3, answered=True)
     assert meter.spent == [(len(BODY) // 4 + 3, len(BODY) // 4 + 3)]
 
 
@@ -69,7 +69,7 @@ def test_nothing_is_estimated_without_a_limit() -> None:
     usage = RunUsage(meter)
     run = a_run()
     assert not usage.is_limited
-    usage.tell(run, lambda: BODY, 3, answered=True)
+    usage.report(run, lambda: BODY, 3, answered=True)
     assert (meter.spent, run.spent_tokens) == ([], 0)
 
 
@@ -77,6 +77,6 @@ def test_a_run_without_a_meter_still_counts_its_use() -> None:
     """Its budgets depend on it."""
     usage = RunUsage(None)
     run = a_run(UsageReported(Usage(5, 2, 7)))
-    usage.tell(run, lambda: BODY, 3, answered=True)
+    usage.report(run, lambda: BODY, 3, answered=True)
     assert not usage.is_limited
     assert run.total_tokens == 7

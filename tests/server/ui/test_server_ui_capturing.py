@@ -20,7 +20,7 @@ from proxy.server.peers import Peers
 from proxy.server.taping import tape as taping
 from proxy.server.taping.captures import CAPTURES, Captures, Order
 from proxy.server.ui.aligning import aligned
-from proxy.upstreams.recorded.fixtures import load_exchanges
+from proxy.upstreams.recorded.fixtures import load_turns
 
 _MINTED = re.compile(rb"chatcmpl-\w+")
 """The id that each composed stream gets."""
@@ -107,7 +107,7 @@ async def test_a_captured_run_is_a_fixture_that_can_be_replayed(tmp_path: Path) 
     folder = tmp_path / run_id
     assert (folder / "client/response.sse").read_bytes() == answer
     assert [(folder / f"turn-{n}/request.json").read_bytes() for n in (1, 2)] == sent
-    first, second = load_exchanges([tmp_path])
+    first, second = load_turns([tmp_path])
     assert (first.status, first.number, second.number) == (200, 1, 2)
     assert b"core__get_current_time" in (first.sse or b"")
     assert sum(size for _, size in second.chunks) == len(second.sse or b"")

@@ -7,7 +7,7 @@ import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 from oauth_server import OAuthServer, running
 
-from proxy.net.public_addresses import is_confidential
+from proxy.net.public_addresses import may_carry_secrets
 from proxy.tools.access.egress import EgressPool
 from proxy.tools.access.oauth_http import CheckedOAuthHttp
 from proxy.tools.contract.capabilities import HttpFailure
@@ -109,7 +109,7 @@ async def test_only_a_server_inside_may_point_inside(
 )
 def test_where_secrets_may_go(url: str, is_so: bool) -> None:
     """Over TLS, or no further than a private network; an odd address is none."""
-    assert is_confidential(url) is is_so
+    assert may_carry_secrets(url) is is_so
 
 
 async def test_a_secret_goes_over_no_plain_http(server: OAuthServer) -> None:

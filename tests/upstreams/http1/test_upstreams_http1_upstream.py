@@ -351,8 +351,8 @@ async def test_headers_that_are_sent_again_are_each_upstream_s_own() -> None:
             assert sent.header("x-b") == "2"
         for upstream in (plain, other, theirs):
             await upstream.aclose()
-        assert section.made is not None
-        assert section.made[1] == "X-A: 1\r\nX-B: 2\r\n"
+        assert section.cached_lines is not None
+        assert section.cached_lines[1] == "X-A: 1\r\nX-B: 2\r\n"
 
 
 async def test_no_header_that_says_something_of_one_request_is_kept_for_the_next() -> None:

@@ -15,7 +15,7 @@ from proxy.relay.routing.fallback import BufferedResponse
 from proxy.relay.run.job import Job
 from proxy.relay.run.run import CallModel, Command, Finish
 from proxy.relay.run.state import State, TurnProgress
-from proxy.relay.run.turn.rejection import TurnRejected, refusal_of
+from proxy.relay.run.turn.rejection import TurnRejected, read_first_turn_error
 from proxy.relay.run.turn.request import TurnRequests
 from proxy.relay.run.turn.stream import MOST_EVENTS, read_stream
 from proxy.relay.sniffing import SniffedResponse
@@ -65,7 +65,7 @@ class ModelTurns:
     async def _relay_refusal(self, job: Job, state: State, response: UpstreamResponse) -> Finish:
         if job.upstream.crossed:
             types = dict(job.client.port.dialect.errors.types)
-            raise await refusal_of(response, job.upstream.port.dialect.errors, types)
+            raise await read_first_turn_error(response, job.upstream.port.dialect.errors, types)
         await self._relay(job, state, response)
         state.run.turn.error = {"code": f"http_{response.status}"}
         return Finish(error=state.run.turn.error, answered=True)

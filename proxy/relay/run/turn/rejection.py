@@ -7,7 +7,7 @@ from proxy.http.headers import Headers
 from proxy.upstreams.base import UpstreamResponse
 from proxy.wires.dialect import Errors
 
-__all__ = ["MAX_ERROR_BYTES", "TurnRejected", "refusal_of", "rejection_of", "retry_wait"]
+__all__ = ["MAX_ERROR_BYTES", "TurnRejected", "read_first_turn_error", "read_later_turn_error", "retry_wait"]
 
 MAX_ERROR_BYTES = 1024 * 1024
 """At most so many bytes of an error's body are read."""
@@ -20,16 +20,16 @@ _BUSY = (408, 429)
 class TurnRejected(RunFault):
     """The upstream answered a turn with something other than a turn.
 
-    ``said`` is the upstream's own message, and ``headers`` are those of its response that the client also
-    gets.
+    ``upstream_message`` is the upstream's own message, and ``headers`` are those of its response that the
+    client also gets.
     """
 
     def __init__(
-        self, status: int, message: str, code: str | None, said: str = "", headers: Headers = ()
+        self, status: int, message: str, code: str | None, upstream_message: str = "", headers: Headers = ()
     ) -> None:
         self.status = status
         self.message = message
-        self.said = said
+        self.upstream_message = upstream_message
         self.headers = headers
         self.code = code or "upstream_error"
         super().__init__(message)
@@ -48,7 +48,7 @@ def retry_wait(response: UpstreamResponse, attempt: int) -> float | None:
     return min(0.5 * 2.0**attempt, _MAX_WAIT_S)
 
 
-async def rejection_of(response: UpstreamResponse, errors: Errors) -> TurnRejected:
+async def read_later_turn_error(response: UpstreamResponse, errors: Errors) -> TurnRejected:
     """Read the upstream's own message about why a later turn failed; close the response."""
     body = await response.read(MAX_ERROR_BYTES)
     await response.aclose()
@@ -56,11 +56,13 @@ async def rejection_of(response: UpstreamResponse, errors: Errors) -> TurnReject
     words = f": {message}" if message else ""
     # Without the provider's waiting time an SDK would ask again at once.
     waits = [pair for pair in response.headers if pair[0].lower() in _WAITS]
-    said = f"The upstream answered {response.status}{words}"[:1000]
-    return TurnRejected(response.status, said, code, message, waits)
+    text = f"The upstream answered {response.status}{words}"[:1000]
+    return TurnRejected(response.status, text, code, message, waits)
 
 
-async def refusal_of(response: UpstreamResponse, errors: Errors, types: Mapping[int, str]) -> TurnRejected:
+async def read_first_turn_error(
+    response: UpstreamResponse, errors: Errors, types: Mapping[int, str]
+) -> TurnRejected:
     """Read the message with which an upstream of another dialect than the client's refused a request.
 
     ``types`` maps a status to the error type that the client's dialect has for it.
@@ -68,8 +70,8 @@ async def refusal_of(response: UpstreamResponse, errors: Errors, types: Mapping[
     body = await response.read(MAX_ERROR_BYTES)
     message, code = errors.read(body)
     headers = [pair for pair in response.headers if pair[0].lower() in (*_WAITS, "x-should-retry")]
-    said = message or f"The upstream answered {response.status}."
-    refusal = TurnRejected(response.status, said[:4096], code, message, headers)
+    text = message or f"The upstream answered {response.status}."
+    refusal = TurnRejected(response.status, text[:4096], code, message, headers)
     if response.status in types:
         refusal.type = types[response.status]
     elif response.status < 500 and response.status not in _BUSY:

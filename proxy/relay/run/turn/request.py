@@ -14,7 +14,7 @@ from proxy.relay.run.job import Job
 from proxy.relay.run.keepalive import with_keepalive
 from proxy.relay.run.run import CallModel
 from proxy.relay.run.state import State
-from proxy.relay.run.turn.rejection import MAX_ERROR_BYTES, rejection_of, retry_wait
+from proxy.relay.run.turn.rejection import MAX_ERROR_BYTES, read_later_turn_error, retry_wait
 from proxy.upstreams.base import UpstreamRequest, UpstreamResponse
 
 __all__ = ["TurnRequests"]
@@ -92,9 +92,9 @@ class TurnRequests:
                 await with_keepalive(asyncio.sleep(wait), keepalive_s, keep_alive)
                 attempt += 1
                 continue
-            rejection = await rejection_of(response, job.upstream.port.dialect.errors)
+            rejection = await read_later_turn_error(response, job.upstream.port.dialect.errors)
             is_refused = response.status in _REFUSALS
-            if not is_refused or not _recover(job, state, rejection.said, rejection.code):
+            if not is_refused or not _recover(job, state, rejection.upstream_message, rejection.code):
                 raise rejection
 
     async def _ask_again(self, job: Job, state: State, response: UpstreamResponse) -> UpstreamResponse:

@@ -6,7 +6,7 @@ from typing import Final
 
 from proxy.errors import UpstreamError
 from proxy.events import Frame
-from proxy.http.secrets import Secrets, UncutSecrets
+from proxy.http.secrets import SecretFilter, Secrets
 from proxy.in_thread import in_thread
 from proxy.relay.passthrough import AFTER_END_S, flush_soon
 from proxy.relay.run.state import State
@@ -53,7 +53,7 @@ class _TurnStream:
         self._output = state.output
         self._is_limited = state.usage.is_limited
         # If it still holds bytes at the end of a stream, they are part of a line and no event.
-        self._uncut = UncutSecrets(secrets) if secrets is not None else None
+        self._secret_filter = SecretFilter(secrets) if secrets is not None else None
         self._run = state.run
         self._writer = state.output.writer
         self._reader = reader
@@ -99,13 +99,13 @@ class _TurnStream:
         """Take a piece of the stream; return what to await before the next one."""
         reader, fast, turn = self._reader, self._fast, self._turn
         # Nearly all pieces end with a line and contain no part of a secret; they skip this call.
-        if (uncut := self._uncut) is not None and (
+        if (secret_filter := self._secret_filter) is not None and (
             chunk[-1] != _LINE_END
-            or (uncut.secrets.sign in chunk and uncut.secrets.beginning in chunk)
+            or (secret_filter.secrets.sign in chunk and secret_filter.secrets.beginning in chunk)
             or b"\\u00" in chunk
-            or uncut.held
+            or secret_filter.held
         ):
-            chunk = uncut.feed(chunk)
+            chunk = secret_filter.feed(chunk)
             if not chunk:
                 return None
         if self._is_limited:
