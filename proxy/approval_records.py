@@ -118,7 +118,7 @@ class Approval:
     caller of that run and ``key`` the client key.  ``arguments`` are the model's arguments as canonical JSON
     in ASCII.  ``arguments_shown`` are the same as the model wrote them, without the tool's private fields.
     ``arguments_digest`` is the SHA-256 of ``arguments``.  ``rule`` is the policy setting that requires the
-    approval.  ``decided_by`` names a key or a user of the machine.  ``words`` is the reason for the
+    approval.  ``decided_by`` names a key or a user of the machine.  ``reason`` is the reason for the
     decision.  ``edited`` is canonical JSON that replaces ``arguments``; it is empty if nobody changed them.
     ``invocation_id`` is the id of the execution, empty until the call runs.
     """
@@ -143,7 +143,7 @@ class Approval:
     decided_by: str = ""
     decided_via: str = ""
     decided_at: float | None = None
-    words: str = field(default="", repr=False)
+    reason: str = field(default="", repr=False)
     edited: str = field(default="", repr=False)
     invocation_id: str = ""
 
@@ -157,7 +157,7 @@ class Approval:
         return self
 
     @property
-    def runs(self) -> str:
+    def effective_arguments(self) -> str:
         """The arguments that the call runs with, as JSON text: the edited ones if there are any, else the
         model's."""
         return self.edited or self.arguments
@@ -167,7 +167,7 @@ class Approval:
 class Decided:
     """A decision.
 
-    ``by`` names who decided, ``via`` how (:data:`DecidedVia`), and ``words`` is the reason.  ``arguments``
+    ``by`` names who decided, ``via`` how (:data:`DecidedVia`), and ``reason`` is the reason.  ``arguments``
     is checked canonical JSON that replaces the model's arguments; empty to keep them.  ``until`` is when an
     approved call expires if nobody uses it.
     """
@@ -175,7 +175,7 @@ class Decided:
     event: ApprovalEvent
     by: str
     via: str
-    words: str = ""
+    reason: str = ""
     arguments: str = ""
     until: float = 0.0
 
@@ -184,7 +184,7 @@ class Decided:
 class ApprovalFilter:
     """Which approvals to list, newest first: at most ``limit``, and only those older than the id ``before``.
 
-    ``waiting`` limits the list to those that can still be decided at ``now``, ``over`` to all others,
+    ``waiting`` limits the list to those that can still be decided at ``now``, ``decided`` to all others,
     ``caller`` to one caller's, and ``run_id`` to one run's.  ``tools`` limits it to tools that match one of
     these patterns.
     """
@@ -192,7 +192,7 @@ class ApprovalFilter:
     limit: int = 50
     before: str | None = None
     waiting: bool = False
-    over: bool = False
+    decided: bool = False
     now: float = 0.0
     caller: str | None = None
     run_id: str | None = None

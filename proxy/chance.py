@@ -1,7 +1,7 @@
 """The random ids and the times in a run's answer.  A replay uses the recorded ones again.
 
 The answers that clients get contain ids, times and durations that the proxy makes.  The code that makes such
-a value calls :func:`drawn`.  Inside :func:`drawing`, new values are noted, or noted ones are used again.
+a value calls :func:`replayable`.  Inside :func:`drawing`, new values are noted, or noted ones are used again.
 Outside of it, every value is new and none is noted.
 """
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final, TypeVar
 
-__all__ = ["Draws", "Value", "drawing", "drawn", "epoch_s"]
+__all__ = ["Draws", "Value", "drawing", "epoch_s", "replayable"]
 
 Value = str | int | float
 T = TypeVar("T", str, int, float)
@@ -66,7 +66,7 @@ def drawing(draws: Draws | None) -> Iterator[None]:
         _current.reset(token)
 
 
-def drawn(kind: str, fresh: Callable[[], T]) -> T:
+def replayable(kind: str, fresh: Callable[[], T]) -> T:
     """Return the value that ``fresh`` makes, or, in a repeated run, the value recorded in its place.
 
     Two runs that do the same must make the values of one ``kind`` in the same order.
@@ -77,4 +77,4 @@ def drawn(kind: str, fresh: Callable[[], T]) -> T:
 
 def epoch_s() -> int:
     """Return the time in whole seconds since the epoch."""
-    return drawn("epoch_s", lambda: int(time.time()))
+    return replayable("epoch_s", lambda: int(time.time()))

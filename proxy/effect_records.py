@@ -15,7 +15,7 @@ from proxy.values import value_class
 __all__ = [
     "REPEATS_WITHIN_S",
     "UNANSWERED",
-    "UNSAID_WITHIN_S",
+    "UNMARKED_REPEAT_WITHIN_S",
     "EarlierAttempt",
     "EarlierEffect",
     "EffectClaim",
@@ -26,7 +26,7 @@ __all__ = [
 REPEATS_WITHIN_S: Final = 3600.0
 """Seconds for which a side effect is remembered, so that a repeated request does not cause it again."""
 
-UNSAID_WITHIN_S: Final = 600.0
+UNMARKED_REPEAT_WITHIN_S: Final = 600.0
 """The proxy treats the same request as a repeat for this many seconds after a run without an answer.  It
 does so even if the client does not mark the request as one.  Programs retry at once; a person may ask again
 minutes later."""
@@ -68,7 +68,7 @@ class EffectClaim:
         """All keys that are claimed, the most specific first."""
         return tuple(filter(None, (self.place, self.request, self.slot)))
 
-    def yields_to(self, key: str, *, is_repeat: bool, asked_at: float) -> bool:
+    def is_blocked_by(self, key: str, *, is_repeat: bool, asked_at: float) -> bool:
         """Return whether another request's claim of one of these keys blocks this claim.
 
         It blocks a repeat, and a request that its own repeat overtook.  A place always blocks: only one call
@@ -114,7 +114,7 @@ EarlierAttempt = Literal["none", "running", "unanswered"]
 """What is on record about a request that may be repeated.
 
 ``none``: nothing, or it was answered in full.  ``running``: its run has not ended.  ``unanswered``: its run
-ended less than :data:`UNSAID_WITHIN_S` ago, and its client did not get the whole answer.
+ended less than :data:`UNMARKED_REPEAT_WITHIN_S` ago, and its client did not get the whole answer.
 """
 
 

@@ -122,8 +122,8 @@ class ToolResult:
     ``content`` is the text for the model: the tool's full output, or for a failure the JSON object ``{"ok":
     false, "error_code": …, "message": …}``.  ``images`` belong to it; a wire that cannot carry them writes a
     note in their place.  ``redacted`` is what everyone but the model may see.  ``milliseconds`` is the
-    duration of the call, 0 if nothing ran.  ``waits`` says that the call is not complete: it continues after
-    a person has decided about calls that it made itself.
+    duration of the call, 0 if nothing ran.  ``awaits_approval`` says that the call is not complete: it
+    continues after a person has decided about calls that it made itself.
     """
 
     call_id: str
@@ -136,9 +136,9 @@ class ToolResult:
     arguments_redacted: Any = None
     milliseconds: float = 0.0
     images: tuple[ResultImage, ...] = ()
-    waits: bool = False
+    awaits_approval: bool = False
 
-    def to_keep(self) -> "ToolResult":
+    def without_images(self) -> "ToolResult":
         """Return the same result with text in place of its images, as it is stored for a repeated
         request."""
         if not self.images:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-from proxy.chance import drawn
+from proxy.chance import replayable
 
 __all__ = ["TextSeal"]
 
@@ -39,7 +39,7 @@ class TextSeal:
         A run that is replayed gets the same result again for the same text and place.
         """
         digest = hashlib.blake2b(place + b"\0" + text, digest_size=16).hexdigest()
-        return drawn(f"sealed {digest}", lambda: self._close(text, place))
+        return replayable(f"sealed {digest}", lambda: self._close(text, place))
 
     def _close(self, text: bytes, place: bytes) -> str:
         # Imported here because it takes 8 MiB of each process, and many processes never seal a text.

@@ -252,7 +252,7 @@ async def one_run(proxy: Proxy, steps: Steps, store: Count, called: bytes) -> in
             arrived = b""
             while not arrived.endswith(b"0\r\n\r\n"):
                 arrived += await conversation.reader.read(65536)
-            assert await proxy.services.store.settle(20)
+            assert await proxy.services.store.wait_until_visible(20)
     assert arrived.count(b"word ") == 1
     return count.calls + store.calls - before
 

@@ -29,7 +29,7 @@ __all__ = [
     "CONFIG_NAME",
     "MAX_LINE",
     "MOST_EXITS",
-    "ForeignExits",
+    "PreventedExits",
     "config_path",
     "confirmed",
     "console",
@@ -108,7 +108,7 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
     what happened.  Exceptions of ``main`` itself, and a real Ctrl-C, leave this function as usual.
     """
     begun: list[asyncio.Task[Any] | None] = []
-    exits = ForeignExits()
+    exits = PreventedExits()
 
     async def known() -> T:
         begun.append(asyncio.current_task())
@@ -126,10 +126,10 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
                     raise
                 if task.done():
                     # A callback that exits every time would never let the loop end.
-                    exits.prevented(end)
+                    exits.add(end)
                     return cast("T", task.result())
                 # The loop logs it: uvloop does not handle signals while it is stopped.
-                runner.get_loop().call_soon(exits.prevented, end)
+                runner.get_loop().call_soon(exits.add, end)
             run = partial(runner.get_loop().run_until_complete, task)
     finally:
         try:
@@ -137,10 +137,10 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
         except (SystemExit, KeyboardInterrupt) as end:
             if _is_real(end):
                 raise
-            exits.prevented(end)
+            exits.add(end)
 
 
-class ForeignExits:
+class PreventedExits:
     """Logs exits that were prevented, and slows down code that exits again and again.
 
     A timer or a socket callback that exits every time must neither fill the log nor use a whole processor.
@@ -155,7 +155,7 @@ class ForeignExits:
         self._since = clock()
         self._count = 0
 
-    def prevented(self, end: BaseException) -> None:
+    def add(self, end: BaseException) -> None:
         """Count one prevented exit, and log it or pause."""
         now = self._clock()
         if now - self._since >= 1.0:

@@ -44,9 +44,9 @@ from proxy.tools.contract.provider import CallContext
 from proxy.tools.contract.spec import ToolEffect
 from proxy.wires.wire import Wire
 
-__all__ = ["AgentRuns", "Apart"]
+__all__ = ["AgentRunContext", "AgentRuns"]
 
-Apart = Callable[[str, str], AbstractContextManager[None]]
+AgentRunContext = Callable[[str, str], AbstractContextManager[None]]
 """Makes a block in which events are counted and values are drawn as an agent's run; called with its id and
 model."""
 
@@ -104,7 +104,7 @@ class AgentRuns:
         others: Sequence[str],
         settings: RunSettings,
         run_ids: Callable[[], str],
-        apart: Apart,
+        run_context: AgentRunContext,
     ) -> None:
         """``wire`` is Chat, in which the models of agents are asked.  ``others`` are the names of the wires
         that these requests can be translated to.  ``settings`` apply to all runs."""
@@ -115,7 +115,7 @@ class AgentRuns:
         self._others = tuple(others)
         self._settings = settings
         self._run_ids = run_ids
-        self._apart = apart
+        self._run_context = run_context
         self._narrowed: Derived[tuple[Policy, str, bool], tuple[Policy, Selection]] = Derived(
             "agent_permissions", _NARROWED_BYTES, lambda _, made: 8000 + 500 * len(made[1].withheld)
         )
@@ -215,7 +215,7 @@ class AgentRuns:
     async def _serve(self, agent: Agent, ask: Ask) -> None:
         """Plan and run an agent's request to its model; raise :class:`~proxy.errors.ToolFailure`."""
         run_id, model = ask.identity.run_id, str(ask.body.payload["model"])
-        with self._apart(run_id, model):
+        with self._run_context(run_id, model):
             bound = structlog.contextvars.bind_contextvars(run_id=run_id, agent=agent.name)
             try:
                 job = await self._planner.job(self._planner.begin(ask))
@@ -442,7 +442,7 @@ class _NullStream:
     :class:`_Watch`."""
 
     started = False
-    cut_off = False
+    stopped_by_server = False
     origin = ""
 
     def blank_out(self, secrets: Secrets | None) -> None:

@@ -37,7 +37,7 @@ class ClientStream(Protocol):
         ...
 
     @property
-    def cut_off(self) -> bool:
+    def stopped_by_server(self) -> bool:
         """Whether the server itself cancels the response, so that the client is still there and can get an
         error."""
         ...

@@ -47,7 +47,7 @@ class Body:
         self.raw = raw
         self.payload = payload
 
-    def take(self) -> bytes:
+    def release(self) -> bytes:
         """Return the bytes and release them; after this, the body is empty."""
         raw, self.raw, self.payload = self.raw, b"", {}
         return raw

@@ -59,26 +59,26 @@ class DirectCalls:
         self._watch = watch
         self._budget_s = budget_s
 
-    def open(self, call: DirectCall, cut_off: Callable[[], bool]) -> "OpenCall":
-        """Return a call that is about to run; ``cut_off`` says whether the server itself cancels it."""
+    def open(self, call: DirectCall, stopped_by_server: Callable[[], bool]) -> "OpenCall":
+        """Return a call that is about to run; ``stopped_by_server`` says whether the server cancels it."""
         ledger = (
             self._idempotency.begin(call.repeat.key, is_repeat=call.repeat.is_repeat)
             if call.repeat.key
             else RunLedger()
         )
-        return OpenCall(self, call, ledger, cut_off)
+        return OpenCall(self, call, ledger, stopped_by_server)
 
 
 class OpenCall:
     """A call from :meth:`DirectCalls.open` until its client has the answer."""
 
     def __init__(
-        self, calls: DirectCalls, call: DirectCall, ledger: RunLedger, cut_off: Callable[[], bool]
+        self, calls: DirectCalls, call: DirectCall, ledger: RunLedger, stopped_by_server: Callable[[], bool]
     ) -> None:
         self._calls = calls
         self._call = call
         self._ledger = ledger
-        self._cut_off = cut_off
+        self._stopped_by_server = stopped_by_server
 
     async def run(self, on_progress: OnProgress | None = None) -> ToolResult | None:
         """Run the call and return its result; the record has it as a run of one call, whatever its outcome.
@@ -102,7 +102,7 @@ class OpenCall:
             return result
         except asyncio.CancelledError:
             status, error = "cancelled", "client_gone"
-            if self._cut_off():
+            if self._stopped_by_server():
                 status, error = "failed", ServerStopping.code
             raise
         finally:

@@ -26,13 +26,13 @@ __all__ = [
     "OfferRules",
     "Offers",
     "Wanted",
-    "asking_too",
     "decide",
     "guard",
     "guarded_names",
     "is_reserved",
     "offered_only",
     "parse_wanted",
+    "with_required_approvals",
 ]
 
 RESERVED_PREFIX = "core__"
@@ -246,7 +246,9 @@ def offered_only(policy: Policy, offer: Offer, asking: Sequence[str]) -> Policy:
     return policy.intersect(offered)
 
 
-def asking_too(policy: Policy, selection: Selection, asked: frozenset[str]) -> tuple[Policy, Selection]:
+def with_required_approvals(
+    policy: Policy, selection: Selection, asked: frozenset[str]
+) -> tuple[Policy, Selection]:
     """Return a policy and its selection in which calls of the tools ``asked`` need an approval too."""
     wish = Policy(
         allow=("*",),

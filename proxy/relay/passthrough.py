@@ -31,7 +31,7 @@ __all__ = ["AFTER_END_S", "flush_soon", "pump"]
 AFTER_END_S = 2.0
 """Seconds for which a stream may stay open after its end mark: some upstreams never close it."""
 
-ENDLESS = Deadlines()
+NO_TIME_LIMIT = Deadlines()
 """The deadlines of a response that may continue without a time limit."""
 
 
@@ -42,7 +42,7 @@ async def pump(
     dialect: Dialect | None,
     tap: UsageTap | None = None,
     repair: StreamRepair | None = None,
-    total: Deadlines = ENDLESS,
+    total: Deadlines = NO_TIME_LIMIT,
     broken: OnBroken = ignore_broken,
     secrets: Secrets | None = None,
     upstream: str = "",
@@ -81,7 +81,7 @@ async def pump(
         client.abort()
         return
     except asyncio.CancelledError:
-        if not client.cut_off:
+        if not client.stopped_by_server:
             raise
         stopped()
         client.abort()
@@ -205,7 +205,7 @@ async def _pump_events(
             return
         failure = error
     except asyncio.CancelledError:
-        if boundary.overflowing or not client.cut_off:
+        if boundary.overflowing or not client.stopped_by_server:
             raise
         stop = stopped()
         if not boundary.done_seen:

@@ -20,14 +20,14 @@ from proxy.relay.base import RunSettings
 from proxy.relay.body import check_switches
 from proxy.relay.headers import of_any_dialect
 from proxy.relay.memory.fingerprint import prompt_fingerprint
-from proxy.relay.memory.history import Answers, Restored, Settle
+from proxy.relay.memory.history import ApprovalResults, Restored, SettleApprovals
 from proxy.relay.memory.idempotency import repeat_of
 from proxy.relay.memory.outcomes import MemoryOutcome
 from proxy.relay.memory.references import item_not_found
 from proxy.relay.memory.run_memory import RunMemory
 from proxy.relay.metering import price_of
 from proxy.relay.nested import AgentAsking, Purse
-from proxy.relay.offer import Offer, OfferRules, Offers, Wanted, asking_too, guard, is_reserved
+from proxy.relay.offer import Offer, OfferRules, Offers, Wanted, guard, is_reserved, with_required_approvals
 from proxy.relay.ports import port_of, text_call_rules
 from proxy.relay.routing.fallback import Candidates
 from proxy.relay.routing.prices import Prices
@@ -159,7 +159,7 @@ class Planner:
         self._settings = settings
         self._offers = Offers(settings.offer)
 
-    def able(
+    def routes_that_offer(
         self,
         routes: Sequence[Route],
         request: ClientRequest,
@@ -171,7 +171,7 @@ class Planner:
         If none can, return all, so that the first one raises the error.
         """
 
-        def able(route: Route) -> bool:
+        def can_offer(route: Route) -> bool:
             selection = permissions.selections[route.served.upstream.name]
             takes = self._takes_tools(route)
             try:
@@ -180,7 +180,7 @@ class Planner:
                 return False
             return True
 
-        return [route for route in routes if able(route)] or routes
+        return [route for route in routes if can_offer(route)] or routes
 
     def with_tools(
         self, wire: Wire, raw: bytes, request: ClientRequest, permissions: UpstreamPermissions, route: Route
@@ -272,7 +272,7 @@ class Planner:
             return Plan(route, None)
         return Plan(route, await self._job(planning, draft, restored))
 
-    def _settle(self, planning: Planning, draft: _Draft) -> Settle | None:
+    def _settle(self, planning: Planning, draft: _Draft) -> SettleApprovals | None:
         """Return the function that settles approvals of the caller; ``None`` if approvals are off."""
         if not self._approvals.enabled:
             return None
@@ -280,7 +280,7 @@ class Planner:
         permissions = ask.access.permissions
         selection = permissions.selections[upstream]
 
-        async def settle(ids: Sequence[str], untrusted: str) -> Answers:
+        async def settle(ids: Sequence[str], untrusted: str) -> ApprovalResults:
             ledger = RunLedger()
             if untrusted:
                 ledger.mark_untrusted(untrusted)
@@ -406,7 +406,7 @@ class Planner:
             draft.offer,
         )
         if offer.asked:
-            policy, selection = asking_too(policy, selection, offer.asked)
+            policy, selection = with_required_approvals(policy, selection, offer.asked)
         ledger = self._ledger(planning, draft)
         untrusted = restored.untrusted
         if not untrusted and selection.guards:

@@ -12,8 +12,8 @@ __all__ = ["message_of", "stopped"]
 def stopped() -> ServerStopping:
     """Accept the cancellation by which the server ends a response, and return the error for its client.
 
-    Call it where ``CancelledError`` was caught and ``ClientStream.cut_off`` is set.  The task continues, so
-    the cancellation must not count against its later timeouts.
+    Call it where ``CancelledError`` was caught and ``ClientStream.stopped_by_server`` is set.  The task
+    continues, so the cancellation must not count against its later timeouts.
     """
     task = asyncio.current_task()
     if task is not None:

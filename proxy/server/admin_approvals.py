@@ -54,14 +54,14 @@ def approval_to_json(approval: Approval, *, whole: bool = False) -> dict[str, An
         "decided_by": approval.decided_by or None,
         "decided_via": approval.decided_via or None,
         "decided_at": approval.decided_at,
-        "reason": approval.words or None,
+        "reason": approval.reason or None,
         "arguments_digest": approval.arguments_digest,
         "spec_digest": approval.spec_digest,
         "edited": bool(approval.edited),
         "invocation_id": approval.invocation_id or None,
     }
     if whole:
-        shown["arguments"] = orjson.loads(approval.runs)
+        shown["arguments"] = orjson.loads(approval.effective_arguments)
     return shown
 
 
@@ -151,12 +151,12 @@ class AdminApprovals:
         *,
         limit: int,
         waiting: bool = False,
-        over: bool = False,
+        decided: bool = False,
     ) -> tuple[Sequence[dict[str, Any]], bool]:
         """Return a page of the approvals that ``decider`` may decide, newest first, and whether there are
         more.
 
-        ``waiting`` selects those that can still be decided, ``over`` all others.
+        ``waiting`` selects those that can still be decided, ``decided`` all others.
 
         Raises :class:`~proxy.errors.StoreError`.
         """
@@ -164,7 +164,7 @@ class AdminApprovals:
             limit=limit + 1,
             before=query.get("before"),
             waiting=waiting,
-            over=over,
+            decided=decided,
             tools=tuple(decider.tools),
         )
         found = await self.decisions.list(wanted)

@@ -62,9 +62,9 @@ class RunFilter:
     """Which runs to list: the newest ``limit``, or those before the run id ``before``, the newest first.
 
     ``since`` and ``until`` limit the start time; ``since`` is included, ``until`` is not. ``caller`` is
-    either a key, which includes all its end users, or one end user (``KEY/PERSON``). ``begins`` is a prefix
-    of the run id. If ``agents`` is false, runs of agents are left out. With ``parent``, a run id, only runs
-    of agents that this run called are listed.
+    either a key, which includes all its end users, or one end user (``KEY/PERSON``). ``id_prefix`` is what
+    the run id begins with. If ``agents`` is false, runs of agents are left out. With ``parent``, a run id,
+    only runs of agents that this run called are listed.
     """
 
     limit: int = 50
@@ -76,7 +76,7 @@ class RunFilter:
     since: float | None = None
     until: float | None = None
     errors_only: bool = False
-    begins: str | None = None
+    id_prefix: str | None = None
     agents: bool = True
     parent: str | None = None
 
@@ -161,7 +161,7 @@ class KeySource(Protocol):
     """The client keys, for authentication; all processes that have the store open share them."""
 
     @property
-    def keys_told(self) -> int:
+    def keys_change_counter(self) -> int:
         """A number that changes after this process was notified that any process changed the keys.
 
         Reading it never waits, because every request reads it. A notification can get lost, so callers must
@@ -222,14 +222,16 @@ class KeyStore(KeySource, Protocol):
         """Return whether a mark with this name exists and is not over; raises StoreError."""
         ...
 
-    def put_owner(self, response_id: str, caller: str, settled: Callable[[bool], None] | None = None) -> None:
+    def put_response_owner(
+        self, response_id: str, caller: str, settled: Callable[[bool], None] | None = None
+    ) -> None:
         """Record which caller owns a response that only the upstream keeps. The write is queued.
 
         ``settled`` is called once with whether the row was committed, possibly before this method returns.
         """
         ...
 
-    async def owns_response(self, response_id: str, caller: str) -> bool:
+    async def is_response_owner(self, response_id: str, caller: str) -> bool:
         """Return whether the record says that the caller owns this response; raises
         :class:`~proxy.errors.StoreError`."""
         ...
@@ -441,7 +443,7 @@ class Store(
         """
         ...
 
-    async def settle(self, within_s: float) -> bool:
+    async def wait_until_visible(self, within_s: float) -> bool:
         """Wait until other processes can see all writes queued before this call; return whether they can.
 
         Never raises. A write that is not visible in time may follow later or be lost.

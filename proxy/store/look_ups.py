@@ -39,15 +39,15 @@ class LookUps:
         self._hard_timeout = HardTimeout()
 
     @property
-    def away(self) -> bool:
+    def is_unresponsive(self) -> bool:
         """Whether the record is known not to answer."""
         return self._prober is not None
 
-    async def within(self, work: Coroutine[Any, Any, T]) -> T:
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of a look-up.
 
         Raises :class:`~proxy.errors.StoreUnavailable` after :data:`~proxy.store.base.LOOK_UP_S`, or at once
-        while the record is away. Errors of the look-up itself pass through.
+        while the record is unresponsive. Errors of the look-up itself pass through.
         """
         if self._prober is not None:
             work.close()

@@ -427,9 +427,9 @@ def runs_query(wanted: RunFilter) -> tuple[str, Row]:
     if wanted.until is not None:
         clauses.append(f"{at} < ?")
         values.append(wanted.until)
-    if wanted.begins is not None:
+    if wanted.id_prefix is not None:
         clauses.append(f"{id_} >= ? AND {id_} < ?")
-        values += [clean_text(wanted.begins), clean_text(wanted.begins) + "\U0010ffff"]
+        values += [clean_text(wanted.id_prefix), clean_text(wanted.id_prefix) + "\U0010ffff"]
     if not wanted.agents:
         clauses.append("parent_run = ''")
     if wanted.parent is not None:

@@ -55,18 +55,18 @@ class ContentTable:
     """A table whose rows are content (rule R3), with its key columns and the columns that are sealed.
 
     ``columns`` are the columns of its record. Every such table has a column ``sealed_by``, and all except
-    that of calls have ``created_at``. ``called`` is what messages to operators call a row.
+    that of calls have ``created_at``. ``row_noun`` is what messages to operators call a row.
     """
 
     name: str
     columns: Sequence[str]
     key: Sequence[str]
     sealed: Sequence[str]
-    called: str = ""
+    row_noun: str = ""
 
     def counted(self, number: int) -> str:
         """Return a number of rows of this table, in words for the operator."""
-        return f"{number} {self.called or self.name}" + ("" if number == 1 else "s")
+        return f"{number} {self.row_noun or self.name}" + ("" if number == 1 else "s")
 
 
 MESSAGES: Final = ContentTable(

@@ -21,7 +21,7 @@ from proxy.store.seal import ContentTable, SealRing
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["TOKENS", "SealedTokens", "file_lock", "waiting"]
+__all__ = ["TOKENS", "SealedTokens", "file_lock", "retry_until_locked"]
 
 TOKENS: Final = ContentTable(
     "connection_tokens", ("id", "tokens"), ("id",), ("tokens",), "connection's token"
@@ -73,7 +73,7 @@ class SealedTokens:
         await self._commit(_DELETE, (name,))
 
 
-async def waiting(attempt: Callable[[], Awaitable[bool]]) -> None:
+async def retry_until_locked(attempt: Callable[[], Awaitable[bool]]) -> None:
     """Retry ``attempt`` until it gets the lock; raises StoreUnavailable after 30 seconds."""
     until = asyncio.get_running_loop().time() + _MAX_WAIT_S
     while not await attempt():
@@ -114,7 +114,7 @@ async def file_lock(path: Path) -> AsyncIterator[None]:
         return True
 
     try:
-        await waiting(attempt)
+        await retry_until_locked(attempt)
         yield
     finally:
         os.close(descriptor)

@@ -155,13 +155,13 @@ def test_exits_beyond_a_number_are_paused_for_and_not_logged() -> None:
     """In each second so many have a line of their own; each further one costs a pause instead."""
     now = [0.0]
     pauses: list[float] = []
-    exits = common.ForeignExits(lambda: now[0], pauses.append)
+    exits = common.PreventedExits(lambda: now[0], pauses.append)
     counts = []
     for second in (0.0, 0.9, 1.0):
         now[0] = second
         with structlog.testing.capture_logs() as lines:
             for _ in range(common.MOST_EXITS // 2 + 1):
-                exits.prevented(SystemExit())
+                exits.add(SystemExit())
         counts.append((len(lines), len(pauses)))
     half = common.MOST_EXITS // 2
     assert counts == [(half + 1, 0), (half - 1, 2), (half + 1, 2)]

@@ -113,7 +113,7 @@ async def test_lists_show_the_clients_own_runs(watch: Watch) -> None:
         store = proxy.services.store
         assert [run.id for run in await store.list_runs(RunFilter(agents=False))] == [root.id]
         assert [run.id for run in await store.list_runs(RunFilter(parent=root.id))] == [child.id]
-        assert [run.id for run in await store.list_runs(RunFilter(begins=child.id))] == [child.id]
+        assert [run.id for run in await store.list_runs(RunFilter(id_prefix=child.id))] == [child.id]
 
 
 async def test_agents_of_one_turn_run_together(watch: Watch) -> None:

@@ -35,7 +35,7 @@ class Kept:
     """A :class:`~proxy.relay.base.ClientStream` that keeps what it is sent."""
 
     started: bool = False
-    cut_off: bool = False
+    stopped_by_server: bool = False
     origin: str = ""
     status: int = 0
     sent: bytes = b""
@@ -135,7 +135,7 @@ async def test_an_ask_is_run_with_its_tools() -> None:
         plan = await runs.planner.next(runs.planner.begin(ask_of(services)))
         assert plan.job is not None
         await runs.orchestrator.run(plan.job, client)
-        assert await services.store.settle(20)
+        assert await services.store.wait_until_visible(20)
         detail = await services.store.get_run("run_1")
     assert client.text == "Let me look.\n\nIt is 14:05 in Berlin."
     assert (client.status, client.finished, TIME in client.sent.decode()) == (200, True, False)

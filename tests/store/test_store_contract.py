@@ -32,13 +32,13 @@ Make = Callable[..., SqlStore]
 
 
 async def test_what_has_settled_is_there_for_others(make: Make) -> None:
-    """After ``settle`` another process finds what waits for a client; a store in memory has no others."""
+    """After ``wait_until_visible`` others find what waits for a client; a store in memory has none."""
     store = make()
     await store.start()
     store.put_run(run())
     store.put_suspended(suspended())
-    assert await store.settle(10.0)
-    assert await store.settle(10.0)
+    assert await store.wait_until_visible(10.0)
+    assert await store.wait_until_visible(10.0)
     if isinstance(store, MemoryStore):
         return
     other = make()
@@ -258,7 +258,7 @@ async def test_runs_are_listed_by_what_their_ids_begin_with(store: Store) -> Non
         store.put_run(run(name))
 
     async def found(begins: str, **more: Any) -> list[str]:
-        return [each.id for each in await store.list_runs(RunFilter(begins=begins, **more))]
+        return [each.id for each in await store.list_runs(RunFilter(id_prefix=begins, **more))]
 
     assert set(await found("ab")) == {"ab", "abc", "abd"}
     assert await found("abd", model=run("abd").model) == ["abd"]
@@ -433,5 +433,5 @@ async def test_held_turns_are_found_together(store: Store) -> None:
     for _ in range(2):
         found = await store.find_all_suspended(asked)
         assert found == {"key-2": suspended(key="key-2"), "key-0": suspended(key="key-0")}
-        assert await store.settle(PATIENCE_S)
+        assert await store.wait_until_visible(PATIENCE_S)
     assert await store.find_all_suspended([]) == {}

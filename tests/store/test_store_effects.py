@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 from store_records import T0, files_below, invocation, kept, locked, query, run, spawn
 
-from proxy.effect_records import REPEATS_WITHIN_S, UNSAID_WITHIN_S, EarlierEffect, EffectClaim, EffectResult
+from proxy.effect_records import (
+    REPEATS_WITHIN_S,
+    UNMARKED_REPEAT_WITHIN_S,
+    EarlierEffect,
+    EffectClaim,
+    EffectResult,
+)
 from proxy.errors import StoreError, StoreUnavailable
 from proxy.records import RESULTS_KEPT_S
 from proxy.store.base import PurgeFilter, RunFilter, Store
@@ -218,7 +224,7 @@ async def test_an_unsaid_repeat_comes_within_minutes(make: Make) -> None:
     assert await store.claim_effect(invocation("inv_1"), claim) is None
     store.put_run(run(status="failed", ended_at=T0))
     await store.list_runs(RunFilter())
-    for at, found in ((UNSAID_WITHIN_S, "unanswered"), (UNSAID_WITHIN_S + 1, "none")):
+    for at, found in ((UNMARKED_REPEAT_WITHIN_S, "unanswered"), (UNMARKED_REPEAT_WITHIN_S + 1, "none")):
         now[0] = T0 + at
         assert await store.earlier_attempt(claim) == found
 

@@ -340,7 +340,7 @@ async def test_many_keys_are_one_look(make: Make) -> None:
         record = hidden(key=f"k{number % 3}", variant=f"v{number}", created_at=float(number))
         store.put_hidden(record)
         if number == 7:
-            assert await store.settle(5.0)
+            assert await store.wait_until_visible(5.0)
     keys = ["k2", "k0", "nobody", "k1"]
     found = await store.find_hidden(keys)
     assert {key: [turns.variant for turns in found[key]] for key in keys} == {
@@ -349,5 +349,5 @@ async def test_many_keys_are_one_look(make: Make) -> None:
         "k2": ["v11", "v8"],
         "nobody": [],
     }
-    assert await store.settle(5.0)
+    assert await store.wait_until_visible(5.0)
     assert await store.find_hidden(keys) == found

@@ -51,7 +51,7 @@ async def told(store: Store, before: int) -> None:
     """Wait until a store was told of a change."""
     async with asyncio.timeout(PATIENCE_S):
         # What comes from another process has no event to wait for here.
-        while store.keys_told == before:  # noqa: ASYNC110
+        while store.keys_change_counter == before:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 
@@ -130,9 +130,9 @@ async def test_a_revoked_key_stays_and_frees_its_name(store: Store) -> None:
 async def test_every_change_is_a_new_version_and_is_told(store: Store) -> None:
     """A key that is made or revoked changes the version and the number that costs no wait."""
     await store.put_key(key())
-    version, before = (await store.read_keys()).version, store.keys_told
+    version, before = (await store.read_keys()).version, store.keys_change_counter
     assert await store.keys_version() == version
-    before = store.keys_told
+    before = store.keys_change_counter
     await store.revoke_key("key_webui")
     await told(store, before)
     assert await store.keys_version() > version
@@ -168,14 +168,14 @@ async def test_the_seal_key_takes_part_where_there_is_one(shared: tuple[Make, st
 
 async def test_owners_of_responses(store: Store) -> None:
     """A noted response is its caller's and nobody else's, at once."""
-    store.put_owner("resp_1", "key_a")
-    store.put_owner("resp_1", "key_a")
-    assert await store.owns_response("resp_1", "key_a")
-    assert not await store.owns_response("resp_1", "key_b")
-    assert not await store.owns_response("resp_2", "key_a")
+    store.put_response_owner("resp_1", "key_a")
+    store.put_response_owner("resp_1", "key_a")
+    assert await store.is_response_owner("resp_1", "key_a")
+    assert not await store.is_response_owner("resp_1", "key_b")
+    assert not await store.is_response_owner("resp_2", "key_a")
     for odd in ("resp_\ud800", "resp_\0", "r" * 5000):
-        store.put_owner(odd, "key_a")
-        assert isinstance(await store.owns_response(odd, "key_a"), bool)
+        store.put_response_owner(odd, "key_a")
+        assert isinstance(await store.is_response_owner(odd, "key_a"), bool)
     assert store.lost == 0
 
 
@@ -184,11 +184,11 @@ async def test_owners_go_after_their_days(shared: tuple[Make, str]) -> None:
     make, url = shared
     store = make(keep_days=1)
     await store.start()
-    store.put_owner("resp_1", "key_a")
-    assert await store.owns_response("resp_1", "key_a")
+    store.put_response_owner("resp_1", "key_a")
+    assert await store.is_response_owner("resp_1", "key_a")
     later = make(keep_days=1, clock=lambda: T0 + 2 * 86400, reap=True)
     await later.start()
-    assert not await later.owns_response("resp_1", "key_a")
+    assert not await later.is_response_owner("resp_1", "key_a")
     async with asyncio.timeout(PATIENCE_S):
         while True:
             if isinstance(store, SqliteStore):
@@ -220,12 +220,12 @@ async def test_another_process_revokes(shared: tuple[Make, str]) -> None:
     await store.start()
     await store.put_key(key())
     await store.keys_version()
-    before = store.keys_told
+    before = store.keys_change_counter
     child = spawn(_REVOKER, url)
     output, _ = await asyncio.to_thread(child.communicate, "go\n", timeout=LATE_S)
     assert output.strip() == "True"
     if isinstance(store, SqliteStore):
-        assert store.keys_told != before
+        assert store.keys_change_counter != before
     else:
         await told(store, before)
     assert [one.revoked_at is not None for one in (await store.read_keys()).keys] == [True]
@@ -249,7 +249,7 @@ async def test_keys_in_postgres_are_heard_of_again_after_a_break(
                 found = await store.keys_version()
             except StoreError:
                 await asyncio.sleep(0.01)
-    before = store.keys_told
+    before = store.keys_change_counter
     await fetch(postgres_url, "UPDATE client_keys SET revoked_at = 2")
     await told(store, before)
 
@@ -318,11 +318,11 @@ async def test_a_lost_mark_is_made_again(make_sqlite: Make, tmp_path: Path) -> N
     await store.read_keys()
     assert (tmp_path / "r.db.keys").exists()
     await store.keys_version()
-    before = store.keys_told
+    before = store.keys_change_counter
     other = make_sqlite()
     await other.start()
     await other.revoke_key("key_webui")
-    assert store.keys_told != before
+    assert store.keys_change_counter != before
 
 
 async def test_a_mark_that_cannot_be_written_is_said(

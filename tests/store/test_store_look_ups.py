@@ -18,7 +18,7 @@ LOOKS: dict[str, Callable[[SqliteStore], Any]] = {
     "hidden turns": lambda store: store.find_hidden(["key"]),
     "a response": lambda store: store.find_response("resp_1", "me"),
     "a deletion": lambda store: store.delete_response("resp_1", "me"),
-    "an owner": lambda store: store.owns_response("resp_1", "me"),
+    "an owner": lambda store: store.is_response_owner("resp_1", "me"),
     "a thread": lambda store: store.find_threads(["conv_1"], "me"),
     "a large result": lambda store: store.find_result("res_1", "me"),
     "an effect": lambda store: store.find_effect(EffectClaim("place:1")),
@@ -45,7 +45,7 @@ async def test_nothing_that_a_request_looks_up_waits_for_a_hung_disk(
     finally:
         back.set()
     await hanging
-    await until(lambda: not store._look_ups.away)
+    await until(lambda: not store._look_ups.is_unresponsive)
     await LOOKS[look](store)
 
 
@@ -76,18 +76,18 @@ async def test_one_probe_at_a_time_asks_a_silent_record(monkeypatch: pytest.Monk
     look_ups = LookUps(record.probe)
     for _ in range(20):
         with pytest.raises(StoreUnavailable):
-            await look_ups.within(record.look())
-    assert (record.asked, look_ups.away) == (1, True)
+            await look_ups.run(record.look())
+    assert (record.asked, look_ups.is_unresponsive) == (1, True)
     await until(lambda: record.probes == 1)
     await asyncio.sleep(0.3)
     assert record.probes == 1
     record.broken = True
     record.answers.set()
     await until(lambda: record.probes >= 3)
-    assert look_ups.away
+    assert look_ups.is_unresponsive
     record.broken = False
-    await until(lambda: not look_ups.away)
-    assert await look_ups.within(record.look()) == "found"
+    await until(lambda: not look_ups.is_unresponsive)
+    assert await look_ups.run(record.look()) == "found"
 
 
 async def test_a_record_that_refuses_at_once_is_not_away() -> None:
@@ -100,8 +100,8 @@ async def test_a_record_that_refuses_at_once_is_not_away() -> None:
 
     for _ in range(2):
         with pytest.raises(StoreUnavailable, match="refused"):
-            await look_ups.within(refused())
-    assert not look_ups.away
+            await look_ups.run(refused())
+    assert not look_ups.is_unresponsive
 
 
 async def test_who_gives_up_on_several_look_ups_has_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,8 +110,8 @@ async def test_who_gives_up_on_several_look_ups_has_found_out(monkeypatch: pytes
     look_ups = LookUps(Record().probe)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.15):
-            await look_ups.within(Record().look())
-    await until(lambda: look_ups.away)
+            await look_ups.run(Record().look())
+    await until(lambda: look_ups.is_unresponsive)
     look_ups.close()
 
 
@@ -128,7 +128,7 @@ async def test_a_client_that_leaves_a_slow_record_does_not_decide_that_it_is_awa
         asked.set()
 
     look_ups = LookUps(probe)
-    tasks = [asyncio.create_task(look_ups.within(slow.look())) for _ in range(2)]
+    tasks = [asyncio.create_task(look_ups.run(slow.look())) for _ in range(2)]
     await until(lambda: slow.asked == 2)
     with monkeypatch.context() as later:
         later.setattr(loop, "time", lambda: now() + 0.6 * LATE_S)
@@ -138,19 +138,19 @@ async def test_a_client_that_leaves_a_slow_record_does_not_decide_that_it_is_awa
     async with asyncio.timeout(PATIENCE_S):
         await asked.wait()
     await asyncio.sleep(0)
-    assert not look_ups.away
+    assert not look_ups.is_unresponsive
     look_ups.close()
 
 
 async def test_a_client_that_leaves_at_once_says_nothing_of_the_record() -> None:
     """A look-up that is given up early is no sign of a silent record."""
     look_ups = LookUps(Record().probe)
-    task = asyncio.create_task(look_ups.within(Record().look()))
+    task = asyncio.create_task(look_ups.run(Record().look()))
     await asyncio.sleep(0.01)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not look_ups.away
+    assert not look_ups.is_unresponsive
     look_ups.close()
 
 

@@ -79,7 +79,7 @@ async def _fill(store: SqliteStore, name: str = "1") -> None:
     )
     store.put_result(kept(f"res_{name}", run_id=f"run_{name}", content=SECRET))
     store.put_wire(wire(f"run_{name}", payload=plain))
-    said = {"arguments": SECRET, "arguments_shown": {"to": SECRET}, "words": SECRET, "edited": SECRET}
+    said = {"arguments": SECRET, "arguments_shown": {"to": SECRET}, "reason": SECRET, "edited": SECRET}
     await store.put_approvals([approval(f"ap_{name}", run_id=f"run_{name}", **said)])
     await store.put_background(BackgroundRecord(f"bg_{name}", "open", f"run_{name}", T0), plain)
     asked = approval(f"granted_{name}", run_id=f"run_{name}", **said)
@@ -113,7 +113,7 @@ async def _check(store: SqliteStore, name: str = "1", *, has_wire: bool = True) 
     found = await store.find_wire(f"run_{name}")
     assert (None if found is None else found.payload) == (SECRET.encode() if has_wire else None)
     (asked,) = await store.find_approvals([f"ap_{name}"])
-    assert (asked.arguments, asked.arguments_shown, asked.words) == (SECRET, {"to": SECRET}, SECRET)
+    assert (asked.arguments, asked.arguments_shown, asked.reason) == (SECRET, {"to": SECRET}, SECRET)
     assert await store.background_request(f"bg_{name}") == SECRET.encode()
     assert [given.bounds for given in await store.find_grants([f"grant_{name}"])] == [SECRET]
 

@@ -11,12 +11,12 @@ from proxy.commands.doctor.dialects import SpokenDialect, find_dialects
 from proxy.commands.doctor.probe import ProbeResult, probe, v1_fault
 from proxy.commands.doctor.sealing import seal_lines
 from proxy.commands.keys.keys import (
+    authentication_lines,
     bound_lines,
     bounds_of_keys,
-    entrance_lines,
     idle_lines,
     key_table,
-    peek_entrance,
+    peek_authentication,
 )
 from proxy.commands.mcp.listing import mcp_faults
 from proxy.commands.mcp.looking import pins_of_record
@@ -94,7 +94,7 @@ async def check_composed(config: Config, *, probing: bool, known: Sequence[Confi
         readable = all(key.secret.resolved for key in config.keys.values())
         if readable and not any(fault.setting.startswith(("auth.", "store.")) for fault in faults):
             try:
-                authentication = await peek_entrance(config)
+                authentication = await peek_authentication(config)
             except (ConfigError, StoreError) as error:
                 told.append(str(error))
         order = order_lines(services.router())
@@ -219,7 +219,7 @@ async def check(
         *_served_lines(config),
     ):
         say(line)
-    _say_entrance(config, services, authentication)
+    _say_authentication(config, services, authentication)
     places = places_of(config)
     probed = await _probe_all(config, services, unasked) if probing else []
     if probing:
@@ -231,12 +231,14 @@ async def check(
     return len(faults)
 
 
-def _say_entrance(config: Config, services: CheckedServices, authentication: Authentication | None) -> None:
+def _say_authentication(
+    config: Config, services: CheckedServices, authentication: Authentication | None
+) -> None:
     """Print the authentication mode, the keys, and the tools that each key may run."""
     if authentication is None:
         return
     said, warnings = bounds_of_keys(authentication, services.catalog)
-    for line in (*entrance_lines(config, authentication), *said, *warnings):
+    for line in (*authentication_lines(config, authentication), *said, *warnings):
         say(line)
     by_key = key_table(authentication, services.catalog, services.policy)
     if by_key is not None:

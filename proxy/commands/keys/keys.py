@@ -38,14 +38,14 @@ if TYPE_CHECKING:  # As in ``common``.
 
 __all__ = [
     "KeyStatus",
+    "authentication_lines",
     "bound_lines",
     "bounds_of_keys",
     "create_key",
-    "entrance_lines",
     "idle_lines",
     "key_table",
     "list_keys",
-    "peek_entrance",
+    "peek_authentication",
     "read_grants",
     "revoke_key",
 ]
@@ -251,7 +251,7 @@ class _Peeked:
         self._keys = keys
 
     @property
-    def keys_told(self) -> int:
+    def keys_change_counter(self) -> int:
         return 0
 
     async def keys_version(self) -> int:
@@ -264,7 +264,7 @@ class _Peeked:
         return "none", bytes(32)
 
 
-async def peek_entrance(config: Config) -> Authentication | None:
+async def peek_authentication(config: Config) -> Authentication | None:
     """Return the authentication as it would be now; ``None`` if only a start can read the keys.
 
     Nothing is created or changed. Raises the errors that a start would raise.
@@ -273,7 +273,7 @@ async def peek_entrance(config: Config) -> Authentication | None:
     return await open_authentication(config, _Peeked(found)) if found is not None else None
 
 
-def entrance_lines(config: Config, authentication: Authentication) -> list[str]:
+def authentication_lines(config: Config, authentication: Authentication) -> list[str]:
     """Return lines about the authentication mode, the number of keys, and what to do about them."""
     keys = authentication.ring.keys()
     count = counted(len(keys), "client key")

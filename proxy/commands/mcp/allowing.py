@@ -9,7 +9,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from proxy.commands.common import MAX_LINE, confirmed, say, say_error
-from proxy.commands.mcp.looking import Look, ServerLook, current_pins, look_at_servers, need_servers
+from proxy.commands.mcp.looking import (
+    InspectedServer,
+    InspectedTool,
+    current_pins,
+    inspect_servers,
+    need_servers,
+)
 from proxy.errors import ConfigError
 from proxy.globs import fits
 from proxy.plain_text import counted, plain_text
@@ -43,7 +49,7 @@ async def allow_tools(config: Config, pattern: str, *, yes: bool, file: Path | N
         )
     servers = need_servers(config)
     before = _pins_of(file) if file is not None else await current_pins(config)
-    looks = await look_at_servers(config, servers, before)
+    looks = await inspect_servers(config, servers, before)
     well = _say_faults(looks)
     chosen = [(look.server, tool) for look in looks for tool in look.tools if fits(tool.id, pattern)]
     wanted = [(server, tool) for server, tool in chosen if tool.state in ("new", "changed", "moved")]
@@ -132,7 +138,7 @@ async def _keep(config: Config, file: Path | None, before: Sequence[Pin], pins: 
         await store.aclose()
 
 
-def _say_faults(looks: Sequence[ServerLook]) -> bool:
+def _say_faults(looks: Sequence[InspectedServer]) -> bool:
     """Print unreachable servers and tools that cannot be used; return whether all servers are ready."""
     well = True
     for look in looks:
@@ -144,7 +150,7 @@ def _say_faults(looks: Sequence[ServerLook]) -> bool:
     return well
 
 
-def _describe(server: Server, tool: Look) -> Iterator[str]:
+def _describe(server: Server, tool: InspectedTool) -> Iterator[str]:
     """Yield lines with what a person must know before allowing a tool."""
     live = tool.live
     if live is None:
@@ -193,7 +199,7 @@ def _arguments(live: Definition) -> Iterator[tuple[str, str]]:
         yield name, f"{plain_text(str(kind))}{need}{words}"
 
 
-def _nothing(pattern: str, looks: Sequence[ServerLook]) -> str:
+def _nothing(pattern: str, looks: Sequence[InspectedServer]) -> str:
     known = [tool.id for look in looks for tool in look.tools]
     near = difflib.get_close_matches(pattern, known, n=1, cutoff=0.5)
     if near:

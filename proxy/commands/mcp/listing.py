@@ -5,7 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxy.commands.common import MAX_LINE, console, say, say_error, table, text
-from proxy.commands.mcp.looking import Look, ServerLook, current_pins, look_at_servers, need_servers
+from proxy.commands.mcp.looking import (
+    InspectedServer,
+    InspectedTool,
+    current_pins,
+    inspect_servers,
+    need_servers,
+)
 from proxy.commands.mcp.warnings import warnings_of
 from proxy.plain_text import counted, plain_text
 from proxy.server.api.json_output import to_line
@@ -26,7 +32,7 @@ _STATES: Mapping[str, str] = {
 
 async def list_servers(config: Config, *, as_json: bool) -> bool:
     """Print every server with its tools, one line each; return whether all are connected."""
-    looks = await look_at_servers(config, need_servers(config), await current_pins(config))
+    looks = await inspect_servers(config, need_servers(config), await current_pins(config))
     if as_json:
         for look in looks:
             say(to_line(_written(config, look)))
@@ -44,7 +50,7 @@ async def list_servers(config: Config, *, as_json: bool) -> bool:
 
 async def test_server(config: Config, name: str) -> bool:
     """Connect to one server and print the result; return whether it is connected."""
-    (look,) = await look_at_servers(config, need_servers(config, name), await current_pins(config))
+    (look,) = await inspect_servers(config, need_servers(config, name), await current_pins(config))
     status = look.listing.status
     say(f"{name}: {plain_text(look.server.shown, MAX_LINE)}")
     if look.is_ready:
@@ -66,7 +72,7 @@ async def test_server(config: Config, name: str) -> bool:
 
 async def mcp_faults(config: Config) -> list[str]:
     """Connect to every server and print its state; return a line for each that cannot be used."""
-    looks = await look_at_servers(config, need_servers(config), await current_pins(config))
+    looks = await inspect_servers(config, need_servers(config), await current_pins(config))
     console().print(_servers(looks))
     for line in _details(config, looks):
         say(line)
@@ -74,7 +80,7 @@ async def mcp_faults(config: Config) -> list[str]:
     return _unreachable(looks)
 
 
-def _details(config: Config, looks: Sequence[ServerLook]) -> list[str]:
+def _details(config: Config, looks: Sequence[InspectedServer]) -> list[str]:
     """Return lines about unusable tools, allowed tools that are withheld, and warnings."""
     lines = []
     for look in looks:
@@ -88,14 +94,14 @@ def _details(config: Config, looks: Sequence[ServerLook]) -> list[str]:
     return [*lines, *warnings_of(looks, _offered(config, looks)), *_lacking(looks)]
 
 
-def _offered(config: Config, looks: Sequence[ServerLook]) -> Counter[str]:
+def _offered(config: Config, looks: Sequence[InspectedServer]) -> Counter[str]:
     """Count the tools of each server that models are offered."""
     return Counter(
         look.server.name for look in looks for tool in look.tools if _what_of(config, look, tool) == _OFFERED
     )
 
 
-def _lacking(looks: Sequence[ServerLook]) -> list[str]:
+def _lacking(looks: Sequence[InspectedServer]) -> list[str]:
     """Return lines about connected servers that need more than the login has, such as a scope."""
     return [
         f"{look.server.name}: {plain_text(look.listing.status.reason, MAX_LINE)}"
@@ -104,7 +110,7 @@ def _lacking(looks: Sequence[ServerLook]) -> list[str]:
     ]
 
 
-def _unreachable(looks: Sequence[ServerLook]) -> list[str]:
+def _unreachable(looks: Sequence[InspectedServer]) -> list[str]:
     return [
         f"mcp.servers.{look.server.name}: not connected: {look.listing.status.reason}"
         for look in looks
@@ -112,14 +118,14 @@ def _unreachable(looks: Sequence[ServerLook]) -> list[str]:
     ]
 
 
-def _say_unreachable(looks: Sequence[ServerLook]) -> bool:
+def _say_unreachable(looks: Sequence[InspectedServer]) -> bool:
     away = _unreachable(looks)
     for line in away:
         say_error(line)
     return not away
 
 
-def _servers(looks: Sequence[ServerLook]) -> Any:
+def _servers(looks: Sequence[InspectedServer]) -> Any:
     made = table(
         "server", "state", "protocol", "calls itself", "list", "allowed", "new", "changed", "reached by"
     )
@@ -139,7 +145,7 @@ def _servers(looks: Sequence[ServerLook]) -> Any:
     return made
 
 
-def _what_of(config: Config, look: ServerLook, tool: Look) -> str:
+def _what_of(config: Config, look: InspectedServer, tool: InspectedTool) -> str:
     """Return whether a tool is offered, and if not, why."""
     if tool.state != "pinned" or tool.pin is None:
         return f"{_STATES[tool.state]}; to allow it: toolrelay tools allow {tool.id}"
@@ -149,7 +155,7 @@ def _what_of(config: Config, look: ServerLook, tool: Look) -> str:
     return _OFFERED if decision.allowed else f"allowed, but not offered: {decision.rule}"
 
 
-def _written(config: Config, look: ServerLook) -> dict[str, Any]:
+def _written(config: Config, look: InspectedServer) -> dict[str, Any]:
     status = look.listing.status
     return {
         "server": look.server.name,

@@ -21,10 +21,10 @@ from proxy.tools.mcp.pins import FiledPins, GivenPins, Pin, PinSource, PinState,
 from proxy.tools.mcp.servers import Server
 
 __all__ = [
-    "Look",
-    "ServerLook",
+    "InspectedServer",
+    "InspectedTool",
     "current_pins",
-    "look_at_servers",
+    "inspect_servers",
     "need_servers",
     "pins_of_record",
     "wait_for_server",
@@ -32,7 +32,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class InspectedTool:
     """One tool: its pin, its current definition, and the result of their comparison."""
 
     id: str
@@ -43,12 +43,12 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerLook:
+class InspectedServer:
     """One server: its state, and its tools sorted by id."""
 
     server: Server
     listing: ServerListing
-    tools: Sequence[Look]
+    tools: Sequence[InspectedTool]
 
     @property
     def is_ready(self) -> bool:
@@ -71,9 +71,9 @@ def need_servers(config: Config, only: str = "") -> Mapping[str, Server]:
     return {only: servers[only]} if only else servers
 
 
-async def look_at_servers(
+async def inspect_servers(
     config: Config, servers: Mapping[str, Server], pins: Sequence[Pin]
-) -> Sequence[ServerLook]:
+) -> Sequence[InspectedServer]:
     """Connect to servers and list their tools. Raises ConfigError if the SDK is not installed."""
     chosen = {name: config.mcp.servers[name] for name in servers}
     narrowed = config.model_copy(update={"mcp": config.mcp.model_copy(update={"servers": chosen})})
@@ -86,7 +86,7 @@ async def look_at_servers(
         finally:
             await host.aclose()
     return [
-        ServerLook(server, listing, _looks(server, listing, pins))
+        InspectedServer(server, listing, _looks(server, listing, pins))
         for server, listing in zip(servers.values(), listings, strict=True)
     ]
 
@@ -119,7 +119,7 @@ async def wait_for_server(config: Config, socket: Path, server: str) -> None:
         await host.aclose()
 
 
-def _looks(server: Server, listing: ServerListing, pins: Sequence[Pin]) -> Sequence[Look]:
+def _looks(server: Server, listing: ServerListing, pins: Sequence[Pin]) -> Sequence[InspectedTool]:
     pinned = {pin.id: pin for pin in pins if pin.definition.server == server.name}
     live = {one.id: one for one in listing.definitions}
     looks = []
@@ -131,7 +131,7 @@ def _looks(server: Server, listing: ServerListing, pins: Sequence[Pin]) -> Seque
             compare(pin, now.digest if now is not None else None, server.identity) if known else "pinned"
         )
         own = now.name if now is not None else pinned[name].definition.name
-        looks.append(Look(name, own, state, pin, now))
+        looks.append(InspectedTool(name, own, state, pin, now))
     return looks
 
 

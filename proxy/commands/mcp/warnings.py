@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from proxy.commands.mcp.looking import Look, ServerLook
+from proxy.commands.mcp.looking import InspectedServer, InspectedTool
 from proxy.plain_text import plain_text
 from proxy.records import ToolEffect
 from proxy.server.config.load import Config
@@ -42,7 +42,7 @@ def unallowed_lines(config: Config, catalog: Catalog) -> list[str]:
     ]
 
 
-def warnings_of(looks: Sequence[ServerLook], offered: Mapping[str, int]) -> list[str]:
+def warnings_of(looks: Sequence[InspectedServer], offered: Mapping[str, int]) -> list[str]:
     """Return a line for each problem; ``offered`` is the number of offered tools by server."""
     lines = [line for look in looks for line in _of_server(look)]
     count = sum(offered.values())
@@ -73,7 +73,7 @@ def _largest(counts: Mapping[str, int]) -> str:
     return ", ".join(f'{name} ({count}, "{pattern_of_server(name)}")' for name, count in first)
 
 
-def _of_server(look: ServerLook) -> Iterator[str]:
+def _of_server(look: InspectedServer) -> Iterator[str]:
     where = f"mcp.servers.{look.server.name}"
     live = [(tool, tool.live) for tool in look.tools if tool.live is not None]
     for tool, definition in live:
@@ -104,19 +104,19 @@ def _of_definition(definition: Definition) -> Iterator[str]:
         yield f"its server calls it {plain_text(definition.name, 200)!r}, which no model provider accepts"
 
 
-def _says_it_reads(look: ServerLook, tool: Look, definition: Definition) -> bool:
+def _says_it_reads(look: InspectedServer, tool: InspectedTool, definition: Definition) -> bool:
     own = look.server.effect_of(tool.name)
     return definition.annotations.get("readOnlyHint") is True and own is not ToolEffect.READ_ONLY
 
 
-def _says_it_changes(look: ServerLook, tool: Look, definition: Definition) -> bool:
+def _says_it_changes(look: InspectedServer, tool: InspectedTool, definition: Definition) -> bool:
     said = definition.annotations
     changes = said.get("readOnlyHint") is False or said.get("destructiveHint") is True
     own = look.server.effect_of(tool.name)
     return changes and said.get("readOnlyHint") is not True and own is ToolEffect.READ_ONLY
 
 
-def _named(tools: Sequence[Look]) -> str:
+def _named(tools: Sequence[InspectedTool]) -> str:
     names = [plain_text(tool.name, 64) for tool in tools[:_MOST_NAMED]]
     more = f" and {len(tools) - _MOST_NAMED} more" if len(tools) > _MOST_NAMED else ""
     return ", ".join(names) + more

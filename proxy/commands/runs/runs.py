@@ -147,7 +147,7 @@ async def find_run(store: Store, run_id: str) -> RunDetail:
         if (detail := await store.get_run(name)) is not None:
             return detail
     for name in names:
-        if fitting := await store.list_runs(RunFilter(begins=name, limit=_MOST_CANDIDATES + 1)):
+        if fitting := await store.list_runs(RunFilter(id_prefix=name, limit=_MOST_CANDIDATES + 1)):
             shown = [f"{run.id} ({moment(run.started_at)})" for run in fitting[:_MOST_CANDIDATES]]
             more = " and more" if len(fitting) > _MOST_CANDIDATES else ""
             raise ConfigError(

@@ -28,7 +28,7 @@ class _Question:
     name: str
     ended: bytes
     """The merged last answers of members that ended before the question. For one that ends later,
-    :meth:`Broadcast.left` sends its own last answer."""
+    :meth:`Broadcast.remove_member` sends its own last answer."""
     waiting: set[Hashable] = field(default_factory=set)
     missing: int = 0
     timer: asyncio.TimerHandle | None = None
@@ -50,11 +50,11 @@ class Broadcast:
         self._open: dict[int, _Question] = {}
         self._numbers = itertools.count(1)
 
-    def joined(self, member: Hashable, channel: Channel) -> None:
+    def add_member(self, member: Hashable, channel: Channel) -> None:
         """Add a member that can be asked."""
         self._members[member] = channel
 
-    def left(self, member: Hashable) -> None:
+    def remove_member(self, member: Hashable) -> None:
         """Remove a member that has ended, and drop its own questions."""
         channel = self._members.pop(member, None)
         for number, question in list(self._open.items()):

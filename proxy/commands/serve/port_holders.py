@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["SUPERVISOR", "WORKER", "Holder", "call_process", "explain_holders", "find_holders"]
+__all__ = ["SUPERVISOR", "WORKER", "Holder", "explain_holders", "find_holders", "set_process_name"]
 
 SUPERVISOR = "toolrelay"
 WORKER = "toolrelay-work"
@@ -23,7 +23,7 @@ class Holder:
     name: str
 
 
-def call_process(name: str) -> None:
+def set_process_name(name: str) -> None:
     """Name this process in the system's process list, if the system supports that."""
     with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_text(name)

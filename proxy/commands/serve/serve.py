@@ -7,7 +7,7 @@ from proxy.commands.common import MAX_LINE, say
 from proxy.commands.doctor.check import CheckedServices, token_lines, withheld_lines
 from proxy.commands.doctor.connectivity import warn_of_upstreams
 from proxy.commands.doctor.sealing import seal_lines
-from proxy.commands.keys.keys import bounds_of_keys, entrance_lines
+from proxy.commands.keys.keys import authentication_lines, bounds_of_keys
 from proxy.commands.mcp.host import mcp_host
 from proxy.commands.mcp.warnings import many_lines, unallowed_lines
 from proxy.commands.serve.run import run_server
@@ -49,7 +49,7 @@ def banner(
     config: Config, services: CheckedServices, address: str, authentication: Authentication
 ) -> list[str]:
     """Return the lines that a start prints: address, authentication, upstreams, tools, and obstacles."""
-    lines = [f"toolrelay listens on {address}/v1", *entrance_lines(config, authentication)]
+    lines = [f"toolrelay listens on {address}/v1", *authentication_lines(config, authentication)]
     lines += bounds_of_keys(authentication, services.catalog)[1]
     for name, upstream in config.upstreams.items():
         key = "with a key" if upstream.api_key else "without a key"

@@ -252,7 +252,7 @@ class Supervisor:
                 match header["kind"]:
                     case "ready" if worker.state is _State.STARTING:
                         worker.state = _State.SERVING
-                        self._questions.joined(worker, worker.channel)
+                        self._questions.add_member(worker, worker.channel)
                         worker.ready.set_result(json.loads(body))
                     case "failed":
                         said = body.decode(errors="replace")
@@ -263,7 +263,7 @@ class Supervisor:
         # The worker's end of the channel closes with its process, however it ends.
         status = await worker.process.ended
         worker.channel.close()
-        self._questions.left(worker)
+        self._questions.remove_member(worker)
         self._all.discard(worker)
         if not worker.ready.done():
             said = said or f"worker {worker.number} ended with status {status} before it was ready"

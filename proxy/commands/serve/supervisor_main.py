@@ -8,7 +8,7 @@ from pathlib import Path
 
 from proxy.commands.printing import say, say_faults
 from proxy.commands.serve.plan import Handover, read_handover
-from proxy.commands.serve.port_holders import SUPERVISOR, call_process
+from proxy.commands.serve.port_holders import SUPERVISOR, set_process_name
 from proxy.commands.serve.spawning import SIGNALS_HELD
 from proxy.commands.serve.supervisor import Supervisor
 from proxy.commands.serve.watching import stamps, watch, watched_files
@@ -21,7 +21,7 @@ __all__ = ["main"]
 
 def main(fd: int) -> int:
     """Supervise until stopped; return the exit status. ``fd`` is the file descriptor of the handover."""
-    call_process(SUPERVISOR)
+    set_process_name(SUPERVISOR)
     handover = read_handover(fd)
     plan = handover.plan
     queue_output()

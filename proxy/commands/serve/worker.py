@@ -19,7 +19,7 @@ import structlog
 
 from proxy.commands.common import run_async, start_logging
 from proxy.commands.doctor.connectivity import warn_of_upstreams
-from proxy.commands.serve.port_holders import WORKER, call_process
+from proxy.commands.serve.port_holders import WORKER, set_process_name
 from proxy.commands.serve.run import run_server
 from proxy.commands.serve.serve import banner
 from proxy.commands.serve.signals import STOPPING, Signals
@@ -39,7 +39,7 @@ _GRACE_S = 1.0
 
 def main(channel_fd: int) -> int:
     """Serve until the supervisor ends this worker, or has died itself; return the exit status."""
-    call_process(WORKER)
+    set_process_name(WORKER)
     # Only the supervisor acts on SIGHUP.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     return run_async(_work(channel_fd))

@@ -30,13 +30,13 @@ from proxy.approval_records import (
     Decided,
     approval_ids_in,
 )
-from proxy.chance import drawn
+from proxy.chance import replayable
 from proxy.errors import RequestError, StoreError, ToolErrorCode, ToolFailure
 from proxy.events import ToolCall, ToolResult
 from proxy.grant_records import Grant
 from proxy.records import Meter
 from proxy.relay.approvals.decisions import Decisions, Verdict
-from proxy.relay.approvals.grants import OnApproval, nobody_told
+from proxy.relay.approvals.grants import OnApproval, ignore_event
 from proxy.relay.approvals.notice import notice, verdict_of
 from proxy.relay.approvals.rules import MOST_ASKED, MOST_WAITING, ApprovalRules, rule_of_agent
 from proxy.relay.ask import Identity
@@ -96,7 +96,7 @@ class Resuming:
 
 @dataclass(slots=True)
 class Settled:
-    """The outcomes of held turns; see :class:`~proxy.relay.memory.turns.Answers`."""
+    """The outcomes of held turns; see :class:`~proxy.relay.memory.turns.ApprovalResults`."""
 
     results: dict[str, str] = field(default_factory=dict)
     waiting: list[Approval] = field(default_factory=list)
@@ -115,7 +115,7 @@ class Approvals(Decisions):
         runner: Runner,
         rules: ApprovalRules,
         *,
-        told: OnApproval = nobody_told,
+        told: OnApproval = ignore_event,
         now: Callable[[], float] = time.time,
         agents: AgentTurns | None = None,
     ) -> None:
@@ -214,7 +214,7 @@ class Approvals(Decisions):
         self, call: ToolCall, planned: PlannedCall, context: RunContext, identity: Identity, now: float
     ) -> Approval:
         return Approval(
-            id=drawn("approval_id", lambda: f"appr_{uuid.uuid4().hex}"),
+            id=replayable("approval_id", lambda: f"appr_{uuid.uuid4().hex}"),
             run_id=context.run_id,
             turn=context.turn,
             seq=call.index,
@@ -299,7 +299,7 @@ class Approvals(Decisions):
     @staticmethod
     def marked(tool: str, result: ToolResult) -> ToolResult:
         """Return the result of a call, with a mark if the agent waits for approvals."""
-        return replace(result, waits=True) if _asked_by(tool, result) else result
+        return replace(result, awaits_approval=True) if _asked_by(tool, result) else result
 
     async def asked_by_agent(self, tool: str, result: ToolResult, caller: str) -> Sequence[Approval]:
         """Return the approvals that a call of an agent waits for, read from its result; none for any other
@@ -337,7 +337,7 @@ class Approvals(Decisions):
             if again := _asked_by(turn.call.name, result):
                 name = wait_of(again)
                 continue
-            settled.results[waits] = result.to_keep().content
+            settled.results[waits] = result.without_images().content
             if asked:
                 call = turn.call
                 # The client sees the agent as the call that ran.
@@ -361,7 +361,7 @@ class Approvals(Decisions):
 
     async def _run(self, approval: Approval, resuming: Resuming, settled: Settled) -> ToolResult:
         """Run an approved call as part of the run that asked, or return the result that it already has."""
-        arguments = approval.runs
+        arguments = approval.effective_arguments
         approved = ApprovedCall(
             approval.id,
             approval.decided_by,
@@ -420,7 +420,7 @@ def _asked_by(tool: str, result: ToolResult) -> Sequence[str]:
 
 def _content(approval: Approval, result: ToolResult) -> str:
     """Return the text that the model reads about an approved call."""
-    content = result.to_keep().content
+    content = result.without_images().content
     if approval.edited:
         content = f"A person changed the arguments of this call. It ran with: {approval.edited}\n{content}"
     return content

@@ -19,7 +19,7 @@ from proxy.approval_records import (
 )
 from proxy.errors import RequestError
 from proxy.grant_records import MOST_GRANTS, Grant
-from proxy.relay.approvals.grants import Grants, GrantTerms, OnApproval, nobody_told
+from proxy.relay.approvals.grants import Grants, GrantTerms, OnApproval, ignore_event
 from proxy.relay.approvals.notice import meaning_of
 from proxy.relay.approvals.rules import ApprovalRules, Decider, unknown_approval
 from proxy.values import value_class
@@ -50,7 +50,7 @@ class Decisions:
         log: ApprovalLog | None,
         rules: ApprovalRules,
         *,
-        told: OnApproval = nobody_told,
+        told: OnApproval = ignore_event,
         now: Callable[[], float] = time.time,
     ) -> None:
         """``log`` is ``None`` if the record keeps no approvals."""
@@ -109,8 +109,8 @@ class Decisions:
         )
         grant: Grant | None = None
         if verdict.approve and verdict.grant is not None:
-            runs = edited or approval.arguments
-            grant = self.grants.make(approval, runs, verdict.grant, decider.name, via)
+            arguments = edited or approval.arguments
+            grant = self.grants.make(approval, arguments, verdict.grant, decider.name, via)
         if approval.status is ApprovalStatus.PENDING or (
             not verdict.approve and approval.status is ApprovalStatus.APPROVED
         ):

@@ -28,7 +28,7 @@ from proxy.tools.running.granted import ArgumentLimits, GrantedCall
 from proxy.tools.running.plan import PlannedCall
 from proxy.values import value_class
 
-__all__ = ["GrantTerms", "Grants", "OnApproval", "nobody_told"]
+__all__ = ["GrantTerms", "Grants", "OnApproval", "ignore_event"]
 
 OnApproval = Callable[[str, Mapping[str, Any]], None]
 """Called as ``(kind, facts)`` for each approval that is requested, decided or used, and for each grant that
@@ -41,7 +41,7 @@ The kinds are ``approval_requested``, ``approval_decided``, ``approval_used``, `
 _LOG: Final[structlog.typing.FilteringBoundLogger] = structlog.get_logger("proxy.approvals")
 
 
-def nobody_told(kind: str, facts: Mapping[str, Any]) -> None:
+def ignore_event(kind: str, facts: Mapping[str, Any]) -> None:
     """Ignore the event: the default when nothing listens."""
 
 
@@ -67,7 +67,7 @@ class Grants:
         log: GrantLog | None,
         rules: ApprovalRules,
         *,
-        told: OnApproval = nobody_told,
+        told: OnApproval = ignore_event,
         now: Callable[[], float] = time.time,
     ) -> None:
         """``log`` is ``None`` if the record keeps no grants; then none is given, and none covers a call."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 import orjson
 
 from proxy.approval_records import Approval, ApprovalStatus
-from proxy.chance import drawn
+from proxy.chance import replayable
 from proxy.relay.approvals.rules import agent_of
 from proxy.tools.contract.redaction import brief
 
@@ -67,7 +67,7 @@ def _moment(seconds: float) -> str:
 
 def _expires_at(approval: Approval) -> float:
     """Return the end of an approval as people are shown it; a replay shows the recorded one."""
-    return drawn(f"expires {approval.id}", lambda: approval.expires_at)
+    return replayable(f"expires {approval.id}", lambda: approval.expires_at)
 
 
 def _short(approval: Approval) -> str:
@@ -79,7 +79,7 @@ def _short(approval: Approval) -> str:
 
 def verdict_of(approval: Approval) -> str:
     """Return what the model reads about a call that was denied, expired or superseded."""
-    why = f": {approval.words}" if approval.words else "."
+    why = f": {approval.reason}" if approval.reason else "."
     match approval.status:
         case ApprovalStatus.DENIED:
             return f"A person refused this call, so it did not run{why}"

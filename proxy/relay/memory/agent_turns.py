@@ -121,7 +121,7 @@ class AgentTurns:
     async def begin(self, turn: AgentTurn) -> bool:
         """Record that an agent continues from a turn; return whether this was committed in time."""
         self.put(replace(turn, begun=True))
-        return await self._store.settle(_COMMIT_S)
+        return await self._store.wait_until_visible(_COMMIT_S)
 
     async def find(self, names: Sequence[str], caller: str) -> Mapping[str, AgentTurn]:
         """Return the turns of a caller by the names of :func:`wait_of`; raise

@@ -58,7 +58,7 @@ class CommitWaiter:
 
         If it is late, this is logged and counted, and the answer is sent all the same.
         """
-        if self.shared and not await self._store.settle(END_WAIT_S):
+        if self.shared and not await self._store.wait_until_visible(END_WAIT_S):
             self._tell(what, f"not committed within {END_WAIT_S:g} s")
 
     async def wait_before_suspend(self, hold: Callable[[], Coroutine[Any, Any, bool]]) -> None:
@@ -79,7 +79,9 @@ class CommitWaiter:
                 if not queued:
                     return
                 # Lost writes are only in the memory of this process, and nothing waits for their commit.
-                in_time = self._store.lost == lost and await self._store.settle(until - loop.time())
+                in_time = self._store.lost == lost and await self._store.wait_until_visible(
+                    until - loop.time()
+                )
                 if in_time and self._store.lost == lost:
                     return
             except StoreError as error:

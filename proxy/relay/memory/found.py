@@ -14,7 +14,7 @@ from proxy.values import value_class
 from proxy.wires.client_port import Answer, ClientRequest
 from proxy.wires.upstream_port import BodyEditor, ChainedEditor
 
-__all__ = ["Found", "asked_about", "payloads_of", "put_back", "waited_for"]
+__all__ = ["Found", "asked_about", "awaited_approvals", "payloads_of", "put_back"]
 
 
 @value_class
@@ -39,7 +39,7 @@ def asked_about(request: ClientRequest, most: int) -> Sequence[Answer]:
     return [answer for answer in request.answers() if approval_ids_in(answer.text)][-most:]
 
 
-def waited_for(found: Found) -> Sequence[str]:
+def awaited_approvals(found: Found) -> Sequence[str]:
     """Return the ids of the approvals that the found turns wait for, without duplicates."""
     return list(dict.fromkeys(one for payload in payloads_of(found) for one in waiting_of(payload)))
 

@@ -24,7 +24,7 @@ import structlog
 from proxy.errors import StoreError
 from proxy.events import ToolCall
 from proxy.records import HiddenTurns, ResponseRecord, SuspendedTurn
-from proxy.relay.memory.found import Found, asked_about, payloads_of, put_back, waited_for
+from proxy.relay.memory.found import Found, asked_about, awaited_approvals, payloads_of, put_back
 from proxy.relay.memory.local import LocalResponses
 from proxy.relay.memory.loose import (
     PLAIN,
@@ -41,20 +41,20 @@ from proxy.relay.memory.outcomes import MemoryOutcome, Recall
 from proxy.relay.memory.sealed_turns import NOTHING_CARRIED, SealedTurns
 from proxy.relay.memory.shown import (
     AMBIGUOUS,
+    asked_in_note,
     digest_of,
     digest_of_calls,
-    said_asked_in,
     untrusted_in,
     with_marks,
 )
-from proxy.relay.memory.turns import Answers, LastTurn, Restored, Settle
+from proxy.relay.memory.turns import ApprovalResults, LastTurn, Restored, SettleApprovals
 from proxy.relay.memory.variants import variant_of
 from proxy.store.base import LOOK_UP_S, Store
 from proxy.wires.client_port import Answer, ClientRequest, ReturnedCalls
 from proxy.wires.past.clock import SystemRule
 from proxy.wires.upstream_port import NO_TURN, BodyEditor, ChainedEditor
 
-__all__ = ["Answers", "History", "LastTurn", "Restored", "Settle"]
+__all__ = ["ApprovalResults", "History", "LastTurn", "Restored", "SettleApprovals"]
 
 _MOST_LOOKUPS = 256
 _ASKED: Final = "approval"
@@ -88,7 +88,7 @@ class History:
         *,
         is_person: bool = True,
         local: LocalResponses | None = None,
-        settle: Settle | None = None,
+        settle: SettleApprovals | None = None,
         why_not: MemoryOutcome | None = None,
     ) -> "Restored":
         """Put back every hidden turn that fits.
@@ -122,8 +122,8 @@ class History:
             recall = Recall()
             recall.miss("unavailable", len(returned) + len(answers) + (request.continues is not None))
             return Restored(unavailable=True, recall=recall)
-        said: Answers | None = None
-        if settle is not None and (ids := waited_for(found)):
+        said: ApprovalResults | None = None
+        if settle is not None and (ids := awaited_approvals(found)):
             said = await settle(ids, untrusted_in(payloads_of(found)))
             found = self._filled(found, said, local)
         restored = put_back(request, editor, found, recall)
@@ -133,13 +133,13 @@ class History:
                 restored,
                 waiting=tuple(said.waiting),
                 asked=tuple(said.asked),
-                waits=tuple(waited_for(found)),
+                waits=tuple(awaited_approvals(found)),
                 ran=tuple(said.ran),
                 untrusted=untrusted,
             )
         return restored
 
-    def _filled(self, found: Found, said: Answers, local: LocalResponses | None) -> Found:
+    def _filled(self, found: Found, said: ApprovalResults, local: LocalResponses | None) -> Found:
         """Fill in the results of approvals, and store each changed part again where it was found."""
         results, renewed = said.results, said.renewed
         response, held = found.response, list(found.held)
@@ -300,7 +300,7 @@ class History:
         payload = with_marks(editor.suspend(turn.message, (), turn.mask), untrusted=turn.untrusted)
         key = request.answer_key(turn.caller, offer_fingerprint, visible, rule=self._system_rule)
         variant = variant_of(payload)
-        marked = with_marks(payload, upstream=turn.upstream, asked_in=said_asked_in(turn.asked_in))
+        marked = with_marks(payload, upstream=turn.upstream, asked_in=asked_in_note(turn.asked_in))
         self._put_hidden(key, variant, turn, marked)
         place = request.evidence(rule=self._system_rule)
         if place is not None:

@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from proxy.caches import CacheSize, declare
-from proxy.effect_records import REPEATS_WITHIN_S, UNSAID_WITHIN_S
+from proxy.effect_records import REPEATS_WITHIN_S, UNMARKED_REPEAT_WITHIN_S
 from proxy.tools.running.ledger import RunLedger, ServedRequest
 from proxy.values import value_class
 
@@ -204,7 +204,7 @@ class Idempotency:
         """
         known = self._known(key)
         if known is not None and any(each[1] is ledger.caused for each in known.waiting):
-            known.unanswered = self._clock() + UNSAID_WITHIN_S
+            known.unanswered = self._clock() + UNMARKED_REPEAT_WITHIN_S
 
         def measured() -> None:
             known = self._caused.get(key)

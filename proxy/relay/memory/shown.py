@@ -13,12 +13,12 @@ from proxy.wires.json.splice import join_object
 
 __all__ = [
     "AMBIGUOUS",
+    "asked_in_note",
     "asked_in_of",
     "digest_of",
     "digest_of_calls",
     "is_shown",
     "marks_of",
-    "said_asked_in",
     "untrusted_in",
     "with_marks",
 ]
@@ -48,7 +48,7 @@ def marks_of(kept: Mapping[str, Any]) -> tuple[str, str]:
     return str(kept.get("untrusted", "")), str(kept.get("upstream", ""))
 
 
-def said_asked_in(run_ids: Sequence[str]) -> str:
+def asked_in_note(run_ids: Sequence[str]) -> str:
     """Return the value of the note ``asked_in``: the last of these runs, without duplicates."""
     return " ".join(list(dict.fromkeys(run_ids))[-_MOST_ASKED_IN:])
 

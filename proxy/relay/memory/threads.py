@@ -45,7 +45,7 @@ class Threads:
         said = [known.get(one, UNKNOWN_THREAD) for one in wanted]
         return next((word for word in said if word), "")
 
-    def made(self, thread: str, caller: str, noted: Callable[[bool], None] | None = None) -> None:
+    def remember_new(self, thread: str, caller: str, noted: Callable[[bool], None] | None = None) -> None:
         """Remember a thread that was just created, and contains only its caller's own text.
 
         ``noted`` is called once, with whether this was committed.

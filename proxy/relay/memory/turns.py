@@ -9,12 +9,12 @@ from proxy.errors import RequestError, StoreError
 from proxy.events import ToolResult
 from proxy.relay.memory.marks import WAITING
 from proxy.relay.memory.outcomes import Recall
-from proxy.relay.memory.shown import said_asked_in
+from proxy.relay.memory.shown import asked_in_note
 from proxy.values import value_class
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.upstream_port import Mask, SuspendedCall
 
-__all__ = ["Answers", "LastTurn", "Restored", "Settle"]
+__all__ = ["ApprovalResults", "LastTurn", "Restored", "SettleApprovals"]
 
 
 @value_class
@@ -42,10 +42,10 @@ class LastTurn:
     @property
     def waits(self) -> dict[str, str]:
         """The notes on what the turn waits for, and which runs have asked."""
-        return {WAITING: " ".join(self.waiting), "asked_in": said_asked_in(self.asked_in)}
+        return {WAITING: " ".join(self.waiting), "asked_in": asked_in_note(self.asked_in)}
 
 
-class Answers(Protocol):
+class ApprovalResults(Protocol):
     """The outcomes of approvals.
 
     ``results`` are texts for the model by approval id, ``waiting`` are the undecided approvals, and
@@ -73,7 +73,7 @@ class Answers(Protocol):
     def asked(self) -> Sequence[Approval]: ...
 
 
-Settle = Callable[[Sequence[str], str], Awaitable[Answers]]
+SettleApprovals = Callable[[Sequence[str], str], Awaitable[ApprovalResults]]
 """Gets ids of approvals and returns their outcomes; raises :class:`~proxy.errors.StoreError`.
 
 The second argument names a tool whose untrusted result the model had read by then, empty for none.

@@ -102,7 +102,7 @@ class Orchestrator:
             # The client has gone, so there is no one to tell.
             status, error = "cancelled", "client_gone"
         except asyncio.CancelledError:
-            if not client.cut_off:
+            if not client.stopped_by_server:
                 status, error = "cancelled", _cancelled(job)
                 raise
             end = stopped()

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from proxy.caches import Derived
-from proxy.chance import drawn
+from proxy.chance import replayable
 from proxy.errors import ToolFailure
 from proxy.events import ToolCall, ToolProgress, ToolResult
 from proxy.records import ToolEffect
@@ -232,7 +232,7 @@ class _ShownCalls:
         """Show the result of a call.  A replay shows results in the order of the original run."""
         self.started(call, result.arguments_redacted)  # A refused call has not been shown yet.
         self._results[call.call_id] = (call, result)
-        self._order.append(drawn("finished", lambda: call.call_id))
+        self._order.append(replayable("finished", lambda: call.call_id))
         while self._order and self._order[0] in self._results:
             self._finish(*self._results.pop(self._order.pop(0)))
 

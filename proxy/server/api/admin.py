@@ -182,7 +182,7 @@ class Admin:
         Raises :class:`~proxy.errors.RequestError` (400) and :class:`~proxy.errors.StoreError`.
         """
         limit = read_limit(query.get("limit"))
-        wanted = replace(_filter(query), limit=limit + 1, before=_before(query), begins=_begins(query))
+        wanted = replace(_filter(query), limit=limit + 1, before=_before(query), id_prefix=_id_prefix(query))
         if wanted.caller is not None:
             caller = await recorded_caller(self._store, self._declared, wanted.caller)
             wanted = replace(wanted, caller=caller)
@@ -304,11 +304,11 @@ def _before(query: Mapping[str, str]) -> str | None:
     return before
 
 
-def _begins(query: Mapping[str, str]) -> str | None:
-    begins = query.get("id")
-    if begins is not None and not _RUN_ID.match(begins):
+def _id_prefix(query: Mapping[str, str]) -> str | None:
+    id_prefix = query.get("id")
+    if id_prefix is not None and not _RUN_ID.match(id_prefix):
         raise RequestError(400, "id must be a run's id, or the beginning of one.", param="id")
-    return begins
+    return id_prefix
 
 
 def read_bool(query: Mapping[str, str], name: str) -> bool:

@@ -123,7 +123,7 @@ class Forwarder:
         headers: Headers = self.headers(context, read, identity=streams or metered is not None)
         sent: bytes | AsyncIterator[bytes] | None
         if isinstance(body, Body):
-            raw = body.take() if last else body.raw
+            raw = body.release() if last else body.raw
             if metered is not None and metered.body is not None:
                 raw = metered.body
             sent = join_object({**members(raw), "model": orjson.dumps(route.model)}) if route.renamed else raw

@@ -265,7 +265,7 @@ class ClientStreams:
         return client if self._listen is None else TeeStream(client, self._listen(body))
 
     def _note_owner(self, caller: str, response_id: str, noted: Callable[[bool], None]) -> None:
-        self._store.put_owner(response_id, caller, noted)
+        self._store.put_response_owner(response_id, caller, noted)
 
     def _note_thread(self, caller: str, thread: str, noted: Callable[[bool], None]) -> None:
-        self._threads.made(thread, caller, noted)
+        self._threads.remember_new(thread, caller, noted)

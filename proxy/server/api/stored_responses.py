@@ -64,7 +64,7 @@ class StoredResponses:
             own = await self.answer(endpoint, response_id, query, caller, headers)
             if own is not None or not isolated:
                 return own or True
-            return await self._store.owns_response(response_id, caller) or None
+            return await self._store.is_response_owner(response_id, caller) or None
 
         # Another process may have given it to the client a moment ago.
         found = await self._commits.look_again(look)

@@ -97,7 +97,7 @@ async def check_references(
             return False
         if await store.find_response(previous, caller) is not None:
             return True
-        return await store.owns_response(previous, caller) or None
+        return await store.is_response_owner(previous, caller) or None
 
     # Another process may have given it to the client a moment ago.
     if previous is not None and not await commits.look_again(look):

@@ -226,7 +226,10 @@ class KeyRing:
         return key if key is not None and not key.expired(self._now()) else None
 
     def _is_fresh(self) -> bool:
-        return self._told == self._store.keys_told and self._monotonic() - self._confirmed_at < _CHECK_EVERY_S
+        return (
+            self._told == self._store.keys_change_counter
+            and self._monotonic() - self._confirmed_at < _CHECK_EVERY_S
+        )
 
     async def refresh(self) -> None:
         """Make sure that the keys in memory are those of the store, or raise as :meth:`find` does."""
@@ -245,7 +248,10 @@ class KeyRing:
         if self._is_fresh():
             return
         # A notified change that cannot be read may be a revocation, so it gets no grace period.
-        if self._told != self._store.keys_told or self._monotonic() - self._confirmed_at >= _BLIND_S:
+        if (
+            self._told != self._store.keys_change_counter
+            or self._monotonic() - self._confirmed_at >= _BLIND_S
+        ):
             raise RequestError(
                 503,
                 "The proxy cannot check client keys now because its store does not answer. Try again "
@@ -279,7 +285,7 @@ class KeyRing:
             self._log.error("client_keys_unread", reason=reason)
 
     async def _check(self) -> None:
-        began, told = self._monotonic(), self._store.keys_told
+        began, told = self._monotonic(), self._store.keys_change_counter
         if told == self._told and await self._store.keys_version() == self._version:
             self._confirmed_at = began
         else:
@@ -287,7 +293,7 @@ class KeyRing:
 
     async def _read(self) -> None:
         # Taken before the read, so that a change during it is not missed.
-        began, told = self._monotonic(), self._store.keys_told
+        began, told = self._monotonic(), self._store.keys_change_counter
         version = await self._store.keys_version()
         if version != self._version:
             found = await self._store.read_keys()

@@ -69,7 +69,7 @@ class StoredAskBuilder:
         )
         if len(routes) > 1:
             asked = self._wire.parse(body.payload)
-            routes = self._runs.planner.able(routes, asked, permissions, request.wanted)
+            routes = self._runs.planner.routes_that_offer(routes, asked, permissions, request.wanted)
         most = TRACES.index(permissions.trace_max)
         return Ask(
             Identity(

@@ -98,7 +98,7 @@ def _agent_runs(
         others=[wire.dialect.wire for wire in wires.values() if isinstance(wire, CrossableWire)],
         settings=_run_settings(services.config),
         run_ids=lambda: next(ids),
-        apart=services.instruments.hooks.run_context,
+        run_context=services.instruments.hooks.run_context,
     )
 
 

@@ -44,7 +44,7 @@ class BackgroundStream:
         self._first = first_number
         self.log = log
         self.started = False
-        self.cut_off = False
+        self.stopped_by_server = False
         self._changed = changed
         self._secrets: Secrets | None = None
         self._output: list[Any] = []

@@ -68,7 +68,7 @@ class _KeptStream:
         self.client: ClientStream | None = None
         self._catching_up: ClientStream | None = None
         """The newest client, while it receives the bytes that were sent before it connected."""
-        self.cut_off = False
+        self.stopped_by_server = False
         self.lost = False
         self.ended = self.broken = False
 
@@ -301,14 +301,14 @@ class ResumableRuns:
         try:
             await asyncio.wait({run.task})
         except asyncio.CancelledError:
-            if not client.cut_off:
+            if not client.stopped_by_server:
                 if run.stream.client is client:
                     run.stream.client = None
                 # The run may have noticed the closed connection first, and dropped the client.
                 self._leave(run_id, run)
                 raise
             # The server stops: the run sends its client an error.
-            run.stream.cut_off = True
+            run.stream.stopped_by_server = True
             run.task.cancel()
             await asyncio.wait({run.task})
             if (own := asyncio.current_task()) is not None:

@@ -46,7 +46,7 @@ class _OtherWorker:
         self._told: dict[str, str] = {}
         self._secrets: Secrets | None = None
         self.started = False
-        self.cut_off = False
+        self.stopped_by_server = False
 
     @property
     def origin(self) -> str:
@@ -217,7 +217,7 @@ class SharedResumableRuns:
         if self._server is not None:
             self._server.close()
         for sending, other in self._sending.items():
-            other.cut_off = True
+            other.stopped_by_server = True
             sending.cancel()
         if self._answering:
             _, late = await asyncio.wait(self._answering, timeout=max(timeout_s, 1.0))

@@ -196,7 +196,7 @@ class McpHandler:
         client = self._clients.open(context, call.identity.caller)
         client.set_header(RUN, call.identity.run_id)
         context.facts.run_id = call.identity.run_id
-        open_call = self._calls.open(call, lambda: client.cut_off)
+        open_call = self._calls.open(call, lambda: client.stopped_by_server)
 
         progress = _ProgressEvents(message)
 
@@ -213,7 +213,7 @@ class McpHandler:
         except ProtocolFault as refusal:
             fault = refusal
         except asyncio.CancelledError:
-            if not client.cut_off:
+            if not client.stopped_by_server:
                 raise
             ended = stopped()
             fault = ProtocolFault(INTERNAL_ERROR, ended.message, status=ended.status, number=message.id)

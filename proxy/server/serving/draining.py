@@ -82,7 +82,7 @@ class Draining:
     def cut(self) -> None:
         """Cancel the task of each open request; the task sends its client an error if it still can."""
         for task, request in self._open.items():
-            request.cut_off = True
+            request.stopped_by_server = True
             task.cancel()
 
     def cut_error(self, request: EdgeRequest) -> RequestError | None:
@@ -90,7 +90,7 @@ class Draining:
 
         Returns ``None`` if the request was cancelled because its client left.
         """
-        if not request.cut_off or request.transport is None:
+        if not request.stopped_by_server or request.transport is None:
             return None
         request.task.uncancel()
         return self._refusal()

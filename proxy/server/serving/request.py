@@ -66,8 +66,8 @@ class EdgeRequest(AiohttpRequest):
     ``client_address`` is empty unless the request came through a trusted proxy.  ``page_headers`` and
     ``limit_headers`` go into the head of every response to it; ``page_headers`` also holds the trace that was
     requested and granted.  ``websocket`` is the message of a WebSocket that contained the request, or
-    ``None``.  ``started`` says that a head was sent.  ``cut_off`` says that the server cancelled the task
-    because it stops, and not because the client left.
+    ``None``.  ``started`` says that a head was sent.  ``stopped_by_server`` says that the server cancelled
+    the task because it stops, and not because the client left.
     """
 
     __slots__ = (
@@ -76,7 +76,6 @@ class EdgeRequest(AiohttpRequest):
         "body_exists",
         "client_address",
         "content",
-        "cut_off",
         "head",
         "headers",
         "keep_alive",
@@ -86,6 +85,7 @@ class EdgeRequest(AiohttpRequest):
         "protocol",
         "raw_path",
         "started",
+        "stopped_by_server",
         "task",
         "version",
         "websocket",
@@ -114,7 +114,7 @@ class EdgeRequest(AiohttpRequest):
         self.client_address = ""
         self.page_headers: Mapping[str, str] = _NOTHING_MORE
         self.limit_headers: Mapping[str, str] = _NOTHING_MORE
-        self.cut_off = False
+        self.stopped_by_server = False
         self.started = False
         self.websocket: WebSocketMessage | None = None
         self._length = length

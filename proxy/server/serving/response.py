@@ -111,8 +111,8 @@ class HttpClientStream:
         return self._response is not None
 
     @property
-    def cut_off(self) -> bool:
-        return self._request.cut_off
+    def stopped_by_server(self) -> bool:
+        return self._request.stopped_by_server
 
     @property
     def response(self) -> web.StreamResponse:

@@ -23,8 +23,8 @@ class WrappedStream:
         return self._client.started
 
     @property
-    def cut_off(self) -> bool:
-        return self._client.cut_off
+    def stopped_by_server(self) -> bool:
+        return self._client.stopped_by_server
 
     @property
     def origin(self) -> str:

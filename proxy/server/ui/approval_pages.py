@@ -20,7 +20,7 @@ __all__ = ["ApprovalPages"]
 
 _STATES: Final[Mapping[str, Mapping[str, bool]]] = {
     "pending": {"waiting": True},
-    "decided": {"over": True},
+    "decided": {"decided": True},
     "all": {},
 }
 _ID: Final = re.compile(APPROVAL_ID)

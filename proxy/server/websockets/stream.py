@@ -85,8 +85,8 @@ class WebSocketStream:
         return self._status != 0
 
     @property
-    def cut_off(self) -> bool:
-        return self._request.cut_off
+    def stopped_by_server(self) -> bool:
+        return self._request.stopped_by_server
 
     @property
     def response(self) -> web.StreamResponse:

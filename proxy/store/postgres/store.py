@@ -44,7 +44,7 @@ from proxy.store.sql.effects import FORGET_RESULTS
 from proxy.store.sql.retention import content_size, make_room
 from proxy.store.sql.store import END_OWNER, INTERRUPT, SqlStore
 from proxy.store.sql.writer import WriteError
-from proxy.store.tokens import waiting
+from proxy.store.tokens import retry_until_locked
 
 __all__ = ["PostgresStore"]
 
@@ -110,7 +110,7 @@ class PostgresStore(SqlStore):
         self._expire_at = 0.0
 
     @property
-    def keys_told(self) -> int:
+    def keys_change_counter(self) -> int:
         """The number of notifications from the server that keys changed."""
         return self._keys.told
 
@@ -174,7 +174,7 @@ class PostgresStore(SqlStore):
                 raise store_error(error) from error
 
         try:
-            await waiting(attempt)
+            await retry_until_locked(attempt)
             yield
         finally:
             connection.terminate()
@@ -218,7 +218,7 @@ class PostgresStore(SqlStore):
         """Reconnect after the session and its lock were lost, before other processes believe this one
         dead."""
         if self._writer.prepared:
-            self._writer.notice("unreachable")
+            self._writer.note_failure("unreachable")
 
     async def _introduce(self) -> Sequence[tuple[str, rows.Row]]:
         """Take a lock in this session, then return the statement that writes the owner's row."""

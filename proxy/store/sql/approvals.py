@@ -103,7 +103,7 @@ class SqlApprovals(SqlGrants):
         if wanted.waiting:
             clauses.append(_WAITING)
             values.append(wanted.now)
-        if wanted.over:
+        if wanted.decided:
             clauses.append(f"NOT ({_WAITING})")
             values.append(wanted.now)
         if wanted.tools is not None and "*" not in wanted.tools:
@@ -138,7 +138,7 @@ class SqlApprovals(SqlGrants):
         self, approval: Approval, decided: Decided, now: float, grant: Grant | None = None
     ) -> Approval:
         """See :class:`~proxy.approval_records.ApprovalLog`."""
-        changed = replace(approval, words=decided.words, edited=decided.arguments)
+        changed = replace(approval, reason=decided.reason, edited=decided.arguments)
         *closed, sealed_by = self._ring.close(APPROVALS, _row_of(changed))
         values = dict(zip(APPROVALS.columns, closed, strict=True))
         mark = secrets.token_hex(16)
@@ -203,7 +203,7 @@ def _row_of(record: Approval) -> rows.Row:
         rows.clean_name(record.decided_by),
         record.decided_via,
         record.decided_at,
-        record.words,
+        record.reason,
         record.edited,
         record.invocation_id,
     )
@@ -213,5 +213,6 @@ def _read(row: rows.Row) -> Approval:
     """Read an approval from the values of the columns of :data:`~proxy.store.seal.APPROVALS`."""
     values = dict(zip(APPROVALS.columns, row, strict=True))
     values["key"] = values.pop("client_key")
+    values["reason"] = values.pop("words")
     shown = rows.read_json(values["arguments_shown"])
     return Approval(**values | {"status": ApprovalStatus(values["status"]), "arguments_shown": shown})

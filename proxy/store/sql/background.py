@@ -19,7 +19,7 @@ from proxy.store.sql.base import SqlBase
 from proxy.store.sql.writer import RowRefused
 from proxy.store.sql.writes import Batch
 
-__all__ = ["SqlBackground", "held"]
+__all__ = ["SqlBackground", "lease_guard"]
 
 _MOST: Final = 100
 _CLAIMS_GO_S: Final = REPEATS_WITHIN_S - 60.0
@@ -92,7 +92,7 @@ _HOLD: Final = (
 )
 
 
-def held(lease: Lease | None) -> list[Batch]:
+def lease_guard(lease: Lease | None) -> list[Batch]:
     """Return the update that refuses a transaction whose attempt is over; empty without a lease."""
     return [] if lease is None else [(_HOLD, [(lease.attempt, lease.response_id)])]
 

@@ -125,12 +125,12 @@ class SqlBase(ABC):
         Raises the errors of a snapshot. While the record is known not to answer, raises
         :class:`~proxy.errors.StoreUnavailable` at once.
         """
-        return self._look_ups.within(self._query(sql, values))
+        return self._look_ups.run(self._query(sql, values))
 
     async def _see_writes(self) -> None:
         """Wait until look-ups see all queued writes; time limit and errors are those of a look-up."""
         if self._writer.waiting:
-            if self._look_ups.away or self._writer.failure is not None:
+            if self._look_ups.is_unresponsive or self._writer.failure is not None:
                 reason = self._writer.failure or "it does not answer"
                 raise StoreUnavailable(f"the record cannot be written: {reason}")
             await self._writer.flush(LOOK_UP_S)
@@ -246,7 +246,7 @@ class SqlBase(ABC):
             encoded = [prefix + encode(record) for record in records]
         except (TypeError, ValueError, AttributeError) as error:  # A field does not have its declared type.
             write = Write(statement, (), settled=settled)
-            self._writer.lose([write], f"a record does not encode: {error}")
+            self._writer.drop_as_lost([write], f"a record does not encode: {error}")
         else:
             write = Write(statement, encoded, settled=settled)
             self._writer.put(write)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from proxy.effect_records import (
     REPEATS_WITHIN_S,
     UNANSWERED,
-    UNSAID_WITHIN_S,
+    UNMARKED_REPEAT_WITHIN_S,
     EarlierAttempt,
     EarlierEffect,
     EffectClaim,
@@ -24,7 +24,7 @@ from proxy.records import ToolInvocationRecord
 from proxy.store import rows
 from proxy.store.seal import CALLS, CLAIMS
 from proxy.store.sql.approvals import SqlApprovals
-from proxy.store.sql.background import held
+from proxy.store.sql.background import lease_guard
 from proxy.store.sql.base import SqlReader, select
 from proxy.store.sql.writer import RowRefused
 from proxy.store.sql.writes import Write
@@ -127,7 +127,7 @@ class SqlEffects(SqlApprovals):
                 also=[
                     (_PUT_INVOCATION, [row]),
                     *self._use_of(claim.approval, record.id),
-                    *held(claim.lease),
+                    *lease_guard(claim.lease),
                 ],
                 undo=partial(self._withdrawal, record.id),
             )
@@ -150,7 +150,7 @@ class SqlEffects(SqlApprovals):
             numbers = {replace(claim, number=number).slot: number for number in range(first, first + _STEP)}
             found = list(await self._look_up(_NUMBERED, (*numbers, since)))
             for key, is_repeat, asked_at, invocation_id in found:
-                if claim.yields_to(key, is_repeat=bool(is_repeat), asked_at=asked_at):
+                if claim.is_blocked_by(key, is_repeat=bool(is_repeat), asked_at=asked_at):
                     known[numbers[key]] = invocation_id
             if not found:
                 break
@@ -160,7 +160,9 @@ class SqlEffects(SqlApprovals):
         """Return the effect that refused a claim."""
         found = {row[0]: row for row in await self._find_claims(*claim.keys)}
         for key in claim.keys:
-            if key in found and claim.yields_to(key, is_repeat=bool(found[key][1]), asked_at=found[key][2]):
+            if key in found and claim.is_blocked_by(
+                key, is_repeat=bool(found[key][1]), asked_at=found[key][2]
+            ):
                 return self._earlier(found[key], another=key == claim.slot)
         return None
 
@@ -233,7 +235,7 @@ class SqlEffects(SqlApprovals):
         slots = [replace(claim, number=number).slot for number in range(_STEP)]
         asked = (*slots, now - REPEATS_WITHIN_S, self._owner_id)
         found: dict[str, float] = dict(tuple(row) for row in await self._look_up(_ATTEMPTS, asked))
-        if any(found.get(status, 0.0) >= now - UNSAID_WITHIN_S for status in UNANSWERED):
+        if any(found.get(status, 0.0) >= now - UNMARKED_REPEAT_WITHIN_S for status in UNANSWERED):
             return "unanswered"
         return "running" if "running" in found else "none"
 

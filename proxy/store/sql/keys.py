@@ -66,7 +66,7 @@ class SqlKeys(SqlBase):
 
     @property
     @abstractmethod
-    def keys_told(self) -> int:
+    def keys_change_counter(self) -> int:
         """See :class:`~proxy.store.base.KeyStore`."""
 
     async def keys_version(self) -> int:
@@ -170,14 +170,16 @@ class SqlKeys(SqlBase):
             )
         return bool(list(found))
 
-    def put_owner(self, response_id: str, caller: str, settled: Callable[[bool], None] | None = None) -> None:
+    def put_response_owner(
+        self, response_id: str, caller: str, settled: Callable[[bool], None] | None = None
+    ) -> None:
         """Queue the row that names the owner of a response."""
         if rows.is_text(response_id) and "\0" not in response_id and len(response_id) <= rows.MAX_NAME:
             self._writer.put(Write(_PUT_OWNER, [(response_id, caller, self._clock())], settled=settled))
         elif settled is not None:
             settled(False)
 
-    async def owns_response(self, response_id: str, caller: str) -> bool:
+    async def is_response_owner(self, response_id: str, caller: str) -> bool:
         """Return whether the caller owns a response, also while the row waits for its commit."""
         if not rows.is_text(response_id) or "\0" in response_id:
             return False

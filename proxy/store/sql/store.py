@@ -189,7 +189,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
     async def find_all_suspended(self, keys: Sequence[str]) -> Mapping[str, SuspendedTurn]:
         """Return the held turns of several keys with one query; raises the same errors."""
         known = {key: self._suspended.find(key) for key in keys}
-        asked = {rows.clean_text(key): key for key in known if not self._suspended.knows(key)}
+        asked = {rows.clean_text(key): key for key in known if not self._suspended.has_latest(key)}
         if asked and self._content != "none":
             fit = f"key IN ({', '.join('?' * len(asked))}) AND created_at >= ?"
             for turn in map(
@@ -240,7 +240,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         Raises :class:`~proxy.errors.StoreError` if the database cannot be read.
         """
         key = (response_id, caller)
-        if self._responses.knows(key) or not self._writes_response(key):
+        if self._responses.has_latest(key) or not self._writes_response(key):
             return self._responses.find(key)
         found = await self._find(
             RESPONSES, "id = ? AND caller = ? AND created_at >= ?", *key, self._oldest_kept()
@@ -257,7 +257,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         """
         key = (response_id, caller)
         held = self._responses.find(key) is not None
-        with self._responses.gone(key) as under_way:
+        with self._responses.deleting(key) as under_way:
             if not self._writes_response(key):
                 return held
             found = list(
@@ -284,7 +284,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         Raises :class:`~proxy.errors.StoreError` if the database cannot be read.
         """
         key = (handle, caller)
-        if self._results.knows(key) or not self._writes_response(key):
+        if self._results.has_latest(key) or not self._writes_response(key):
             return self._results.find(key)
         found = await self._find(
             RESULTS, "handle = ? AND caller = ? AND created_at >= ?", *key, self._oldest_result()
@@ -405,7 +405,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
                 await self._writer.commit(statement, [(before,)])
         return len(found)
 
-    async def settle(self, within_s: float) -> bool:
+    async def wait_until_visible(self, within_s: float) -> bool:
         """Wait at most ``within_s`` seconds for the commit of all queued writes; return whether it came.
 
         Under ``none`` there is nothing to wait for: what the next request needs is only in memory.

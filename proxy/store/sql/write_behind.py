@@ -42,7 +42,7 @@ class WriteBehind(Generic[_Key, _Record]):
         # At most one is queued; the others are being committed, or were when a newer state replaced them.
         self._unsettled: dict[_Key, list[_Waiting[_Record]]] = {}
 
-    def knows(self, key: _Key) -> bool:
+    def has_latest(self, key: _Key) -> bool:
         """Return whether :meth:`find` knows the latest state, so that the database need not be asked."""
         return key in self._waiting or key in self._shelf
 
@@ -96,7 +96,7 @@ class WriteBehind(Generic[_Key, _Record]):
         self._shelf.drop_runs(run_ids)
 
     @contextlib.contextmanager
-    def gone(self, key: _Key) -> Iterator[bool]:
+    def deleting(self, key: _Key) -> Iterator[bool]:
         """Drop a key, and treat it as deleted inside the block unless it is put again.
 
         Yields whether a write of it is being committed and may still reach the database.

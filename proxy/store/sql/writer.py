@@ -127,7 +127,7 @@ class GroupWriter:
         self._task = asyncio.create_task(self._run(tidy_in_s), name="record-writer")
         self._task.add_done_callback(_report_crash)
 
-    def notice(self, failure: str) -> None:
+    def note_failure(self, failure: str) -> None:
         """Note that the database is gone, and retry even while nothing is to be written."""
         if self.running and self.failure is None:
             self._fail(failure)
@@ -136,9 +136,9 @@ class GroupWriter:
     def put(self, write: Write) -> None:
         """Queue a write, or lose it if there is no room. Never waits, never raises."""
         if self._closing or self._task is None or self._task.done():
-            self.lose([write], "the record is closed")
+            self.drop_as_lost([write], "the record is closed")
         elif len(self._queue) >= self._max_writes or self._held + write.size > self._max_bytes:
-            self.lose([write], f"too many writes wait ({self.failure or 'the disk is too slow'})")
+            self.drop_as_lost([write], f"too many writes wait ({self.failure or 'the disk is too slow'})")
         else:
             self._append(write)
 
@@ -216,7 +216,7 @@ class GroupWriter:
                 _skip(write)
         self._queue.clear()
         self._bytes = 0
-        self.lose(rest, f"the record closes ({self.failure or 'the disk is too slow'})")
+        self.drop_as_lost(rest, f"the record closes ({self.failure or 'the disk is too slow'})")
         if self._burst_lost:  # No later commit will log it.
             _log.error("the record is closed; %d writes were lost", self._burst_lost)
         self._task = None
@@ -360,7 +360,7 @@ class GroupWriter:
             if write.settled is not None:
                 write.settled(False)
         else:
-            self.lose([write], f"the database refuses the row ({error})")
+            self.drop_as_lost([write], f"the database refuses the row ({error})")
 
     def _requeue(self, group: Sequence[Write], failure: str) -> None:
         """Queue a group again; fail callers that wait for a commit now, unless the database is only
@@ -403,7 +403,7 @@ class GroupWriter:
         self.failure = None
         self._burst_lost = 0
 
-    def lose(self, writes: Sequence[Write], why: str) -> None:
+    def drop_as_lost(self, writes: Sequence[Write], why: str) -> None:
         """Count writes as lost, and log the first of a burst as an error."""
         if not writes:
             return

@@ -65,7 +65,7 @@ class MemoryStore(SqlStore):
         declare("record_in_memory", self._record_size)
 
     @property
-    def keys_told(self) -> int:
+    def keys_change_counter(self) -> int:
         """How often client keys have changed."""
         return self._mark.number
 
@@ -96,7 +96,7 @@ class MemoryStore(SqlStore):
         """Do nothing: nothing is written to disk."""
         return ""
 
-    async def settle(self, within_s: float) -> bool:
+    async def wait_until_visible(self, within_s: float) -> bool:
         """Do not wait: only this process reads the record, and it sees writes at once."""
         return self._writer.running
 

@@ -61,7 +61,7 @@ class SqliteStore(SqlStore):
         self._reading = asyncio.Lock()
 
     @property
-    def keys_told(self) -> int:
+    def keys_change_counter(self) -> int:
         """The number in the mark file beside this one, which all processes share."""
         return self._mark.number
 

@@ -184,7 +184,7 @@ class SharedEffects:
     def keep(self, invocation: Invocation, result: ToolResult, *, untrusted: bool) -> None:
         """Store the result that the model got, for a repeat of the request."""
         if invocation.claimed:
-            text = result.to_keep().content
+            text = result.without_images().content
             kept = EffectResult(text, result.safe_message, result.truncated, result.redacted, untrusted)
             self._log.keep_effect(invocation.id, kept)
 

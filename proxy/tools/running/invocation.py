@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from proxy.chance import drawn
+from proxy.chance import replayable
 from proxy.effect_records import EarlierEffect, EffectClaim, EffectLog
 from proxy.errors import StoreError, ToolErrorCode
 from proxy.events import ToolCall, ToolProgress
@@ -127,7 +127,7 @@ class Invocation:
     @property
     def shown_ms(self) -> float:
         """The milliseconds to show for the call; in a replay, the recorded ones."""
-        return drawn(f"ms {self.call.call_id}", lambda: self.took_ms)
+        return replayable(f"ms {self.call.call_id}", lambda: self.took_ms)
 
 
 class InvocationJournal:

@@ -154,7 +154,7 @@ class RunLedger:
 
         def slim(claim: Claim, done: asyncio.Future[ToolResult]) -> None:
             if not done.cancelled() and done.result().images:
-                claim.keep(done.result().to_keep())
+                claim.keep(done.result().without_images())
             measured()
 
         for claim in self._effects.values():

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.chance import drawn
+from proxy.chance import replayable
 from proxy.conversation import Message, Refusal, Text, ToolCallPart
 from proxy.events import (
     CitationAdded,
@@ -106,7 +106,7 @@ class AnthropicTurnEncoder:
         self._model = model
         self._eager = eager
         self._held_pieces = 0
-        self._id = drawn("message_id", lambda: f"msg_{secrets.token_hex(12)}")
+        self._id = replayable("message_id", lambda: f"msg_{secrets.token_hex(12)}")
         self._begun = False
         self._failed = False
         self._content: list[Block] = []

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from proxy.chance import drawn
+from proxy.chance import replayable
 from proxy.events import Frame, ToolCallDelta, ToolCallStarted
 from proxy.wires.dialects.ollama import line
 from proxy.wires.ollama.calls import Call
@@ -61,7 +61,7 @@ class LineMaker:
 
 def created_at() -> str:
     """Return the time in the servers' form (RFC 3339)."""
-    return drawn("created_at", lambda: datetime.now(UTC).isoformat(timespec="microseconds")).replace(
+    return replayable("created_at", lambda: datetime.now(UTC).isoformat(timespec="microseconds")).replace(
         "+00:00", "Z"
     )
 
@@ -72,7 +72,7 @@ def last_line(maker: LineMaker, reason: str, usage: Mapping[str, Any], **said: A
         **maker.payload(**said),
         "done": True,
         "done_reason": reason,
-        "total_duration": drawn("total_duration", lambda: time.monotonic_ns() - maker.began_ns),
+        "total_duration": replayable("total_duration", lambda: time.monotonic_ns() - maker.began_ns),
         "load_duration": usage.get("load_duration", 0),
         **{name: usage[name] for name in (*_COUNTS, "server_tool_use_details") if name in usage},
     }

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from proxy.chance import drawn
+from proxy.chance import replayable
 from proxy.conversation import Message, Refusal, Text, ToolCallPart
 from proxy.wires.chosen import ChosenServer, ServedTool
 from proxy.wires.json.splice import elements, join_array, join_object, members
@@ -103,7 +103,7 @@ def mint_item_id(kind: object, response_id: str = "") -> str:
     prefix = _PREFIXES.get(kind, "item") if isinstance(kind, str) else "item"
     ours = _OUR_RESPONSE.fullmatch(response_id)
     within = ours[1] if ours is not None else ""
-    return f"{prefix}_{within}{drawn('item_id', lambda: secrets.token_hex(4 if within else 24))}"
+    return f"{prefix}_{within}{replayable('item_id', lambda: secrets.token_hex(4 if within else 24))}"
 
 
 def response_of(item_id: str) -> str:
@@ -123,7 +123,7 @@ def is_reference(item: Mapping[str, Any]) -> bool:
 
 def own_item_id(prefix: str) -> str:
     """Return an id for an item of the proxy's own, which the proxy recognizes when a client sends it back."""
-    return own_mark(prefix) + drawn("own_item_id", lambda: secrets.token_hex(20))
+    return own_mark(prefix) + replayable("own_item_id", lambda: secrets.token_hex(20))
 
 
 def own_mark(prefix: str) -> str:

@@ -96,7 +96,7 @@ class ResponsesReplyWriter(ReplyWriter):
 
     def _show_result(self, call: ToolCall, result: ToolResult) -> None:
         served = self._shown.called(call.name)
-        if result.waits:
+        if result.awaits_approval:
             return
         if served is not None or self._trace == "events":
             self._show(call_events(call, result, self._signer, served))

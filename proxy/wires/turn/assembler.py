@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from proxy.chance import drawn
+from proxy.chance import replayable
 from proxy.errors import WireError
 from proxy.events import ToolCall, ToolCallDelta, ToolCallFinished, ToolCallStarted, TurnEvent
 from proxy.json_size import count_values
@@ -37,7 +37,7 @@ _IN_STRING = re.compile(r'\\|"')
 
 def mint_call_id() -> str:
     """Return a new call id of the same shape as OpenAI's."""
-    return drawn("call_id", lambda: "call_" + "".join(secrets.choice(_ALPHABET) for _ in range(24)))
+    return replayable("call_id", lambda: "call_" + "".join(secrets.choice(_ALPHABET) for _ in range(24)))
 
 
 @value_class

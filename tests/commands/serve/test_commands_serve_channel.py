@@ -98,7 +98,7 @@ class Member:
         self.answered = asyncio.Event()
         self.silent = False
         self.done = asyncio.Event()
-        questions.joined(self, hub)
+        questions.add_member(self, hub)
         self.tasks = [
             asyncio.create_task(self._hub(questions, hub)),
             asyncio.create_task(self._listen()),
@@ -107,7 +107,7 @@ class Member:
     async def _hub(self, questions: Broadcast, hub: Channel) -> None:
         while (message := await hub.receive()) is not None:
             questions.on_message(self, *message)
-        questions.left(self)
+        questions.remove_member(self)
 
     async def _listen(self) -> None:
         while (message := await self.channel.receive()) is not None:

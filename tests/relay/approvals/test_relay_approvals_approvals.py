@@ -209,7 +209,7 @@ class Story:
             return
         what, moment = ran[0]
         assert row.status is ApprovalStatus.USED, row.status
-        assert orjson.loads(row.runs) == {"what": what}
+        assert orjson.loads(row.effective_arguments) == {"what": what}
         assert moment < row.expires_at
         assert row.decided_by == "boss"
         done = {said for said in self.told if '"done"' in said}

@@ -89,18 +89,18 @@ async def test_without_content_there_is_nothing_to_wait_for(tmp_path: Path) -> N
             await until(lambda: proxy.services.store.waiting == 0)
             holder.execute("BEGIN EXCLUSIVE")
             proxy.services.store.put_run((await proxy.services.store.list_runs(RunFilter()))[0])
-            assert await proxy.services.store.settle(0.05)
+            assert await proxy.services.store.wait_until_visible(0.05)
             assert proxy.services.store.waiting
             holder.execute("ROLLBACK")
 
 
 def watch_commits(proxy: Proxy, steps: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Note each time when the record was waited for."""
-    settle = proxy.services.store.settle
+    wait = proxy.services.store.wait_until_visible
 
-    async def watched_settle(within_s: float) -> bool:
-        done = await settle(within_s)
+    async def watched_wait(within_s: float) -> bool:
+        done = await wait(within_s)
         steps.append(f"settled {done}")
         return done
 
-    monkeypatch.setattr(proxy.services.store, "settle", watched_settle)
+    monkeypatch.setattr(proxy.services.store, "wait_until_visible", watched_wait)

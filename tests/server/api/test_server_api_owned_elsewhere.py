@@ -143,13 +143,13 @@ async def test_a_miss_is_looked_at_again(tmp_path: Path, ask: str, monkeypatch: 
         ),
     ):
         looked: list[bool] = []
-        owns = other.services.store.owns_response
+        owns = other.services.store.is_response_owner
 
         async def counted(response_id: str, caller: str) -> bool:
             looked.append(await owns(response_id, caller))
             return looked[-1]
 
-        monkeypatch.setattr(other.services.store, "owns_response", counted)
+        monkeypatch.setattr(other.services.store, "is_response_owner", counted)
         with locked(path) as holder:
             assert (await one.ask(ASK, bearer(ALICE), path=RESPONSES)).status == 200
             if ask == "goes on":

@@ -27,8 +27,8 @@ class Shaky(MemoryStore):
         self.hold: asyncio.Event | None = None
 
     @property
-    def keys_told(self) -> int:
-        return 0 if self.deaf else super().keys_told
+    def keys_change_counter(self) -> int:
+        return 0 if self.deaf else super().keys_change_counter
 
     async def keys_version(self) -> int:
         self.asked.append("version")

@@ -10,7 +10,7 @@ from logged import logged_to
 from raw_upstream import RawUpstream
 from running_proxy import SERVER_KEY, make_config, running
 
-from proxy.commands.keys.keys import entrance_lines
+from proxy.commands.keys.keys import authentication_lines
 from proxy.server.app import create_app
 from proxy.server.config.load import Config, Options, load_config
 
@@ -151,7 +151,7 @@ async def test_one_word_does_without() -> None:
     for mode, word in (("open", "open; everybody"), ("auto", f"Authorization: Bearer {TOKEN}")):
         config = config_of("http://127.0.0.1:9/v1", mode)
         app = await create_app(config)
-        assert word in entrance_lines(config, app.authentication)[0]
+        assert word in authentication_lines(config, app.authentication)[0]
         await app.aclose()
 
 

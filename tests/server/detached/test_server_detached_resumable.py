@@ -203,7 +203,7 @@ async def test_what_is_kept_for_a_resumed_stream_is_bounded(
 class SlowClient:
     """A connection that takes one piece for each step of its reader."""
 
-    cut_off = False
+    stopped_by_server = False
     origin = ""
     started = True
 

@@ -200,7 +200,7 @@ async def test_a_run_s_memory_is_free_at_its_end(tmp_path: Path) -> None:
                 conversation.writer.write(proxy.request(ask))
                 assert b"It is late." in (await conversation.answer()).body
                 assert b'\\"result\\"' in upstream.requests[-1].body
-                assert await proxy.services.store.settle(PATIENCE_S)
+                assert await proxy.services.store.wait_until_visible(PATIENCE_S)
             await until(lambda: _alive(State) + _alive(HiddenTurns) <= before)
         finally:
             gc.enable()

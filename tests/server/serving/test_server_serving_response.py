@@ -372,7 +372,7 @@ class Flood(PulledResponse):
 class Client:
     """Writes down what it is given, and which of it as the last."""
 
-    cut_off = False
+    stopped_by_server = False
     origin = ""
 
     def __init__(self) -> None:

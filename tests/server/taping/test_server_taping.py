@@ -17,7 +17,7 @@ from raw_upstream import RawUpstream, chunked, whole
 from running_proxy import make_config, running
 from ui_rig import ADMIN, CLIENT, QUESTION, Browser, ui_proxy
 
-from proxy.chance import Draws, drawing, drawn
+from proxy.chance import Draws, drawing, replayable
 from proxy.http.secrets import Secrets
 from proxy.server.config.secret import Secret
 from proxy.server.taping import tape as taping
@@ -209,15 +209,19 @@ def test_values_are_drawn_again_in_their_order() -> None:
     """Each kind for itself; behind the old ones there are new ones, and other types are not taken."""
     first = Draws()
     with drawing(first):
-        assert [drawn("id", lambda: "a"), drawn("time", lambda: 1), drawn("id", lambda: "b")] == ["a", 1, "b"]
+        assert [
+            replayable("id", lambda: "a"),
+            replayable("time", lambda: 1),
+            replayable("id", lambda: "b"),
+        ] == ["a", 1, "b"]
         with drawing(None):
-            assert drawn("id", lambda: "not noted") == "not noted"
+            assert replayable("id", lambda: "not noted") == "not noted"
     again = Draws({**first.taken, "other": ["text"]})
     with drawing(again):
-        assert drawn("time", lambda: 2) == 1
-        assert [drawn("id", lambda: "c") for _ in range(3)] == ["a", "b", "c"]
-        assert drawn("other", lambda: 7) == 7
-    assert drawn("id", lambda: "outside") == "outside"
+        assert replayable("time", lambda: 2) == 1
+        assert [replayable("id", lambda: "c") for _ in range(3)] == ["a", "b", "c"]
+        assert replayable("other", lambda: 7) == 7
+    assert replayable("id", lambda: "outside") == "outside"
     assert first.taken == {"id": ["a", "b"], "time": [1]}
 
 

@@ -30,7 +30,7 @@ class _Database:
         return False
 
     def find(self, key: str) -> SuspendedTurn | None:
-        return self.behind.find(key) if self.behind.knows(key) else self.rows.get(key)
+        return self.behind.find(key) if self.behind.has_latest(key) else self.rows.get(key)
 
     def new(self, key: str) -> SuspendedTurn:
         self._count += 1
@@ -77,7 +77,7 @@ class _Database:
 
     def delete(self, key: str, meanwhile: SuspendedTurn | None) -> None:
         """Delete as the store does; ``meanwhile`` is put while the deletion waits for its commit."""
-        with self.behind.gone(key) as under_way:
+        with self.behind.deleting(key) as under_way:
             assert self.find(key) is None
             if key in self.rows or under_way:
                 for _ in range(2):  # what is under way, and what was queued before the deletion

@@ -172,7 +172,7 @@ async def test_what_is_in_memory_can_be_read_after_the_end(make_memory: Make) ->
     store.put_run(run())
     await store.aclose()
     assert await store.get_run("run_1") is not None
-    assert not await store.settle(1.0)
+    assert not await store.wait_until_visible(1.0)
     assert not await store.healthy()
     with pytest.raises(StoreUnavailable):
         await store.open_invocation(invocation(), durable=True)

@@ -93,7 +93,7 @@ async def test_while_locked_a_written_response_is_not_said_to_be_deleted(
     await _kept(store, "resp_1")
     with locked(tmp_path / "r.db"):
         deleting = asyncio.create_task(store.delete_response("resp_1", "open"))
-        await until(lambda: store._responses.knows(("resp_1", "open")))
+        await until(lambda: store._responses.has_latest(("resp_1", "open")))
         assert await store.find_response("resp_1", "open") is None  # while it is being deleted
         with pytest.raises(StoreUnavailable, match=r"within 1\.5 s"):
             await deleting

@@ -136,7 +136,7 @@ def traced_events(
     A tool that is ``served`` by a server that the client chose is shown at every trace level. ``texts``
     allows a message beside the answer. A waiting call is shown only after it has ended.
     """
-    if result.waits:
+    if result.awaits_approval:
         return ()
     if served is not None or trace == "events":
         return list(call_events(call, result, signer, served))

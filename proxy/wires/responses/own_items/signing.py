@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.chance import drawn
+from proxy.chance import replayable
 from proxy.wires.responses.items import SERVER_LABEL, is_shown_call
 
 __all__ = ["ItemSigner"]
@@ -42,7 +42,7 @@ class ItemSigner:
             nonce = secrets.token_hex(_NONCE_BYTES)
             return f"{_BEGINNING}{nonce}{self._mac(nonce, *_server(label), name, arguments, output, error)}"
 
-        return drawn("shown_item_id", made)
+        return replayable("shown_item_id", made)
 
     def verify(self, item: Mapping[str, Any]) -> bool:
         """Return whether this caller was shown this item with exactly this content."""
