@@ -226,9 +226,7 @@ class History:
         if not answers:
             return [], frozenset()
         rule, words = self._system_rule, request.identity_words(caller)
-        exact = [
-            request.answer_key(caller, shape, each.text, upto=each.position, rule=rule) for each in answers
-        ]
+        exact = [request.answer_key(caller, shape, one.text, upto=one.position, rule=rule) for one in answers]
         places = [request.evidence(each.position, rule) for each in answers]
         loose = [
             loose_keys(words, shape, each.text, place) if place is not None else ()
