@@ -64,6 +64,8 @@ def test_names() -> None:
 def test_every_import_is_asked_for() -> None:
     """Whatever the package imports is its own, the standard library's, or a declared dependency."""
     providers = packages_distributions()
+    # pydantic pins pydantic-core to one version: asking for both could only contradict it.
+    asked_for = declared_dependencies() | optional_dependencies() | {"pydantic-core"}
     strangers: set[str] = set()
     for path in (ROOT / "proxy").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -74,8 +76,7 @@ def test_every_import_is_asked_for() -> None:
                 names = [node.module]
             for top in {name.partition(".")[0] for name in names} - {"proxy"} - set(sys.stdlib_module_names):
                 owners = {normal(owner) for owner in providers.get(top, [])}
-                # pydantic pins pydantic-core to one version: asking for both could only contradict it.
-                if not owners & (declared_dependencies() | optional_dependencies() | {"pydantic-core"}):
+                if not owners & asked_for:
                     strangers.add(top)
     assert strangers == set()
 
