@@ -5,7 +5,9 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from import_paths import PYTHON_PATH
@@ -22,10 +24,12 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture(autouse=True)
-def temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test has a folder of its own for temporary files."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+@pytest.fixture(name="short")
+def short_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for temporary files that has room for the path of a socket; pytest's own may not have it."""
+    with TemporaryDirectory(prefix="t-", dir="/tmp") as name:
+        monkeypatch.setattr("tempfile.tempdir", name)
+        yield Path(name)
 
 
 def folder(name: str = "a.sock") -> SocketFolder:
@@ -33,19 +37,19 @@ def folder(name: str = "a.sock") -> SocketFolder:
     return SocketFolder("toolrelay-test-", name)
 
 
-def test_nobody_else_can_enter_a_folder(tmp_path: Path) -> None:
+def test_nobody_else_can_enter_a_folder(short: Path) -> None:
     """The mode of the folder closes it to other users."""
     made = folder()
-    assert made.path.parent == tmp_path
+    assert made.path.parent == short
     assert stat.S_IMODE(made.path.stat().st_mode) == 0o700
     assert made.socket == made.path / "a.sock"
     made.remove()
-    assert list(tmp_path.iterdir()) == []
+    assert list(short.iterdir()) == []
 
 
-def test_a_path_that_is_too_long_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_that_is_too_long_is_not_taken(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system's own folder for temporary files serves then; a name that fits nowhere is an error."""
-    deep = tmp_path / ("a" * 90)
+    deep = short / ("a" * 90)
     deep.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(deep))
     made = folder()
@@ -55,9 +59,9 @@ def test_a_path_that_is_too_long_is_not_taken(tmp_path: Path, monkeypatch: pytes
         folder("a" * 100)
 
 
-def test_the_folder_of_a_killed_process_is_removed_by_the_next_one(tmp_path: Path) -> None:
+def test_the_folder_of_a_killed_process_is_removed_by_the_next_one(short: Path) -> None:
     """That of a process that lives stays, whether it listens yet or not."""
-    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": PYTHON_PATH}
+    environment = {**os.environ, "TMPDIR": str(short), "PYTHONPATH": PYTHON_PATH}
     owners = [
         subprocess.Popen(
             [sys.executable, "-c", OWNER],
@@ -76,7 +80,7 @@ def test_the_folder_of_a_killed_process_is_removed_by_the_next_one(tmp_path: Pat
         killed.send_signal(signal.SIGKILL)
         killed.wait()
         mine = folder()
-        assert sorted(tmp_path.iterdir()) == sorted([others, mine.path])
+        assert sorted(short.iterdir()) == sorted([others, mine.path])
         again = folder()
         assert mine.path.exists()
         alive.kill()
@@ -84,28 +88,28 @@ def test_the_folder_of_a_killed_process_is_removed_by_the_next_one(tmp_path: Pat
     again.remove()
 
 
-def test_a_folder_that_is_just_being_created_stays(tmp_path: Path) -> None:
+def test_a_folder_that_is_just_being_created_stays(short: Path) -> None:
     """It has no lock yet; an old one without a lock will never have one."""
-    new, old = tmp_path / "toolrelay-test-aaaaaaaa", tmp_path / "toolrelay-test-bbbbbbbb"
+    new, old = short / "toolrelay-test-aaaaaaaa", short / "toolrelay-test-bbbbbbbb"
     for each in (new, old):
         each.mkdir()
     os.utime(old, (1.0, 1.0))
     mine = folder()
-    assert sorted(tmp_path.iterdir()) == sorted([new, mine.path])
+    assert sorted(short.iterdir()) == sorted([new, mine.path])
 
 
-def test_what_only_looks_like_a_folder_stays(tmp_path: Path) -> None:
+def test_what_only_looks_like_a_folder_stays(short: Path) -> None:
     """Files, links, and folders of another name are not the proxy's."""
-    target = tmp_path / "target"
+    target = short / "target"
     target.mkdir()
     os.utime(target, (1.0, 1.0))
-    (tmp_path / "toolrelay-test-cccccccc").symlink_to(target)
-    (tmp_path / "toolrelay-test-dddddddd").write_text("a file")
-    longer = tmp_path / "toolrelay-test-eeeeeeee-and-more"
+    (short / "toolrelay-test-cccccccc").symlink_to(target)
+    (short / "toolrelay-test-dddddddd").write_text("a file")
+    longer = short / "toolrelay-test-eeeeeeee-and-more"
     longer.mkdir()
     os.utime(longer, (1.0, 1.0))
     mine = folder()
-    assert {path.name for path in tmp_path.iterdir()} >= {
+    assert {path.name for path in short.iterdir()} >= {
         "target",
         "toolrelay-test-cccccccc",
         "toolrelay-test-dddddddd",
