@@ -6,7 +6,7 @@ import pytest
 from crossed_recordings import WIRES, Recording, comparable, crossed, meant, ours, read, recordings
 from official_clients import READERS
 
-SMALL = 8192
+SMALL = 2048
 """Bytes of a recording that is read byte by byte; of a larger one the pieces are larger, for the time."""
 
 CASES = [
