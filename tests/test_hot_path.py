@@ -113,10 +113,10 @@ async def test_the_hot_path_stays_within_its_bound(
     monkeypatch.setattr("proxy.store.sql.writer._LINGER_S", 600.0)
     per_chunk, per_request = await counted(tools, tmp_path)
     assert per_chunk <= chunk_bound, f"{per_chunk:.1f} calls for each chunk"
-    assert per_request <= request_bound, f"{per_request:.0f} calls for a request"
+    assert per_request <= request_bound, f"{per_request:.1f} calls for a request"
     # A bound far above what is measured holds nothing.
     assert per_chunk > 0.7 * chunk_bound, f"lower the bound: {per_chunk:.1f} calls for each chunk"
-    assert per_request > 0.7 * request_bound, f"lower the bound: {per_request:.0f} calls for a request"
+    assert per_request > 0.7 * request_bound, f"lower the bound: {per_request:.1f} calls for a request"
 
 
 async def test_a_chunk_that_is_kept_costs_little_more(
@@ -168,11 +168,13 @@ async def test_a_new_head_stays_within_its_bound(tmp_path: Path) -> None:
     async with stepping(tools=False, path=tmp_path) as (proxy, steps):
         for number in range(4):
             await one_stream(proxy, steps, 3, trace=f"warm-{number}")
-        short = await one_stream(proxy, steps, 10, trace="short")
-        long = await one_stream(proxy, steps, 110, trace="long")
+        # Each count has a head of its own; of five the middle one has nothing beside it by chance.
+        shorts = [await one_stream(proxy, steps, 10, trace=f"short-{number}") for number in range(5)]
+        longs = [await one_stream(proxy, steps, 110, trace=f"long-{number}") for number in range(5)]
+    short, long = sorted(shorts)[2], sorted(longs)[2]
     per_request = short - 9 * (long - short) / 100
     bound = CALLS_PER_REQUEST_OF_A_NEW_HEAD
-    assert 0.7 * bound < per_request <= bound, f"{per_request:.0f} calls for a request"
+    assert 0.7 * bound < per_request <= bound, f"{per_request:.1f} calls for a request"
 
 
 async def test_a_chunk_of_responses_stays_within_its_bound(tmp_path: Path) -> None:
