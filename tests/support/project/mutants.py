@@ -73,6 +73,10 @@ PARTS = {
             "tests/relay/run/test_relay_run_loop.py",
             "tests/relay/run/test_relay_run_mixed.py",
             "tests/relay/run/test_relay_run_responses.py",
+            "tests/relay/run/test_relay_run_trace.py",
+            "tests/relay/approvals/test_relay_approvals_approvals.py",
+            "tests/relay/test_relay_agents.py",
+            "tests/relay/test_relay_agents_asking.py",
         ),
     ),
     "turn": Part(
