@@ -82,10 +82,13 @@ PARTS = {
     "turn": Part(
         ("proxy/relay/run/turn/*.py",),
         (
+            "tests/relay/run/test_relay_run_crossed.py",
+            "tests/relay/run/test_relay_run_crossed_messages.py",
             "tests/relay/run/test_relay_run_loop.py",
             "tests/relay/run/test_relay_run_refused_fields.py",
             "tests/relay/run/turn/test_relay_run_turn_end_mark.py",
             "tests/relay/run/turn/test_relay_run_turn_stream.py",
+            "tests/relay/test_relay_sniffing.py",
         ),
     ),
     "offer": Part(
