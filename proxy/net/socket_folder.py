@@ -30,14 +30,11 @@ class SocketFolder:
 
     def __init__(self, prefix: str, name: str) -> None:
         """Create the folder.  Raises :class:`~proxy.errors.ConfigError` if that is impossible."""
-        base = _create(prefix, name)
-        self.path = base
-        """The folder."""
-        self.socket = base / name
-        """The place of the socket."""
-        self._lock = os.open(base / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        _remove_abandoned(base, prefix)
+        self.path, self._lock = _create(prefix, name)
+        """The folder, and the descriptor that holds its lock."""
+        self.socket = self.path / name
+        """The path of the socket."""
+        _remove_abandoned(self.path, prefix)
 
     def remove(self) -> None:
         """Remove the folder with everything in it."""
@@ -45,18 +42,36 @@ class SocketFolder:
         os.close(self._lock)
 
 
-def _create(prefix: str, name: str) -> Path:
-    """Create a new folder.  The usual folder for temporary files may have too long a path for a socket."""
+def _create(prefix: str, name: str) -> tuple[Path, int]:
+    """Create a new folder and lock it.  The usual folder for temporary files may have too long a path."""
     own = len(f"/{prefix}01234567/{name}")
     for base in (tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR", ""), "/tmp", "/var/tmp"):
         if base and len(os.fsencode(base)) + own <= _MOST_ADDRESS_BYTES:
             with contextlib.suppress(OSError):
-                return Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+                folder = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+                try:
+                    return folder, _locked(folder)
+                except OSError:
+                    shutil.rmtree(folder, ignore_errors=True)
     raise ConfigError(
         "TMPDIR",
         "names no folder in which a socket can be made: its path is too long, or it cannot be written",
         f"Set it to a folder with a path of at most {_MOST_ADDRESS_BYTES - own} bytes",
     )
+
+
+def _locked(folder: Path) -> int:
+    """Lock a folder; return the descriptor that holds the lock.  Raises OSError if that is impossible."""
+    unfinished = folder / f"{_LOCK}.new"
+    lock = os.open(unfinished, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Other processes look for the final name, so they never see a lock that nobody holds yet.
+        unfinished.rename(folder / _LOCK)
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
 
 
 def _remove_abandoned(own: Path, prefix: str) -> None:

@@ -1,5 +1,6 @@
 """Folders for sockets: who can enter them, and what is left of a process that was killed."""
 
+import errno
 import os
 import signal
 import stat
@@ -116,3 +117,15 @@ def test_what_only_looks_like_a_folder_stays(short: Path) -> None:
         longer.name,
         mine.path.name,
     }
+
+
+def test_a_folder_that_cannot_be_locked_is_not_taken(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some network file systems have no locks: the error names the setting, and nothing is left behind."""
+
+    def refused(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("proxy.net.socket_folder.fcntl.flock", refused)
+    with pytest.raises(ConfigError, match="TMPDIR"):
+        folder()
+    assert list(short.iterdir()) == []
