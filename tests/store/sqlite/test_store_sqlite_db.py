@@ -1,4 +1,4 @@
-"""What a connection to SQLite takes for granted of aiosqlite."""
+"""What the connection to SQLite relies on in aiosqlite."""
 
 import threading
 from pathlib import Path
