@@ -304,7 +304,7 @@ class AccessMiddleware:
 @pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passthrough", "orchestrated"])
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_answers_carry_our_numbers(allow: tuple[str, ...], streamed: bool) -> None:
-    """Ours take the place of the upstream's for requests; for tokens, without a limit here, theirs pass."""
+    """The proxy replaces the upstream's headers for requests; those for tokens pass without a limit here."""
     theirs = ("X-RateLimit-Remaining-Requests: 7", "x-ratelimit-remaining-tokens: 8")
     script = whole(b'{"choices":[{"message":{"role":"assistant","content":"x"}}]}', *theirs)
     async with AccessMiddleware(

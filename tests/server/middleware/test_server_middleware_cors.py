@@ -75,7 +75,7 @@ def readable(answer: Answer, origin: str = APP) -> None:
 @pytest.mark.parametrize("origin", [APP, LOCAL])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/files/f", "/admin/runs"])
 async def test_a_preflight_is_answered_here(origin: str, path: str) -> None:
-    """A browser that asks for a listed origin is told what it may send, and keeps that for two hours."""
+    """The proxy tells a page of a listed origin what it may send, for the browser to keep for two hours."""
     async with for_pages() as (proxy, upstream):
         answer = await proxy.ask(None, {**PREFLIGHT, "Origin": origin}, method="OPTIONS", path=path)
         assert (answer.status, answer.body) == (204, b"")
