@@ -58,7 +58,7 @@ async def test_where_no_tool_is_offered_it_passes(kit: Kit) -> None:
 def test_they_are_counted_before_they_take_memory(wire: ChatWire | ResponsesWire, memory: None) -> None:
     """An event, reply or arguments with many values take at most 20 times their bytes."""
     args = (
-        f"[{'{},' * (MOST_READ_VALUES // 10)}{{}}]"  # Reading it takes memory in proportion to its bytes.
+        f"[{'{},' * (MOST_READ_VALUES // 10)}{{}}]"  # Their reading takes memory in proportion to the bytes.
     )
     calls = {
         "chat": chat.call("call_1", "mine", args) + chat.finish("tool_calls") + chat.DONE,
