@@ -169,7 +169,7 @@ def test_streams_are_open_for_as_long_as_they_are_measured() -> None:
 
 
 def test_held_streams_are_measured_while_all_are_open(mock: Process) -> None:
-    """Held streams yield the upstream's share of its core and the delays of its chunks."""
+    """While streams are held open, the bench measures the upstream's share of a core and the delays."""
     # Long enough that the first stream is still open when another begins late.
     window = Window(0.05, 0.2)
     step = hold(mock, 4, window, lambda load, on_open: run_load(load, None, on_open))

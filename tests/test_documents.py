@@ -117,7 +117,7 @@ LOOKED_FOR = (
 
 @pytest.mark.parametrize("what", LOOKED_FOR)
 def test_a_newcomer_is_told_where_to_change_it(what: str) -> None:
-    """CONTRIBUTING.md has one row for it, which names a file of the product."""
+    """CONTRIBUTING.md has one row for each of these changes, which names a file of the product."""
     rows = re.findall(rf"^\| {what} \| (.*) \|$", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.MULTILINE)
     assert len(rows) == 1
     assert "`proxy/" in rows[0]

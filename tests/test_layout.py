@@ -392,7 +392,7 @@ def test_upstreams_know_dialects_as_data_alone() -> None:
 
 
 def test_only_the_composition_root_names_concrete_classes() -> None:
-    """Every other module of the server uses ports only."""
+    """All modules of the server except the composition root use ports only."""
     for module in set(in_package("server")) - COMPOSING:
         outside = {name for name in imports_of(module) if package_of(name) in (*LOWER, "toolbox")}
         assert outside <= ABSTRACT, f"{module} imports {outside - ABSTRACT}"
@@ -621,7 +621,7 @@ def test_sizes_stay_readable() -> None:
 
 
 def test_exceptions_are_still_needed() -> None:
-    """Each exception to these limits is still needed."""
+    """Each file or function that is listed as too long still is."""
     for module in LONG_FILES:
         assert len(MODULES[module].read_text("utf-8").splitlines()) > 500
     for name in LONG_FUNCTIONS:

@@ -139,7 +139,7 @@ async def test_an_approved_agent_knows_what_was_read_before(watch: Watch, tmp_pa
 async def test_an_agent_is_told_which_tools_it_cannot_ask_for(
     watch: Watch, tmp_path: Path, calls: bool
 ) -> None:
-    """If the client cannot be asked, the agent does not get such tools, is told so, and cannot call them."""
+    """If the client cannot be asked, the agent gets no tools that need approvals, and cannot call them."""
 
     def small(asked: Asked) -> Turn:
         if calls and not asked.results:

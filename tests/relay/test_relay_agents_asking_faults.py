@@ -128,7 +128,7 @@ async def test_an_agent_does_not_go_on_whose_client_leaves_before_it_does(
 async def test_what_a_websocket_client_does_not_store_is_not_stored_when_its_agent_goes_on(
     watch: Watch, tmp_path: Path
 ) -> None:
-    """The response that waited is completed only on the connection, which is where it is kept."""
+    """If the client stores nothing, the response that waited is completed on its connection only."""
     models = Models({"boss": boss, "small": buys("milk")})
     async with served(tmp_path, models) as proxy:
         async with connected(proxy) as client:

@@ -88,7 +88,7 @@ async def test_usage_that_the_client_asked_for_stays(allow: tuple[str, ...]) -> 
 @pytest.mark.parametrize("cut", [1, 10_000])
 @pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passthrough", "orchestrated"])
 async def test_a_stream_under_another_label_counts(allow: tuple[str, ...], label: str, cut: int) -> None:
-    """Rule W2: the proxy counts a stream with another content type, and hides its usage, as in any other."""
+    """Rule W2: the proxy counts a stream with another content type like any other, and hides its usage."""
     data = b"".join([role(usage=None), content("Hi", usage=None), finish(usage=None), usage(60, 40)]) + DONE
     pieces = [chunk(data[at : at + cut]) for at in range(0, len(data), cut)]
     script: list[Step] = [head(label, "Transfer-Encoding: chunked"), *pieces, LAST_CHUNK, KEEP]
@@ -184,7 +184,7 @@ async def test_what_passes_through_counts(path: str, body: Any, script: list[Ste
 
 @pytest.mark.parametrize(("path", "body", "script"), PASSED, ids=range(len(PASSED)))
 async def test_what_passes_through_costs(path: str, body: Any, script: list[Step]) -> None:
-    """A limit of cost counts the same answers by the price of the model, and refuses an unpriced model."""
+    """A limit of cost counts each answer by the price of its model, and refuses a model without a price."""
     limits = {"cost": ["0.000001/hour"]}
     async with AccessMiddleware(script, allow=(), limits=limits, prices=PRICES) as (proxy, upstream):
         unpriced = await proxy.ask({**body, "model": "other"}, path=path)
@@ -379,7 +379,7 @@ async def test_a_model_without_a_price_is_not_free(allow: tuple[str, ...]) -> No
 
 
 async def test_an_answer_that_comes_later_cannot_be_counted() -> None:
-    """Rule E1: under such limits the proxy refuses a background response of the upstream, because it would
+    """Rule E1: under a token limit the proxy refuses a background response of the upstream, because it would
     never see its usage."""
     async with AccessMiddleware(responses_script.reply(), allow=(), limits=LIMITED) as (proxy, upstream):
         answer = await proxy.ask({**INPUT, "background": True}, path="/v1/responses")

@@ -94,7 +94,7 @@ async def test_on_responses_too() -> None:
     "body", [b'{"id":"x","choices":[]}', b' \n {"x":1}', b"<html>log in</html>", b"dated", b"d", b"", b"\n"]
 )
 async def test_what_is_no_stream_passes(body: bytes) -> None:
-    """Rule W2: if the client asked for a stream and the body is none, the client gets the body unchanged."""
+    """Rule W2: if the client asked for a stream and the body is something else, it passes unchanged."""
     for script in (whole(body, content_type="text/plain"), unlabelled(*([body] if body else []))):
         async with looping(script, allow=("core__*",)) as (proxy, _):
             answer = await proxy.ask(ASK)
@@ -102,7 +102,7 @@ async def test_what_is_no_stream_passes(body: bytes) -> None:
 
 
 async def test_a_stream_that_was_not_asked_for() -> None:
-    """If the client asked for no stream, the client gets a stream that calls no tool unchanged."""
+    """A stream that the client did not ask for passes unchanged if it calls no tool."""
     data = data_of(ANSWER)
     async with looping(chunked(data, content_type="text/plain"), allow=("core__*",)) as (proxy, _):
         assert (await proxy.ask({**ASK, "stream": False})).body == data

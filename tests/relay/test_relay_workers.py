@@ -164,12 +164,12 @@ async def _other_words(folder: Path, url: str) -> None:
 
 
 async def test_other_words_at_another_worker_buy_nothing_twice(tmp_path: Path) -> None:
-    """Rule R5: a repeat's different call is told of effects in other processes, with or without outcome."""
+    """Rule R5: if a repeat calls differently at another worker, the model is told of the earlier effects."""
     await _other_words(tmp_path, "")
 
 
 async def test_other_words_at_another_machine_buy_nothing_twice(tmp_path: Path, postgres_url: str) -> None:
-    """Rule R5: the same holds for workers that share a database server."""
+    """Rule R5: if a repeat calls differently, the model is told of earlier effects, also with PostgreSQL."""
     await _other_words(tmp_path, postgres_url)
 
 
@@ -199,7 +199,7 @@ async def test_a_repeat_at_another_worker_buys_nothing_twice(tmp_path: Path) -> 
 
 
 async def test_a_repeat_at_another_machine_buys_nothing_twice(tmp_path: Path, postgres_url: str) -> None:
-    """Rule R5: the same holds for workers that share a database server."""
+    """Rule R5: workers that share PostgreSQL give a repeat the result of the first attempt."""
     await _one_effect(tmp_path, postgres_url)
 
 
@@ -241,7 +241,7 @@ async def test_an_unsaid_repeat_at_another_worker_buys_nothing_twice(tmp_path: P
 async def test_an_unsaid_repeat_at_another_machine_buys_nothing_twice(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    """Rule R5: the same holds for workers that share a database server."""
+    """Rule R5: a worker learns from PostgreSQL how the first request ended, and buys nothing."""
     await _unsaid_repeats(tmp_path, postgres_url)
 
 
@@ -262,7 +262,7 @@ async def test_an_unsaid_repeat_after_a_kill_buys_nothing_twice(tmp_path: Path) 
 
 
 async def test_a_repeat_elsewhere_is_one_of_the_newest_request(tmp_path: Path) -> None:
-    """Rule R5: a repeat belongs to the newest request and not to an answered one, at whichever worker."""
+    """Rule R5: at any worker, a repeat belongs to the newest request and not to an older, answered one."""
     refused = whole(REFUSAL, status="500 Oops")
     async with (
         site(tmp_path, BUY, ANSWER, refused, BUY, ANSWER, BUY, ANSWER) as (served, _),

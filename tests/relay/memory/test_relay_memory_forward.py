@@ -95,7 +95,7 @@ async def test_what_is_malformed_is_refused(value: str) -> None:
 
 
 async def test_two_headers_are_none() -> None:
-    """The proxy refuses a request with two such headers, whatever their case."""
+    """The proxy refuses a request with two Authorization headers, whatever their case."""
     async with RawUpstream(OK) as upstream:
         async with running(make_config(upstream.url, auth=FORWARD)) as proxy:
             twice = [("Authorization", f"Bearer {KEY}"), ("AUTHORIZATION", f"Bearer {KEY}")]

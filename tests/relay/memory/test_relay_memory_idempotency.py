@@ -94,7 +94,7 @@ async def test_other_words_for_an_effect_do_not_cause_it_again(watch: Watch) -> 
 
 
 async def test_other_words_on_responses_do_not_cause_it_again(watch: Watch) -> None:
-    """Rule R5: the same holds on Responses; a call in addition to those of the first attempt runs."""
+    """Rule R5: on Responses a repeat's different call buys nothing, but a second call in addition buys."""
 
     def buys(*things: str, number: int) -> list[Step]:
         calls = [function_call(f"call_{what}", "probe_tools__buy", f'{{"what":"{what}"}}') for what in things]

@@ -72,7 +72,7 @@ async def test_people_named_in_the_body_are_told_apart_unasked(
 async def test_what_waits_for_one_person_is_nobody_elses(
     first: dict[str, Any], then: dict[str, Any], same: bool
 ) -> None:
-    """Rule R4: the same holds for a held turn, even though the upstream uses its call ids again."""
+    """Rule R4: a held turn of one person is not restored for another, even if its call ids come again."""
     more = {"tools": [CLIENT_TOOL]}
     async with looping(MIXED, WELCOME) as (proxy, upstream):
         await proxy.ask(ask([HI], **more, **first))

@@ -67,7 +67,7 @@ async def test_an_answer_brings_its_hidden_turns_back(streaming: bool) -> None:
 
 
 async def test_the_next_turn_begins_with_the_bytes_of_the_last() -> None:
-    """Rule R4: all turns send equal bytes of tools, and messages that begin with those of the last turn."""
+    """Rule R4: all turns send equal bytes of tools, and messages that begin with those of the turn before."""
     async with looping(CALL, ANSWER, CALL, ANSWER, WELCOME) as (proxy, upstream):
         await proxy.ask(ask(HI))
         await proxy.ask(ask(HI, SAID, {"role": "user", "content": "and now?"}))
@@ -206,7 +206,7 @@ async def test_what_the_conversation_cannot_do_without_stays_and_is_said() -> No
 
 
 async def test_on_responses_it_is_asked_again_without_too() -> None:
-    """The same holds on Responses for a client that sends all items itself."""
+    """On Responses, too, a request that is too long with restored turns is retried without them."""
     scripts = [
         response_stream(function_call("call_s", TIME, UTC)),
         response_stream(message("It is noon."), id="resp_2"),

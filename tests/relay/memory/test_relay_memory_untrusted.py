@@ -124,7 +124,7 @@ async def test_a_choice_of_what_is_withheld_is_no_choice(choice: Any, left: Any)
 
 @pytest.mark.parametrize("kept", [True, False], ids=["chained", "stateless"])
 async def test_later_turns_on_responses(kept: bool, watch: Watch) -> None:
-    """Rule T2: the same holds on Responses, chained or not, and the client reads the tools that it sent."""
+    """Rule T2: on Responses harmful tools are withheld, too, and the client reads the tools that it sent."""
     page = function_call("call_p", "probe_tools__page")
     buy = function_call("call_b", "probe_tools__buy", '{"what":"milk"}')
     forced = {"type": "function", "name": "probe_tools__buy"}
@@ -242,7 +242,7 @@ async def test_what_is_not_known_counts_as_untrusted(unknown: dict[str, Any]) ->
 
 
 async def test_what_was_made_here_is_known() -> None:
-    """A caller's own responses and their items are known, so they withhold nothing without a reason."""
+    """If a request refers to the caller's own responses or items without untrusted results, tools stay."""
     scripts = [said(message("Hi.", "msg_1"), 1), said(message("Ho.", "msg_2"), 2), said(message("Hm."), 3)]
     async with client_of(*scripts) as client:
         await client.ask(TALK)

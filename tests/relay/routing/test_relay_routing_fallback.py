@@ -79,7 +79,7 @@ WANTED = {"x-toolrelay-tools": "core__calculate"}
 async def test_an_upstream_without_the_tools_that_are_named_takes_no_place(
     wire: str, lacking: dict[str, Any]
 ) -> None:
-    """Rule E2: an upstream without the tools that a client names gives no 400 after the first one's 503."""
+    """Rule E2: if the second upstream lacks the tools that a client names, the first one's 503 passes."""
     path, ask, hello = WIRES[wire]
     failing = refused("503 Busy")
     async with two([failing], [hello], ("core__*",), ({}, lacking)) as (proxy, a, b):

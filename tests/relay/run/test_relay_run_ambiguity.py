@@ -224,7 +224,7 @@ CHANGED_CALLS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("changed", CHANGED_CALLS)
 async def test_a_call_that_the_client_changed_is_its_own(changed: str) -> None:
-    """Rule R4: if the client changed its call or the text, the proxy does not restore the waiting turn."""
+    """Rule R4: if the client changed its call or the text, the proxy does not restore the held turn."""
     async with looping(MIXED, WELCOME) as (proxy, upstream):
         await proxy.ask(ask(HI, tools=[CLIENT_TOOL]))
         body = ask(HI, {**WAITING, **CHANGED_CALLS[changed]}, RESULT, tools=[CLIENT_TOOL])
@@ -246,7 +246,7 @@ async def test_a_call_that_the_client_changed_is_its_own(changed: str) -> None:
     ],
 )
 async def test_a_call_as_libraries_write_it_is_what_was_given(same: dict[str, Any]) -> None:
-    """The proxy restores a waiting turn if the client only left out its text or added spaces or a name."""
+    """The proxy restores a held turn if the client only left out its text or added spaces or a name."""
     async with looping(MIXED, WELCOME) as (proxy, upstream):
         await proxy.ask(ask(HI, tools=[CLIENT_TOOL]))
         await proxy.ask(ask(HI, {**WAITING, **same}, RESULT, tools=[CLIENT_TOOL]))
@@ -264,7 +264,7 @@ async def test_text_put_beside_a_call_that_had_none_is_an_edit() -> None:
 
 @pytest.mark.parametrize("url", ["memory:", "sqlite"])
 async def test_two_turns_that_wait_alike_go_back_to_nobody(tmp_path: Path, url: str) -> None:
-    """Rule R4: if equal visible calls belong to two different waiting turns, the proxy restores neither."""
+    """Rule R4: if equal visible calls belong to two different held turns, the proxy restores neither."""
     berlin = stream(
         role(),
         content("Wait."),
@@ -369,7 +369,7 @@ async def test_results_of_other_calls_are_the_clients_to_answer_for(results: lis
 
 @pytest.mark.parametrize("other", [{"model": "n"}, {"user": "ann"}])
 async def test_what_waits_is_for_the_same_model_and_user(other: dict[str, Any]) -> None:
-    """Rule R4: the proxy restores a waiting turn only for the same model and the same user."""
+    """Rule R4: the proxy restores a held turn only for the same model and the same user."""
     async with looping(MIXED, WELCOME) as (proxy, upstream):
         await proxy.ask(ask(HI, tools=[CLIENT_TOOL]))
         await proxy.ask(ask(HI, WAITING, RESULT, tools=[CLIENT_TOOL], **other))
@@ -559,7 +559,7 @@ CHANGED_ITEMS: dict[str, Edit] = {
 
 @pytest.mark.parametrize("edit", [None, *CHANGED_ITEMS])
 async def test_calls_among_items_that_were_changed_are_the_clients(edit: str | None) -> None:
-    """Rule R4: the proxy restores a waiting turn only if the client sends back exactly what it was given."""
+    """Rule R4: the proxy restores a held turn only if the client sends back exactly what it was given."""
     mine = function_call("call_c", "mine", '{"a":1}')
     turns = [response(message("Wait."), NOW, mine), response(NOON, id="resp_2")]
     more = {"tools": [function("mine")]}

@@ -418,7 +418,7 @@ def test_an_agents_last_turn_is_for_its_report(
 def test_an_agent_that_begins_with_its_report_says_which_budget_it_lacks(
     settings: RunSettings, turns: int, continues: bool, setting: str
 ) -> None:
-    """An agent with one turn in all lacks none; one that had turns before, or whose caller has none, does."""
+    """If an agent's first turn is its last, it names the spent budget, unless it only ever had one turn."""
     run = a_run(settings, purse=an_agents_purse(turns=turns), had_turns_before=continues)
     run.start()
     assert run.spent == setting

@@ -222,7 +222,7 @@ async def test_a_chat_client_gets_one_object_from_a_messages_upstream() -> None:
 
 
 async def test_a_chat_clients_prompt_is_cached_and_bounded() -> None:
-    """Both requests have cache marks and the operator's ``max_tokens``; usage counts cached tokens."""
+    """Both requests have cache marks, ``max_tokens`` is the operator's, and usage counts cached tokens."""
     turns = (
         message_stream(tool_use("toolu_1", ECHO, SAID), cache_read_input_tokens=70),
         message_stream(text("Noon."), id="msg_2", cache_read_input_tokens=80),

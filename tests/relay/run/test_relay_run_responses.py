@@ -396,7 +396,7 @@ async def finished_run(client: Client, **more: Any) -> Reading:
 
 @pytest.mark.parametrize("kept", [True, None], ids=["chained", "stateless"])
 async def test_going_on_from_a_response_of_ours(kept: bool | None) -> None:
-    """For the proxy's own id the upstream gets its last id, or all items; the client sees the proxy's id."""
+    """If a request continues a composed response, the upstream gets its own last id, or all items."""
     async with client_of(
         stream(NOW, store=kept), stream(NOON, id="resp_2", store=kept),
         stream(message("Yes."), id="resp_3", previous_response_id="resp_2", store=kept),
@@ -567,7 +567,7 @@ async def test_what_is_not_ours_passes(method: str, path: str) -> None:
 
 
 async def test_what_is_not_stored_leaves_nothing(tmp_path: Path) -> None:
-    """With ``store: false`` the record has redacted rows of runs and calls, and no text of the client's."""
+    """With ``store: false`` the record has redacted rows of runs and calls, and no conversation text."""
     file = tmp_path / "t.db"
     config = {"store": {"url": f"sqlite:///{file}"}}
     ask = {**MIXED, "store": False, "input": "SECRET-QUESTION"}

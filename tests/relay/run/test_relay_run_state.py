@@ -145,7 +145,7 @@ def test_private_arguments_are_masked_before_they_are_written() -> None:
 
 
 def test_a_wrapper_is_masked_call_by_call() -> None:
-    """Rule R3: calls inside a wrapper are masked by their own tools; an offered tool is no wrapper."""
+    """Rule R3: a wrapper's calls are masked by their tools; an offered tool ``parallel`` is no wrapper."""
     wrapped = '{"tool_uses":[{"recipient_name":"functions.CORE__SEND","parameters":%s}]}'
     state = tools(Policy(allow=ALL))
     assert state.mask("parallel", wrapped % SECRET) == wrapped % '{"text":"[private]","to":"me"}'

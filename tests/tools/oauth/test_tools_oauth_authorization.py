@@ -83,7 +83,7 @@ def test_the_code_comes_with_the_state() -> None:
 
 
 def test_what_is_not_of_the_attempt_is_nobodys() -> None:
-    """A redirect with a wrong or missing state, a repeated parameter or too much text is ignored."""
+    """A redirect with a wrong or missing state, a repeated parameter or too much text is refused."""
     one, other = attempt(), attempt()
     for address in (
         back(code="c", state=other.state),
