@@ -23,7 +23,7 @@ def config_of(mode: str, **server: Any) -> Any:
 
 
 async def at_root(proxy: Proxy, *headers: tuple[str, str], method: str = "GET", path: str = "/") -> Any:
-    """What a request for the root gets."""
+    """Send a request for the root and return the answer."""
     return await proxy.ask(None, headers, method=method, path=path)
 
 
