@@ -274,7 +274,7 @@ async def send() -> str:
 
 @tool(egress=True, **READ)
 async def look_up() -> str:
-    """Carry words out."""
+    """Look something up at another site."""
     return "found"
 
 
@@ -602,7 +602,7 @@ def test_a_busy_machine_is_no_tools_fault() -> None:
     assert thread_use().waits > before.waits
 
 
-# --- whatever the arguments ---------------------------------------------------------------------
+# --- any arguments -------------------------------------------------------------------------------
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
