@@ -24,7 +24,7 @@ EVENTS = b"".join(event(f'{{"n":{n},"text":"\u00e9"}}') for n in range(200))
 
 
 def cut(data: bytes, sizes: list[int]) -> list[bytes]:
-    """The data in pieces of these sizes, over and over."""
+    """The data in pieces of these sizes, repeated as often as needed."""
     pieces: list[bytes] = []
     while data:
         size = sizes[len(pieces) % len(sizes)]
@@ -117,7 +117,7 @@ def test_no_secret_survives_any_cut(words: list[str], sizes: list[int]) -> None:
     assert got == expected.encode()
 
 
-# ---------------------------------------------------------------- on the wire
+# ---------------------------------------------------------------- over a connection
 
 
 async def body_of(script: list[Step], key: str = KEY) -> tuple[dict[str, str], bytes]:

@@ -156,7 +156,7 @@ async def test_what_cannot_be_a_name_is_an_os_error() -> None:
 
 
 async def test_a_loop_that_is_gone_is_no_fault(dns: Dns) -> None:
-    """A look-up that outlives its loop ends quietly."""
+    """A look-up that outlives its event loop ends without an error."""
     dns.silent["dead"] = threading.Event()
     resolver, _ = clocked(dns)
 

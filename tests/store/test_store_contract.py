@@ -224,7 +224,7 @@ async def test_runs_are_listed_newest_first_by_every_filter(store: Store) -> Non
 
 
 async def test_runs_of_one_instant_are_paged_without_gap_or_repeat(store: Store) -> None:
-    """Pages of runs that began together cover each exactly once."""
+    """Pages of runs that started at the same time list each run exactly once."""
     for number in range(7):
         store.put_run(run(f"r{number}"))
     seen: list[str] = []

@@ -425,7 +425,7 @@ asyncio.run(main())
 
 
 async def test_of_two_processes_on_one_file_one_causes_each_effect(tmp_path: Path) -> None:
-    """Rule R5: two workers that serve the same request at once cause each of its effects once."""
+    """Rule R5: two workers that share a file cause each effect of a request once."""
     await _race("sqlite", tmp_path / "r.db")
 
 

@@ -1,4 +1,4 @@
-"""Pins of MCP tools, in every store."""
+"""Pins of MCP tools, in every kind of store."""
 
 from typing import Any
 

@@ -82,7 +82,7 @@ class _Network:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pipe one connection both ways."""
+        """Relay one connection in both directions."""
         host, _, port = SERVER.rpartition("@")[2].partition("/")[0].partition(":")
         there = await asyncio.open_connection(host, int(port or 5432))
         for source, sink in ((reader, there[1]), (there[0], writer)):
@@ -425,7 +425,7 @@ async def test_only_the_rows_of_the_dead_are_interrupted(make_postgres: Make, po
         assert found == [("alive", "started", None), ("dead", "interrupted", T0 + 99)]
     finally:
         await asyncio.to_thread(_end, alive, kill=False)
-    assert await statuses() == {"dead": "interrupted", "alive": "interrupted"}  # it closed in order
+    assert await statuses() == {"dead": "interrupted", "alive": "interrupted"}  # it has closed its store
     assert await fetch(postgres_url, "SELECT count(*) FROM owners WHERE ended_at IS NULL") == [(0,)]
 
 

@@ -54,7 +54,7 @@ async def test_a_durable_row_is_committed_when_the_call_returns(make: Make, tmp_
 
 @pytest.mark.parametrize(("word", "level"), [("normal", 1), ("full", 2)])
 async def test_synchronous_is_what_was_asked_for(make: Make, word: Any, level: int) -> None:
-    """Rule R1: ``full`` syncs each commit (2), ``normal`` only check points (1), both in WAL."""
+    """Rule R1: ``full`` syncs each commit (2), ``normal`` only checkpoints (1), both with a WAL."""
     store = make(synchronous=word)
     await store.start()
     assert store._db is not None
@@ -64,7 +64,7 @@ async def test_synchronous_is_what_was_asked_for(make: Make, word: Any, level: i
 
 
 async def test_writes_that_wait_together_are_one_commit(make: Make, tmp_path: Path) -> None:
-    """Many writes put at once change the database in a few transactions, not one each."""
+    """The writer commits many writes that were put at once in a few transactions, not in one each."""
     store = make()
     await store.start()
     with closing(sqlite3.connect(tmp_path / "r.db")) as watcher:

@@ -50,10 +50,10 @@ def _plan(path: Path, sql: str, values: tuple[object, ...] = ()) -> list[str]:
 
 
 def _slow(plan: list[str], *, may_sort: bool = True) -> list[str]:
-    """The steps of a plan that look at every row of a table, or sort what they found.
+    """The steps of a plan that read every row of a table, or sort the rows that they found.
 
-    The few rows of one key may be sorted; a list may not, or all of it is read for each page.  A scan
-    along an index, in the order asked for, ends with the page.
+    The few rows of one key may be sorted; a list may not be, or SQLite reads all of it for each page.  A scan
+    along an index in the wanted order ends with the page.
     """
     harmless = re.compile(r"USING|CONSTANT ROW|^SCAN (newest|\(subquery)")  # rows that a subquery found
     scans = [step for step in plan if step.startswith("SCAN") and not harmless.search(step)]

@@ -48,7 +48,7 @@ async def ask(upstream: Http1Upstream, request: UpstreamRequest = ASK) -> bytes:
         await response.aclose()
 
 
-# ---------------------------------------------------------------- bytes that are no body
+# ---------------------------------------------------------------- heads and framing
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def client(raw: RawUpstream, **options: Any) -> Client:
     return Client("main", raw.url, KEY, **settings)
 
 
-# ---------------------------------------------------------------- asking
+# ---------------------------------------------------------------- requests
 
 
 async def test_credentials_and_hop_by_hop_headers_of_the_client_stay_here() -> None:
@@ -121,7 +121,7 @@ async def test_nothing_is_added_that_nobody_asked_for() -> None:
 
 
 async def test_the_target_is_sent_as_it_stands() -> None:
-    """Percent-encoding, case and order of path and query survive."""
+    """The upstream gets path and query with their percent-encoding, case and order unchanged."""
     async with RawUpstream(whole(b"{}")) as raw, client(raw, retries=0) as upstream:
         await ask(upstream, UpstreamRequest("GET", "/files/a%2Bb~c%20d", "x=%41&y=a+b&x=%c3%a9"))
     assert raw.requests[0].target == "/v1/files/a%2Bb~c%20d?x=%41&y=a+b&x=%c3%a9"
@@ -201,7 +201,7 @@ GOOD: dict[str, list[Step]] = {
 
 @pytest.mark.parametrize("case", GOOD)
 async def test_every_framing_gives_the_same_bytes(case: str) -> None:
-    """The body is exact in each HTTP framing, with early hints, trailers and extensions."""
+    """The reader gets the exact body in each HTTP framing, with early hints, trailers and extensions."""
     async with RawUpstream(GOOD[case]) as raw, client(raw) as upstream:
         response = await upstream.open(post())
         assert response.status == 200
@@ -424,7 +424,7 @@ async def test_a_reused_connection_that_is_reset_is_tried_once_on_a_new_one() ->
 
 
 async def test_a_reused_connection_that_broke_off_its_head_is_not_tried_again() -> None:
-    """Rule E2: once a response byte came the request is never sent twice."""
+    """Rule E2: once a byte of the response came, the request is never sent again."""
     async with RawUpstream(whole(b"{}"), [b"HTTP/1.1 2", 0.02, RESET]) as raw, client(raw) as upstream:
         await ask(upstream)
         with pytest.raises(UpstreamBroken):
@@ -524,7 +524,7 @@ async def test_cancelling_before_the_head_closes_the_connection() -> None:
 
 
 async def test_a_cancelled_upload_is_dropped_not_finished() -> None:
-    """Rule E4: what is still unsent when the client leaves is never sent, however slow the upstream reads."""
+    """Rule E4: when the client leaves, the unsent rest of its upload is never sent to a slow upstream."""
     begun, left = asyncio.Event(), asyncio.Event()
     taken: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -612,7 +612,7 @@ async def test_a_reader_that_does_not_read_stops_the_upstream() -> None:
 
 @pytest.mark.parametrize("framing", ["chunked", "length", "close"])
 async def test_a_slow_reader_loses_nothing_when_the_upstream_closes(framing: str) -> None:
-    """Eight megabytes arrive whole though the upstream has closed long before they are read."""
+    """A slow reader gets all eight megabytes, although the upstream has closed long before."""
     body = bytes(range(256)) * 32768
     parts = [body[i : i + 100_000] for i in range(0, len(body), 100_000)]
     scripts: dict[str, list[Step]] = {

@@ -89,7 +89,7 @@ async def test_a_sink_that_waits_gets_nothing_meanwhile() -> None:
         response = await upstream.open(ASK)
         pushing = asyncio.ensure_future(pushed(response, sunk))
         await sunk.came.wait()
-        await asyncio.sleep(1.5)  # longer than the upstream may be silent
+        await asyncio.sleep(1.5)  # longer than the idle timeout
         assert len(sunk.pieces) == 1
         sunk.release.set()
         await pushing

@@ -37,7 +37,7 @@ async def answer(
 
 
 async def message(upstream: Upstream, body: dict[str, Any], path: str = "/chat/completions") -> str:
-    """The message of a 404."""
+    """The error message of a 404."""
     status, raw = await answer(upstream, body, path)
     assert status == 404
     error = json.loads(raw)["error"]
@@ -159,7 +159,7 @@ async def test_a_body_of_the_other_kind_is_a_miss() -> None:
 
 
 async def test_an_unknown_path_and_a_broken_body_are_client_errors() -> None:
-    """A path without fixtures is 404, a body that is not a JSON object 400."""
+    """A path without fixtures is a 404, and a body that is not a JSON object is a 400."""
     upstream = ReplayUpstream([DEMO])
     assert '"/embeddings"' in await message(upstream, {"input": "x"}, "/embeddings")
     for raw in (b"{", b"[]", b'"x"'):
@@ -168,7 +168,7 @@ async def test_an_unknown_path_and_a_broken_body_are_client_errors() -> None:
 
 
 async def test_models_come_from_the_fixtures() -> None:
-    """GET /models lists each model once; one by name; an unknown one is OpenAI's 404."""
+    """GET /models lists each model once; GET of one finds it, and an unknown one is OpenAI's 404."""
     upstream = ReplayUpstream([FIXTURES / "openai.chat", DEMO])
     response = await upstream.open(UpstreamRequest("GET", "/models"))
     listed = json.loads(await response.read(1 << 16))
@@ -182,7 +182,7 @@ async def test_models_come_from_the_fixtures() -> None:
 
 
 def copy(tmp_path: Path, **meta: str) -> Path:
-    """A small fixture with a given end of meta.toml."""
+    """A small fixture, with this meta.toml and this response.toml."""
     folder = tmp_path / "one"
     (folder / "turn-1").mkdir(parents=True)
     (folder / "meta.toml").write_text(meta.get("meta", 'title = "x"\n'))
