@@ -186,7 +186,7 @@ async def test_a_reader_in_the_middle_is_told(tmp_path: Path, words: bool) -> No
 async def test_why_it_is_not_run_again(
     tmp_path: Path, wanted: StoredRequest, given: dict[str, Any], words: str
 ) -> None:
-    """A response that cannot be run again fails with the reason, and its stream has the failure."""
+    """A response that cannot be run again fails, its error has the reason, and its stream has the failure."""
     async with left(tmp_path, wanted, **given) as proxy:
         failed = await settled(proxy)
         stream = await proxy.ask(method="GET", path=f"/v1/responses/{ID}?stream=true")

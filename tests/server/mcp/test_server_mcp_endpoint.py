@@ -430,7 +430,7 @@ async def test_a_client_that_leaves_ends_what_only_reads(tool: str) -> None:
 
 
 async def test_a_client_cancels_its_own_request_alone() -> None:
-    """A client cancels a request only with the request's id and its own session, as ids may be equal."""
+    """A client cancels only its own request, by id and session, as other sessions may use the same ids."""
     async with serving() as proxy:
         mine, other = await begin(proxy), await begin(proxy)
         body = message("tools/call", {"name": "probe_tools__slow"}, version=HANDSHAKE, number=7)

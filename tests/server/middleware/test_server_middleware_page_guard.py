@@ -79,7 +79,7 @@ async def looked_at(proxy: Proxy, *headers: tuple[str, str]) -> str | int:
 @pytest.mark.parametrize("host", ["localhost", "LocalHost:8080", "127.0.0.1", "127.0.0.2:80", "[::1]:8080"])
 @pytest.mark.parametrize("listening", ["127.0.0.1", "0.0.0.0", "::"])
 async def test_names_of_the_loopback_are_served(host: str, listening: str) -> None:
-    """The proxy serves every loopback name, also of a server for all addresses, such as a published port."""
+    """Every loopback name is served, even if the server listens on all addresses, as on a published port."""
     async with guarded(host=listening) as (proxy, _):
         assert await verdict(proxy, ("Host", host)) == 200
 

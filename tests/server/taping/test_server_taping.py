@@ -41,7 +41,7 @@ async def asked(browser: Browser, body: Any = QUESTION, **more: Any) -> tuple[st
 
 
 async def test_the_bytes_of_every_run_are_kept() -> None:
-    """A store of all content has the bytes of every run, to and from both sides, each piece with its time."""
+    """A store that keeps all content has the bytes of every run on both sides, each piece with its time."""
     async with ui_proxy(store=ALL) as (browser, upstream):
         await browser.sign_in()
         assert (await browser.get("session")).json["capture"]["keeps"] is True

@@ -65,7 +65,7 @@ def test_a_form_makes_the_line_that_the_long_way_makes(
         log = AccessLog([one.model])
         log.write(one)
         log.write(one)
-        one.id_given = True  # The log uses no form for an id of the client.
+        one.id_given = True  # With an id of the client the log uses no form.
         log.write(one)
     first_line, second, long = lines(out)
     assert first_line == second == long

@@ -191,7 +191,7 @@ async def test_with_client_keys_figures_are_an_administrator_s(mode: str) -> Non
 
 
 async def test_nothing_a_client_or_an_upstream_says_becomes_a_label() -> None:
-    """Models, paths, methods, tools, statuses and finish reasons from outside are replaced by classes."""
+    """Labels have classes in place of models, paths, methods, tools, statuses and reasons from outside."""
     odd = stream(role(), call("c1", "canary-tool", "{}"), finish("tool_calls"))
     end = stream(role(), content("x"), finish("canary-reason"))
     async with (
@@ -317,7 +317,7 @@ def invocation(tool: str, error_code: Any = None) -> ToolInvocationRecord:
     ],
 )
 def test_paths_are_classed(path: str, expected: str) -> None:
-    """The label of a path is its class."""
+    """The label of a path is the class of paths that it belongs to."""
     assert Targets(SERVED).read("POST", path).label == expected
 
 

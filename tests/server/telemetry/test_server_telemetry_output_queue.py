@@ -55,7 +55,7 @@ def test_lines_keep_their_order_and_none_is_lost_at_the_end() -> None:
 
 @pytest.mark.parametrize("end", ["raise RuntimeError('canary')", "sys.exit(3)", "os.kill(os.getpid(), 15)"])
 def test_what_was_logged_before_a_crash_is_written(end: str) -> None:
-    """Lines from before an exit, a handled signal or an uncaught exception are written, and come first."""
+    """Lines logged before an exit, a handled signal or an uncaught exception are written, and come first."""
     handled = "import signal; signal.signal(15, lambda *_: sys.exit(4))\n"
     said = told(f"{handled}structlog.get_logger('t').info('before')\n{end}\ntime.sleep(1)\n")
     lines = said.stderr.splitlines()
