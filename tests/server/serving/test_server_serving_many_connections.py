@@ -116,7 +116,7 @@ async def test_an_alias_that_means_nothing_is_named(tmp_path: Path) -> None:
 
 
 async def test_what_a_stranger_s_text_withholds_is_said(tmp_path: Path) -> None:
-    """Rule T2: check names the tools that policy.after_untrusted withholds, and whose results do that."""
+    """Rule T2: the check names the tools that ``policy.after_untrusted`` withholds, and the one behind it."""
     (tmp_path / "desk.py").write_text(DESK)
     modules = f'[tools]\nmodules = ["{tmp_path / "desk.py"}"]\n'
     said = "after a run has read a result of desk__page: asks first: desk__send (policy.after_untrusted)"

@@ -1,4 +1,4 @@
-"""Policy and registry: rules T2, T4, T5, T7 and T9."""
+"""Policy and registry: rules T2, T4, T5 and T7."""
 
 from collections.abc import Sequence
 from dataclasses import replace
