@@ -164,7 +164,7 @@ async def test_a_keys_models_hold_for_the_deployment() -> None:
 
 
 async def test_the_door_is_that_of_the_path_it_means() -> None:
-    """Without a key nobody comes in; a key reaches files only where it may."""
+    """An Azure path has the access rules of the path that it maps to: it needs a key; files are closed."""
     async with keyed(MODELS) as (proxy, upstream):
         for path in (CHAT, "/openai/v1/chat/completions", "/openai/models"):
             assert shown(await proxy.ask(SAY, path=path)) == (401, "invalid_api_key")

@@ -602,7 +602,7 @@ def test_a_busy_machine_is_no_tools_fault() -> None:
     assert thread_use().waits > before.waits
 
 
-# --- any arguments -------------------------------------------------------------------------------
+# --- any arguments ------------------------------------------------------------------------------
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

@@ -225,7 +225,7 @@ def test_a_turn_fits_what_was_shown_of_it() -> None:
     ],
 )
 def test_another_turn_does_not(messages: list[dict[str, Any]]) -> None:
-    """Rule R4: in every doubt the client's version goes."""
+    """Rule R4: a held turn does not fit another call, other arguments, or a surplus or foreign result."""
     assert not fits(*messages)
 
 

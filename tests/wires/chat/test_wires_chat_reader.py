@@ -638,7 +638,7 @@ def test_no_json_breaks_it(seed: int) -> None:
     ],
 )
 def test_arguments_that_go_back(name: str, arguments: str, sent: str) -> None:
-    """Rule W8: server arguments that are no object, or too long, go back as ``{}``; the rest as it came."""
+    """Rule W8: server arguments that are no object, or too long, go back as ``{}``; others do not change."""
     turn = reader(hidden=("time",), bound=18)
     read(function(name, arguments, index=0, id="a"), turn=turn)
     assert json.loads(turn.message())["tool_calls"][0]["function"]["arguments"] == sent

@@ -195,7 +195,7 @@ def result(call_id: Any) -> dict[str, Any]:
 
 
 def check(*messages: dict[str, Any]) -> None:
-    """Check a history in which ``core__`` names are ours."""
+    """Check a history in which names that begin with ``core__`` are server tools."""
     parse(*messages).check_history(lambda name: name.startswith("core__"))
 
 

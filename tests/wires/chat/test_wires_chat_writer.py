@@ -325,7 +325,7 @@ def test_what_has_no_usage_is_not_touched() -> None:
 
 
 def test_two_turns_are_one_stream() -> None:
-    """Rule W4: one id, role, model and finish reason; rule W3: one end mark; rule W5: no call."""
+    """Rule W4: two turns give one id, role and finish reason; rule W3: one end mark; rule W5: no call."""
     relayed = relay(call_turn("srv_time", text="Let me see."), text_turn("It is", " noon.", turn=2))
     read = relayed.read()
     assert read.text == relayed.writer.visible == "Let me see.\n\nIt is noon."

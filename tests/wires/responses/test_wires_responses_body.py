@@ -324,7 +324,7 @@ def test_a_turn_that_was_not_kept_is_sent_whole(state: StateHabit, store: bool |
 
 
 def test_chained_takes_the_operators_word() -> None:
-    """``responses_state = "chained"``: also where the upstream does not say that it stores."""
+    """``responses_state = "chained"``: turns are chained even if the upstream does not say that it stores."""
     body = body_of(ask(user("hi")), "chained")
     body.append_turn(turn_of(CALL), [result("call_h")])
     assert sent(body)["previous_response_id"] == "resp_1"
