@@ -177,17 +177,22 @@ async def test_each_request_gets_an_id_of_its_own(client: AsyncOpenAI) -> None:
 
 
 async def test_many_streams_at_once_do_not_mix(client: AsyncOpenAI) -> None:
-    """Each of many concurrent streams has its own text."""
+    """Each of many concurrent streams has its own text, usage and id."""
 
-    async def ask(fixture: Exchange) -> str:
+    async def ask(fixture: Exchange) -> list[ChatCompletionChunk]:
         stream = await client.chat.completions.create(**arguments_of(fixture), stream=True)
-        return text_of([chunk async for chunk in stream])
+        return [chunk async for chunk in stream]
 
     wanted = [e for e in READABLE if e.name not in FOREIGN] * 2
-    texts = await asyncio.gather(*(ask(fixture) for fixture in wanted))
-    for fixture, text in zip(wanted, texts, strict=True):
+    streams = await asyncio.gather(*(ask(fixture) for fixture in wanted))
+    for fixture, chunks in zip(wanted, streams, strict=True):
         golden = check_chat_stream(golden_file(fixture, 0).read_bytes(), wants_usage=True, forwarded=10**6)
-        assert text == golden.text
+        assert text_of(chunks) == golden.text
+        assert chunks[-1].usage is not None
+        assert chunks[-1].usage.model_dump(exclude_none=True) == golden.usage
+    ids = [{chunk.id for chunk in chunks} - {""} for chunks in streams]
+    assert [len(found) for found in ids] == [1] * len(wanted)
+    assert len(set().union(*ids)) == len(wanted)
 
 
 # Whole replies.

@@ -93,7 +93,7 @@ async def test_too_many_silent_names_fail_at_once(dns: Dns) -> None:
     assert resolver.busy == 0
 
 
-async def test_the_last_good_answer_is_kept(dns: Dns) -> None:
+async def test_the_last_good_answer_serves_while_dns_is_silent(dns: Dns) -> None:
     """While a new look-up is silent the last answer is used, and the new one as soon as it has come."""
     resolver, now = clocked(dns, patience_s=0.0)
     await resolver.resolve("api", 1)

@@ -1,6 +1,8 @@
 """Fixtures that make stores of every kind, each in a place of its own."""
 
-from collections.abc import AsyncIterator, Callable
+import os
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,25 @@ from proxy.store.sqlite.memory import MemoryStore
 from proxy.store.sqlite.store import SqliteStore
 
 Make = Callable[..., SqlStore]
+
+
+@pytest.fixture
+def closed_folder() -> Iterator[Path]:
+    """A folder that this process may read but not write, even if the tests run as root; it has an r.db."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "r.db").touch()
+        folder.chmod(0o555)
+        (folder / "r.db").chmod(0o444)
+        root = os.geteuid() == 0
+        if root:
+            os.seteuid(65534)
+        try:
+            yield folder
+        finally:
+            if root:
+                os.seteuid(0)
+            folder.chmod(0o700)
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 import os
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -75,42 +73,23 @@ def test_a_command_that_reads_makes_no_empty_record(tmp_path: Path) -> None:
     assert isinstance(open_store("sqlite:///r.db", base=tmp_path, must_exist=True), SqliteStore)
 
 
-@pytest.fixture
-def ordinary_user() -> Iterator[Path]:
-    """A folder that this process may read but not write, even if the tests run as root."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "r.db").touch()
-        folder.chmod(0o555)
-        (folder / "r.db").chmod(0o444)
-        root = os.geteuid() == 0
-        if root:
-            os.seteuid(65534)
-        try:
-            yield folder
-        finally:
-            if root:
-                os.seteuid(0)
-            folder.chmod(0o700)
-
-
-def test_a_folder_or_file_without_the_right_to_write_is_named(ordinary_user: Path) -> None:
+def test_a_folder_or_file_without_the_right_to_write_is_named(closed_folder: Path) -> None:
     """A folder without write permission is a ConfigError, for a new file and for an existing one."""
     for name in ("new.db", "r.db"):
         with pytest.raises(ConfigError, match=r"store\.url: the folder .* is not writable"):
-            open_store(f"sqlite:///{name}", base=ordinary_user)
+            open_store(f"sqlite:///{name}", base=closed_folder)
 
 
-def test_a_file_without_the_right_to_write_is_named(ordinary_user: Path) -> None:
+def test_a_file_without_the_right_to_write_is_named(closed_folder: Path) -> None:
     """A read-only file in a writable folder is a ConfigError that names the file."""
     if os.geteuid() != 0 and os.getuid() == 0:
         os.seteuid(0)
-        ordinary_user.chmod(0o777)
+        closed_folder.chmod(0o777)
         os.seteuid(65534)
     else:
-        ordinary_user.chmod(0o777)
+        closed_folder.chmod(0o777)
     with pytest.raises(ConfigError, match=r"r\.db is not writable"):
-        open_store("sqlite:///r.db", base=ordinary_user)
+        open_store("sqlite:///r.db", base=closed_folder)
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres"])

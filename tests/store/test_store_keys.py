@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -128,14 +128,19 @@ async def test_a_revoked_key_stays_and_frees_its_name(store: Store) -> None:
 
 
 async def test_every_change_is_a_new_version_and_is_told(store: Store) -> None:
-    """Revoking a key raises the version, and the change counter tells of it without a look-up."""
-    await store.put_key(key())
-    version, before = (await store.read_keys()).version, store.keys_change_counter
-    assert await store.keys_version() == version
-    before = store.keys_change_counter
-    await store.revoke_key("key_webui")
-    await told(store, before)
-    assert await store.keys_version() > version
+    """Putting or revoking a key raises the version, and the change counter tells of it without a look-up."""
+    changes: list[Callable[[], Awaitable[object]]] = [
+        lambda: store.put_key(key()),
+        lambda: store.put_key(key("other")),
+        lambda: store.revoke_key("key_webui"),
+    ]
+    for change in changes:
+        version = (await store.read_keys()).version
+        assert await store.keys_version() == version
+        before = store.keys_change_counter
+        await change()
+        await told(store, before)
+        assert await store.keys_version() > version
 
 
 async def test_the_hash_key_is_made_once(make: Make) -> None:

@@ -23,11 +23,13 @@ from waiting import PATIENCE_S
 
 SEAL = secrets.token_hex(32)
 BROWSER = """
-import json, os, sys, urllib.error, urllib.request
+import json, os, sys, urllib.error, urllib.parse, urllib.request
 said = []
-for url in [*json.load(open(sys.argv[1])), sys.argv[2]]:
+state = urllib.parse.parse_qs(urllib.parse.urlsplit(sys.argv[2]).query)["state"][0]
+for asked in [*json.load(open(sys.argv[1])), "GET " + sys.argv[2]]:
+    method, url = asked.replace("STATE", state).split()
     try:
-        said.append(urllib.request.urlopen(url).status)
+        said.append(urllib.request.urlopen(urllib.request.Request(url, method=method)).status)
     except urllib.error.HTTPError as error:
         said.append(error.code)
 json.dump(said, open(sys.argv[1] + ".part", "w"))
@@ -54,7 +56,8 @@ def server() -> Iterator[OAuthServer]:
 def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A browser that follows redirects and does nothing else.
 
-    It first opens the addresses in the file ``first``; it writes all statuses into ``first.said``.
+    It first sends the requests in the file ``first``, as ``METHOD URL`` with ``STATE`` for the login's state;
+    it writes all statuses into ``first.said``.
     """
     folder = tmp_path / "browser"
     folder.mkdir()
@@ -236,20 +239,22 @@ def test_without_an_answer_nothing_is_kept(
 def test_an_answer_of_somebody_else_changes_nothing(
     here: Here, tmp_path: Path, server: OAuthServer, browser: Path
 ) -> None:
-    """The listener refuses a wrong path and a wrong, missing or repeated state; the login goes on."""
+    """The listener refuses a wrong method, path or state, and the login goes on to its own answer."""
     with reserved_port() as port:
         configure(tmp_path, server, f'redirect_uri = "http://127.0.0.1:{port}/back"')
         at = f"http://127.0.0.1:{port}"
         others = [
-            f"{at}/back?code=x&state=y",
-            f"{at}/back",
-            f"{at}/other?code=x",
-            f"{at}/back?state=a&state=b",
+            f"GET {at}/back?code=x&state=y",
+            f"GET {at}/back",
+            f"GET {at}/other?code=x&state=STATE",
+            f"GET {at}/back?state=a&state=b",
+            f"POST {at}/back?code=x&state=STATE",
+            f"HEAD {at}/back?code=x&state=STATE",
         ]
         (browser / "first").write_text(json.dumps(others))
         done = here("credentials", "login", "issues")
     assert done.returncode == 0, done.stderr
-    assert _said(browser) == [400, 400, 404, 400, 200]
+    assert _said(browser) == [400, 400, 404, 400, 404, 404, 200]
     assert len(server.forms) == 1
 
 

@@ -217,11 +217,14 @@ def test_a_server_that_is_down_is_told(here: Here) -> None:
     assert done.stdout == ""
 
 
-def test_the_names_of_upstreams_are_told(here: Here) -> None:
-    """If no upstream has the given name, the command fails and says so."""
+def test_the_names_of_upstreams_are_told(here: Here, tmp_path: Path) -> None:
+    """If no upstream has the given name, the command fails, says so and names those that there are."""
+    tables = "".join(f'[upstreams.{name}]\nbase_url = "replay:"\n' for name in ("mine", "theirs"))
+    (tmp_path / "toolrelay.toml").write_text(tables)
     done = here("doctor", "--upstream", "nobody", env={"OPENAI_API_KEY": KEY})
     assert done.returncode == 1
     assert "the configuration has no upstream named 'nobody'" in done.stderr
+    assert "Write one of these names, or a base URL: mine, theirs" in done.stderr
 
 
 def test_nothing_is_sent_where_nobody_can_be_asked(here: Here) -> None:

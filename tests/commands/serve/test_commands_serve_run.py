@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 from closed_port import closed_port
 from edge_requests import Behind
+from waiting import until
 
 from proxy.commands.doctor.connectivity import find_unreachable
 from proxy.commands.serve.run import run_server
@@ -126,17 +127,19 @@ async def test_an_idle_server_stops_at_once(number: signal.Signals) -> None:
 
 
 async def test_an_open_stream_runs_to_its_end() -> None:
-    """After SIGTERM, the open stream runs to its end before the server ends."""
+    """After SIGTERM new requests are refused, the open stream runs to its end, and then the port closes."""
     served = Application()
     await served.ready.wait()
     answer = asyncio.create_task(served.ask())
     await served.going.wait()
     served.signal()
-    await served.draining.wait()
-    await asyncio.sleep(0)
+    await until(lambda: served.behind.draining.refusing)
+    assert not served.task.done()
     served.finish.set()
     body = await answer
     await served.task
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", served.port)
     assert b"begin " in body
     assert body.endswith(b"3\r\nend\r\n0\r\n\r\n")
     assert served.closed

@@ -1,6 +1,7 @@
 """Worker processes start, end and are replaced without a client's notice."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -53,6 +54,15 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def processes_in(folder: Path) -> list[str]:
+    """Return the numbers of the processes that run in a folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # It has ended, or it is another user's.
+            found += [process.name] if (process / "cwd").readlink() == folder else []
+    return found
 
 
 class Client:
@@ -303,7 +313,7 @@ async def test_a_supervisor_that_is_killed_takes_its_workers_along(tmp_path: Pat
 
 
 async def test_a_start_that_fails_says_so_once(tmp_path: Path) -> None:
-    """If no worker can load a tool module, the start fails with one line and without a traceback."""
+    """If no worker can load a tool module, the start fails with one line, and no process is left."""
     write_config(tmp_path, "http://127.0.0.1:9/v1", more=NO_LIMITS, workers=3)
     (tmp_path / "effect.py").write_text("import no_such_thing\n")
     with pytest.raises(AssertionError, match="listens on") as caught:
@@ -313,6 +323,7 @@ async def test_a_start_that_fails_says_so_once(tmp_path: Path) -> None:
     assert said.count("tools.modules: ") == 1
     assert "no_such_thing" in said
     assert "Traceback" not in said
+    assert processes_in(tmp_path) == []
 
 
 async def test_a_restart_that_fails_leaves_everything_as_it_is(tmp_path: Path) -> None:

@@ -238,13 +238,19 @@ def test_another_programs_database_is_refused(tmp_path: Path) -> None:
     assert query(path, "SELECT name FROM sqlite_schema") == [("theirs",)]
 
 
-def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
-    """A file that is not a database raises StoreError with the name of the file, and is not changed."""
+@pytest.mark.parametrize("kind", ["text", "cut", "cut in its first page"])
+def test_a_file_that_is_no_database_is_named(tmp_path: Path, kind: str) -> None:
+    """A text file or a cut database raises StoreError with the name of the file, and is not changed."""
     path = tmp_path / "notes.db"
-    path.write_bytes(b"Dear diary, " * 1000)
+    if kind == "text":
+        path.write_bytes(b"Dear diary, " * 1000)
+    else:
+        migrate_sqlite(path, migrations=load_migrations()[:-1])
+        os.truncate(path, path.stat().st_size // 2 if kind == "cut" else 100)
+    before = path.read_bytes()
     with pytest.raises(StoreError, match=r"notes\.db is damaged or not a SQLite database; move it away"):
         migrate_sqlite(path)
-    assert path.read_bytes().startswith(b"Dear diary")
+    assert path.read_bytes() == before
 
 
 def test_a_lock_that_does_not_end_is_named(tmp_path: Path) -> None:
@@ -259,26 +265,33 @@ def test_a_lock_that_does_not_end_is_named(tmp_path: Path) -> None:
 
 
 def test_files_are_private_whatever_the_umask(tmp_path: Path) -> None:
-    """Rule R3: the database and its log files get mode 0600, even if others could read them before."""
+    """Rule R3: the database, its log files and its copy get mode 0600, even if others could read them."""
     path = tmp_path / "r.db"
+    extra = Migration(LATEST + 1, "extra", "CREATE TABLE extra (a);")
     previous = os.umask(0)
     try:
         migrate_sqlite(path)
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute("CREATE TABLE t (a)")
+            connection.execute("INSERT INTO t VALUES (1)")
             assert [_mode(f"{path}{suffix}") for suffix in ("", "-wal", "-shm")] == [0o600] * 3
-            path.chmod(0o644)
-            os.chmod(f"{path}-wal", 0o666)
-            migrate_sqlite(path)
-            assert [_mode(f"{path}{suffix}") for suffix in ("", "-wal")] == [0o600] * 2
+            connection.commit()
+            for suffix in ("", "-wal", "-shm"):
+                os.chmod(f"{path}{suffix}", 0o666)
+            report = migrate_sqlite(path, migrations=[*load_migrations(), extra])
+            assert [_mode(f"{path}{suffix}") for suffix in ("", "-wal", "-shm")] == [0o600] * 3
+            assert report.copy is not None
+            assert _mode(report.copy) == 0o600
     finally:
         os.umask(previous)
 
 
-def test_a_folder_that_is_missing_or_closed_is_an_error_of_the_store(tmp_path: Path) -> None:
-    """If the folder of the file is missing, the migration raises StoreUnavailable."""
-    with pytest.raises(StoreUnavailable, match="cannot be created"):
-        migrate_sqlite(tmp_path / "none" / "r.db")
+def test_a_folder_that_is_missing_or_closed_is_an_error_of_the_store(closed_folder: Path) -> None:
+    """If the folder of the file is missing, or this user may not write to it: StoreUnavailable."""
+    for folder, why in ((closed_folder / "none", "No such file"), (closed_folder, "Permission denied")):
+        with pytest.raises(StoreUnavailable, match=rf"new\.db cannot be created or made private: {why}"):
+            migrate_sqlite(folder / "new.db")
+    assert [path.name for path in closed_folder.iterdir()] == ["r.db"]
 
 
 @pytest.mark.parametrize("names", [["0002_a.sql"], ["0001_a.sql", "0001_b.sql"], ["one.sql"], []])

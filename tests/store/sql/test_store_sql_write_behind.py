@@ -95,27 +95,7 @@ _STEPS = [
     *("put", "put", "no room", "keep", "delete", "delete and put"),
     *("take", "take", "commit", "put back", "refuse"),
 ]
-_steps = st.lists(
-    st.tuples(
-        st.sampled_from(
-            [
-                "put",
-                "put",
-                "no room",
-                "keep",
-                "delete",
-                "delete and put",
-                "take",
-                "take",
-                "commit",
-                "put back",
-                "refuse",
-            ]
-        ),
-        st.sampled_from("ab"),
-    ),
-    max_size=25,
-)
+_steps = st.lists(st.tuples(st.sampled_from(_STEPS), st.sampled_from("ab")), max_size=25)
 
 
 @given(steps=_steps)

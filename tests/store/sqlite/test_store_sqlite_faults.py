@@ -358,16 +358,22 @@ async def test_a_damaged_page_is_a_store_error(make: Make, tmp_path: Path) -> No
 
 
 async def test_a_start_under_a_lock_succeeds_and_reaps_later(make: Make, tmp_path: Path) -> None:
-    """A server starts while another connection holds the lock, and writes once the lock is released."""
-    migrate_sqlite(tmp_path / "r.db")
-    with closing(sqlite3.connect(tmp_path / "r.db")) as connection, connection:
-        connection.execute("INSERT INTO owners VALUES ('o', 1, 'h', NULL, 1.0, 1.0, NULL)")
+    """A server starts under another process's lock; once that is gone, it marks a dead owner's runs."""
+    path = tmp_path / "r.db"
+    dead = make()
+    await dead.start()
+    await dead.open_invocation(invocation(), durable=True)
+    await dead._disconnect()
+    dead._owner.release(remove=False)  # as the kernel does when a process dies
     store = make(reap=True, tidy_every_s=0.02)
-    with locked(tmp_path / "r.db"):
+    with locked(path):
         async with asyncio.timeout(PATIENCE_S):
             await store.start()
-    store.put_run(run())
-    assert len(await store.list_runs(RunFilter())) == 1
+        assert query(path, "SELECT status FROM tool_invocations") == [("started",)]
+    async with asyncio.timeout(PATIENCE_S):
+        await until(lambda: query(path, "SELECT status FROM tool_invocations") == [("interrupted",)])
+    store.put_run(run("run_2"))
+    assert "run_2" in [listed.id for listed in await store.list_runs(RunFilter())]
 
 
 async def test_expired_content_leaves_the_file_in_batches(make: Make, tmp_path: Path) -> None:

@@ -215,12 +215,15 @@ def test_what_was_read_is_never_kept() -> None:
 
 
 def test_intersections_are_told_apart() -> None:
-    """Rule T2: the same two policies get the same intersection; another pair or order gets its own."""
+    """Rule T2: two policies get one intersection; another pair or order, or an equal policy, gets its own."""
     intersections = Intersections(max_bytes=40_000)  # Room for two.
     one, other, third = Policy(allow=("core__*",)), Policy(allow=("*",)), Policy(allow=())
     both = intersections.of(one, other)
     assert both is intersections.of(one, other)
     assert both.also == (other,)
+    twin = Policy(allow=("core__*",))
+    assert intersections.of(twin, other) is not both
+    assert intersections.of(one, other) is both
     assert not intersections.of(one, third).decide(spec("core__x")).allowed
     assert intersections.of(other, one).allow == ("*",)
     assert intersections.of(one, other).also == (other,)

@@ -99,7 +99,9 @@ class Record:
         return self.rows.pop(pin_id, None) is not None
 
 
-async def test_a_row_that_is_no_pin_takes_no_other_with_it() -> None:
-    """An invalid row is skipped, and the other pins are read."""
+async def test_a_row_that_is_no_pin_takes_no_other_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    """An invalid row is skipped and named in the log, and the other pins are read."""
     rows = {"mcp__files__a": json.dumps(PIN.written()), "mcp__files__b": "{", "mcp__files__c": "{}"}
     assert await RecordedPins(Record(rows)).pins() == [PIN]
+    said = [record.getMessage().partition(" cannot be used")[0] for record in caplog.records]
+    assert said == ["the pin of mcp__files__b", "the pin of mcp__files__c"]

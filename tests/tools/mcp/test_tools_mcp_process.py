@@ -59,15 +59,26 @@ async def test_a_kill_of_it_leaves_no_orphan_and_no_second_effect(tmp_path: Path
 
 
 async def test_a_worker_that_goes_cancels_its_calls(tmp_path: Path) -> None:
-    """After one client of the process has closed, calls of the other client still work."""
-    server = scripted(tmp_path, [tool_definition("a")], {"a": OK})
+    """If a client of the process closes, its open call is cancelled at the server; another's goes on."""
+    answers = {"unanswered": {}, "a": OK}
+    server = scripted(tmp_path, [tool_definition(name) for name in answers], answers)
     async with hosted(server) as host:
         found = await host.definitions("toy")
+        digest = found["unanswered"].digest
+        going_on = asyncio.create_task(host.client.call("toy", "unanswered", digest, {}, LATE_S))
         other = HostClient(host.process.path)
         other.start()
         assert read_result(await other.call("toy", "a", found["a"].digest, {}, LATE_S)).text == "fine"
+        call = asyncio.create_task(other.call("toy", "unanswered", digest, {}, LATE_S))
+        await until(lambda: sorted(calls_of(tmp_path)) == ["a", "unanswered", "unanswered"])
         await other.aclose()
+        with pytest.raises(ToolFailure, match="may have taken effect"):
+            await call
+        await until(lambda: "cancelled" in calls_of(tmp_path))
         assert read_result(await host.client.call("toy", "a", found["a"].digest, {}, LATE_S)).text == "fine"
+        assert calls_of(tmp_path)[3:] == ["cancelled", "a"]
+        assert not going_on.done()
+        going_on.cancel()
 
 
 async def test_one_server_that_is_broken_takes_no_other_with_it(tmp_path: Path) -> None:

@@ -117,19 +117,21 @@ def test_a_result_has_a_bound_of_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "code"),
+    ("error", "code", "said"),
     [
-        ({"code": -32602, "message": "bad path"}, "invalid_arguments"),
-        ({"code": -32601, "message": "gone"}, "execution_failed"),
-        ({"code": 1}, "execution_failed"),
-        ({"message": 3}, "execution_failed"),
+        ({"code": -32602, "message": "bad path"}, "invalid_arguments", "bad path"),
+        ({"code": -32602}, "invalid_arguments", "the server does not take these arguments"),
+        ({"code": -32601, "message": "gone"}, "execution_failed", "gone"),
+        ({"code": -32601, "message": ""}, "execution_failed", "the server does not have this tool any more"),
+        ({"code": 1, "message": "a\u200bb" + "x" * 5000}, "execution_failed", "ab" + "x" * 998),
+        ({"code": 1}, "execution_failed", "the server answered with an error"),
+        ({"message": 3}, "execution_failed", "the server answered with an error"),
     ],
 )
-def test_protocol_errors_are_failures(error: dict[str, Any], code: str) -> None:
-    """A protocol error becomes a failure with a message, also if the error itself is malformed."""
+def test_protocol_errors_are_failures(error: dict[str, Any], code: str, said: str) -> None:
+    """A protocol error becomes a failure with the server's words, cut, or with ours if it has none."""
     failure = failure_of_error(error)
-    assert failure.code == code
-    assert failure.message
+    assert (failure.code, failure.message) == (code, said)
 
 
 FIELDS = ("text", "data", "uri", "resource", "mimeType", "annotations")

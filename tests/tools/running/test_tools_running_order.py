@@ -1,17 +1,22 @@
 """The order of the runner's steps: a step that fails ends the call before any later step."""
 
+import ast
+import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 from pydantic import AfterValidator
 from runner_kit import MakeCall, MakeRunner, MemoryLog
 
+import proxy
 from proxy.errors import ToolFailure
 from proxy.tools import HttpClient, Redaction, tool
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.bounds import ArgumentBound
 from proxy.tools.running.ledger import RunContext
+from proxy.tools.running.plan import AdmittedCall, PlannedCall, Refusal
 
 STEPS = (
     *("known", "policy", "budget", "rate", "size", "parse", "validate", "bounds"),
@@ -167,3 +172,26 @@ async def test_a_kept_result_takes_every_step_but_the_last(
     world.wrong = ()
     denied = await runner.run(call("look", "{}", 9), context, policy=Policy())
     assert denied.error_code == "policy_denied"
+
+
+def modules_that_call(name: str) -> list[str]:
+    """The modules of the product that call a method whose written name ends so."""
+    package = Path(proxy.__file__).parent
+    word = name.rpartition(".")[2]
+    found = []
+    for path in package.rglob("*.py"):
+        text = path.read_text()
+        nodes = ast.walk(ast.parse(text)) if word in text else ()
+        if any(isinstance(node, ast.Call) and ast.unparse(node.func).endswith(name) for node in nodes):
+            found.append(path.relative_to(package).as_posix())
+    return sorted(found)
+
+
+def test_nothing_runs_but_by_a_plan() -> None:
+    """Rule T1: only the runner's executor, which takes plans, calls a provider; a plan cannot run itself."""
+    # ``tools`` in commands/cli.py is the module of its commands, not a provider.
+    assert modules_that_call(".call_tool") == ["commands/cli.py", "tools/running/execution.py"]
+    assert modules_that_call("tools.call_tool") == ["commands/cli.py"]
+    assert modules_that_call("executor.run") == ["tools/running/runner.py"]
+    for kind in (PlannedCall, AdmittedCall, Refusal):
+        assert [name for name in dir(kind) if asyncio.iscoroutinefunction(getattr(kind, name))] == []

@@ -1,6 +1,5 @@
 """Planning: what the runner fixes about a call before it runs, and why it refuses calls."""
 
-import asyncio
 import copy
 import dataclasses
 import json
@@ -533,13 +532,3 @@ async def test_a_private_value_is_masked_as_it_was_validated_too(
     result = await runner.run(call("greet", '{"name":"ada"}'), context)
     assert result.safe_message == "no [private] here"
     assert "ADA" not in repr((result, log.closed))
-
-
-async def test_nothing_runs_but_by_a_plan(make_runner: MakeRunner, call: MakeCall) -> None:
-    """Rule T1: plans, admitted calls and refusals have no coroutine methods that could run a call."""
-    for kind in (PlannedCall, AdmittedCall, Refusal):
-        actions = [name for name in dir(kind) if asyncio.iscoroutinefunction(getattr(kind, name))]
-        assert actions == []
-    runner = await make_runner([fly])
-    result = await runner.run(call("fly", '{"to":"ber"}'), RunContext("run_9", 1, "open"))
-    assert result.content == "BER"

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Self
 
 import pytest
@@ -25,7 +25,9 @@ from raw_upstream import (
 from waiting import LATE_S, PATIENCE_S
 
 from proxy.errors import ConfigError, UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
+from proxy.net.resolver import AddressInfo, Resolver, numeric
 from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
+from proxy.upstreams.http1 import upstream as upstream_module
 from proxy.upstreams.http1.upstream import Http1Upstream
 
 pytestmark = pytest.mark.both_loops
@@ -445,15 +447,25 @@ async def test_a_body_that_cannot_be_sent_again_is_not() -> None:
     assert len(raw.requests) == 2
 
 
-async def test_refused_connections_are_tried_again_and_then_named() -> None:
-    """Rule E2: when all retries were refused, the error names the upstream, but neither key nor port."""
+@pytest.mark.parametrize("retries", [0, 2])
+async def test_refused_connections_are_tried_again_and_then_named(
+    retries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule E2: after ``retries`` more refusals the error names the upstream, but neither key nor port."""
+    monkeypatch.setattr(upstream_module, "_CONNECT_RETRY_BUDGET_S", LATE_S)
+    asked = []
+
+    def look_up(host: str) -> Sequence[AddressInfo]:
+        asked.append(host)  # a refused connection makes the next one look the name up again
+        return numeric("127.0.0.1", 0) or ()
+
+    resolver = Resolver("tests", look_up=look_up)
     with closed_port() as port:
-        upstream = Client("spare", f"http://127.0.0.1:{port}/v1", KEY, retries=2)
-        started = asyncio.get_running_loop().time()
-        with pytest.raises(UpstreamUnreachable, match=r"'spare'.*refused") as caught:
-            await upstream.open(post())
-        assert asyncio.get_running_loop().time() - started < PATIENCE_S
-        await upstream.aclose()
+        url = f"http://refusing.test:{port}/v1"
+        async with Client("spare", url, KEY, retries=retries, resolver=resolver) as upstream:
+            with pytest.raises(UpstreamUnreachable, match=r"'spare'.*refused") as caught:
+                await upstream.open(post())
+    assert len(asked) == 1 + retries
     assert KEY not in str(caught.value)
     assert str(port) not in str(caught.value)
 

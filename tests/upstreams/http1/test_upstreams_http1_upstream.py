@@ -404,17 +404,23 @@ async def test_bytes_behind_a_known_response_end_their_connection(behind: bytes,
 
 
 async def test_few_idle_connections_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After many requests at once only a few idle connections stay open."""
+    """After many requests at once only the few connections stay open that were used last."""
     monkeypatch.setattr(lean_connection, "_MOST_IDLE", 3)
-    async with RawUpstream(whole(b"{}")) as raw:
+    ends = [asyncio.Event() for _ in range(8)]
+    scripts: list[list[Step]] = [[head("Content-Length: 2"), end, b"{}", KEEP] for end in ends]
+    async with RawUpstream(*scripts, whole(b"{}")) as raw:
         upstream = lean(raw)
-        responses = await asyncio.gather(*[upstream.open(ASK) for _ in range(8)])
-        await asyncio.gather(*[response.read(10) for response in responses])
-        pool = upstream._opened_pool()
-        await until(lambda: len(pool._all) == 3)
-        assert len(pool._idle) == 3
-        await (await upstream.open(ASK)).read(10)
-        assert raw.connections == 8
+        responses = [await upstream.open(ASK) for _ in ends]
+        order = [4, 0, 7, 2, 6, 1, 5, 3]
+        for number in order:
+            ends[number].set()
+            assert await responses[number].read(10) == b"{}"
+        await until(lambda: raw.open_connections == 3)
+        again = await asyncio.gather(*[upstream.open(ASK) for _ in range(3)])
+        assert [await response.read(10) for response in again] == [b"{}"] * 3
+        used = [request.connection for request in raw.requests]
+        assert used[:8] == [1, 2, 3, 4, 5, 6, 7, 8]
+        assert sorted(used[8:]) == sorted(used[number] for number in order[-3:])
         await upstream.aclose()
 
 

@@ -1,6 +1,7 @@
 """Replay: which fixture answers a request, with what, and how a miss is explained."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +204,7 @@ async def test_a_match_table_asks_for_more(tmp_path: Path) -> None:
 async def test_recorded_waits_are_kept_only_when_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pieces come in their recorded sizes, and ``pace`` scales the recorded waits between them."""
+    """Pieces come in their recorded sizes, without waits by default; ``pace`` scales the recorded waits."""
     waited: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -212,8 +213,14 @@ async def test_recorded_waits_are_kept_only_when_asked_for(
     monkeypatch.setattr("proxy.upstreams.recorded.replay.asyncio.sleep", sleep)
     folder = copy(tmp_path, response="chunks = [[40, 4], [80, 20]]\n")
     request = post({"model": "m", "messages": [], "stream": True})
-    for pace, waits in ((0, []), (1, [0.04, 0.04]), (0.5, [0.02, 0.02])):
-        pieces = [p async for p in (await ReplayUpstream([folder], pace=pace).open(request)).chunks()]
+    at_pace = partial(ReplayUpstream, [folder])
+    for upstream, waits in (
+        (at_pace(), []),
+        (at_pace(pace=0), []),
+        (at_pace(pace=1), [0.04, 0.04]),
+        (at_pace(pace=0.5), [0.02, 0.02]),
+    ):
+        pieces = [p async for p in (await upstream.open(request)).chunks()]
         assert pieces == [b"data", b": {}\n\ndata: [DONE]\n\n"]
         assert [each for each in waited if each] == pytest.approx(waits)
         waited.clear()

@@ -257,22 +257,35 @@ def test_a_choice_of_tools(choice: ToolChoice, said: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    ("field", "asked"),
     [
-        Conversation("m", (), sampling=Sampling(temperature=1.5)),
-        Conversation("m", (), sampling=Sampling(presence_penalty=1)),
-        Conversation("m", (), output=Output(choices=2)),
-        Conversation("m", (), output=Output(format=OutputFormat("json_object"))),
-        Conversation("m", (), tools=(CustomTool("f"),)),
-        Conversation("m", (), tools=(FunctionTool("f", parameters={"type": "string"}),)),
-        Conversation("m", (Message("user", (Text("a"),)), Message("assistant", (Text("b"),)))),
+        (
+            "heat",
+            Conversation("m", (), sampling=Sampling(temperature=1.5), names={"sampling.temperature": "heat"}),
+        ),
+        ("sampling.presence_penalty", Conversation("m", (), sampling=Sampling(presence_penalty=1))),
+        ("output.choices", Conversation("m", (), output=Output(choices=2))),
+        ("output.format", Conversation("m", (), output=Output(format=OutputFormat("json_object")))),
+        ("tools[0]", Conversation("m", (), tools=(CustomTool("f", at="tools[0]"),))),
+        (
+            "tools[0]",
+            Conversation("m", (), tools=(FunctionTool("f", parameters={"type": "string"}, at="tools[0]"),)),
+        ),
+        (
+            "messages[1]",
+            Conversation(
+                "m", (Message("user", (Text("a"),)), Message("assistant", (Text("b"),), at="messages[1]"))
+            ),
+        ),
     ],
 )
-def test_what_messages_cannot_say_is_refused(asked: Conversation) -> None:
-    """The proxy refuses a conversation that Messages cannot express with a 400."""
+def test_what_messages_cannot_say_is_refused(field: str, asked: Conversation) -> None:
+    """Rule E1: a conversation that Messages cannot express is refused with a 400 that names the field."""
     with pytest.raises(RequestError) as refusal:
         write_conversation(asked)
-    assert (refusal.value.status, refusal.value.code) == (400, "not_translatable")
+    found = refusal.value
+    assert (found.status, found.code, found.param) == (400, "not_translatable", field)
+    assert found.message.startswith(f"{field}: ")
 
 
 def test_what_is_left_out_is_reported() -> None:

@@ -52,8 +52,6 @@ def run(trace: Trace = "silent", **ask: Any) -> dict[str, Any]:
     writer = writer_of(trace, **ask)
     take(writer, HIDDEN)
     writer.turn_ended("hidden")
-    call = reader_of("mine").read_reply(HIDDEN)
-    del call
     writer.tool_started(_call(), {"z": 1})
     writer.tool_finished(_call(), RESULT)
     take(writer, body(text('{"a":1}'), id="msg_2"))

@@ -156,10 +156,15 @@ def test_lines_that_differ_in_their_text_alone_are_told_together() -> None:
 
 
 def test_a_reply_is_read_as_a_stream_is() -> None:
-    """The reader reads a reply with its calls, and refuses a body that it cannot read."""
+    """A reply has the text, calls, usage and end of a stream; a body that is no reply is refused."""
     reader = reader_of("f")
-    frame = reader.read_reply(done("stop", "Hm.", call("f", {"a": 1}, "call_1")).strip())
-    assert [type(event) for event in frame.events if isinstance(event, TextDelta | TurnFinished)]
+    body = done("stop", "Hm.", call("f", {"a": 1}, "call_1")).strip()
+    frame = reader.read_reply(body)
+    assert list(frame.events) == play(body, None, "f").events
+    assert "".join(event.text for event in frame.events if isinstance(event, TextDelta)) == "Hm."
+    (usage,) = (event.usage for event in frame.events if isinstance(event, UsageReported))
+    assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (10, 7, 17)
+    assert [event.reason for event in frame.events if isinstance(event, TurnFinished)] == ["tool_calls"]
     assert json.loads(reader.message())["tool_calls"][0]["id"] == "call_1"
     with pytest.raises(WireError):
         reader_of().read_reply(b"<html>")

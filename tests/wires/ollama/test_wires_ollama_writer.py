@@ -72,12 +72,15 @@ def test_json_is_of_the_last_turn_alone(streaming: bool) -> None:
 
 
 def test_an_error_is_the_last_word() -> None:
-    """Rule E1: an error is written once, and no last line follows."""
+    """Rule W3: after the lines before it an error is written once, and no last line follows."""
     writer = writer_of()
-    out = play(said("a"), None).out
-    out = writer.fail("It broke.", type="x", code="y") + writer.finish(None)
-    assert out == b'{"error":"It broke."}\n'
+    out = play(FIRST, writer).out + writer.turn_ended("hidden") + play(said("a"), writer).out
+    out += writer.fail("It broke.", type="x", code="y") + writer.turn_ended("final") + writer.finish(None)
     assert writer.fail("Again.", type="x", code="y") == b""
+    read = read_stream(out)
+    assert (read.text, read.error, read.last) == ("One. a", "It broke.", {})
+    assert out.endswith(b'\n{"error":"It broke."}\n')
+    assert out.count(b'"error"') == 1
 
 
 def test_an_upstreams_error_in_another_form_becomes_a_text() -> None:

@@ -59,11 +59,12 @@ def test_what_is_written_reads_as_the_same(conversation: Conversation) -> None:
 
 @given(conversations(kinds=("text", "file")))
 def test_what_chat_says_crosses_to_responses_and_back(conversation: Conversation) -> None:
-    """What both dialects can express stays the same when it goes from Chat to Responses."""
+    """What both dialects can express stays the same when it goes from Chat to Responses and back."""
     chat, responses = ChatCodec(), ResponsesCodec()
     asked = chat.read(json.loads(chat.write(conversation).body))
     crossed = responses.read(json.loads(responses.write(asked, strict=True).body))
     assert crossed == asked
+    assert chat.read(json.loads(chat.write(crossed, strict=True).body)) == asked
 
 
 REQUESTS = sorted(
@@ -158,9 +159,10 @@ def test_nothing_inside_is_dropped(
 
 @given(st.dictionaries(words.filter(lambda name: name not in RESPONSES_FIELDS.read), objects, min_size=1))
 def test_unknown_fields_stay_with_the_dialect(fields: dict[str, Any]) -> None:
-    """An unknown field belongs to Responses alone, and another dialect refuses it."""
+    """An unknown field is written for Responses as it was read, and another dialect refuses it."""
     conversation = read_conversation({**asking(), **fields})
     assert {native.path: native.loss for native in conversation.native} == dict.fromkeys(fields, "refused")
+    assert {name: value for name, value in body_of(conversation).items() if name in fields} == fields
     with pytest.raises(RequestError) as refusal:
         ChatCodec().write(conversation)
     assert refusal.value.param in fields

@@ -573,10 +573,11 @@ def test_a_half_event_at_the_end_is_no_fault() -> None:
 @pytest.mark.parametrize("begun", ["", OURS[:4]])
 @pytest.mark.parametrize("between", [b"", b": keep-alive\n\n", b"event: ping\n\n", b"data: ping\n\n"])
 def test_a_name_that_comes_whole_in_the_end(begun: str, between: bytes) -> None:
-    """A hidden call whose name only its last event completes is not sent to the client (rule W8)."""
+    """Rule W5: nothing of a hidden call whose name only its last event completes goes to the client."""
     added = event("response.output_item.added", output_index=0, item={**CALL, "name": begun, "arguments": ""})
     done = event("response.output_item.done", output_index=0, item=CALL)
     data = encode([*opening(), added]) + between + encode([done, closing()])
     played = play(data, writer_of())
     assert [(c.call_id, c.name, c.arguments) for c in played.calls] == GOT
     assert b"call_h" not in played.out
+    assert OURS.encode() not in played.out

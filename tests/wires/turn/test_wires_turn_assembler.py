@@ -474,8 +474,8 @@ def test_a_named_fragment_is_no_replacement() -> None:
     ]
 
 
-def test_finish_and_calls_after_it() -> None:
-    """Fragments become calls in their order."""
+def test_calls_of_whole_fragments_keep_their_order() -> None:
+    """Fragments that are whole calls become calls in their order."""
     assert calls(f(0, "a", "time", "{}"), f(1, "b", "book", "{}")) == [
         ("a", "time", "{}"),
         ("b", "book", "{}"),

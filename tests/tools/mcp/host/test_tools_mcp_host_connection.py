@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 from mcp_rig import no_token
 from mcp_script import calls_of, scripted, tool_definition
+from mcp_types import LoggingMessageNotification
 from waiting import LATE_S, PATIENCE_S, until
 
+from proxy.tools.mcp.host import watching
 from proxy.tools.mcp.host.connection import CallFailed, Connection
+from proxy.tools.mcp.host.sdk import McpClientSession
 from proxy.tools.mcp.servers import HostSettings, Server
 
 OK = {"result": {"content": [{"type": "text", "text": "fine"}]}}
@@ -213,19 +216,42 @@ async def test_a_definition_that_changes_is_called_no_more(tmp_path: Path) -> No
 
 
 async def test_a_call_that_takes_too_long_ends_in_time(tmp_path: Path) -> None:
-    """A call that takes longer than its timeout fails with the kind "timeout"."""
-    server = scripted(tmp_path, [tool_definition("slow")], {"slow": {"sleep": 0.5}})
-    async with connected(server) as (connection, _):
+    """A call longer than its timeout fails as a "timeout", and the server is told and used further."""
+    tools = [tool_definition("unanswered"), tool_definition("good")]
+    async with connected(scripted(tmp_path, tools, {"unanswered": {}, "good": OK})) as (connection, _):
         with pytest.raises(CallFailed) as raised:
-            await call(connection, "slow", timeout_s=0.1)
+            await call(connection, "unanswered", timeout_s=0.1)
         assert raised.value.kind == "timeout"
+        await until(lambda: calls_of(tmp_path) == ["unanswered", "cancelled"])
+        assert await call(connection, "good") == OK["result"]
+        assert connection.history.connects == 1
 
 
-async def test_a_flood_of_notifications_does_not_keep_a_result_back(tmp_path: Path) -> None:
-    """A call gets its result even if the server sends 20,000 notifications before it."""
-    server = scripted(tmp_path, [tool_definition("flood")], {"flood": {"flood": 20_000, **OK}})
-    async with connected(server) as (connection, _):
+async def test_a_flood_of_notifications_does_not_keep_a_result_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 20,000 notifications in a second 100 pass; the result behind them and a change of tools do, too."""
+    seen: list[Any] = []
+    handle = McpClientSession._on_message
+
+    async def noting(session: McpClientSession, message: Any) -> None:
+        seen.append(message)
+        await handle(session, message)
+
+    class OneSecond(watching._Budget):
+        def __init__(self, most: int) -> None:
+            super().__init__(most)
+            self._clock = lambda: self._since
+
+    monkeypatch.setattr(watching, "_Budget", OneSecond)
+    monkeypatch.setattr(McpClientSession, "_on_message", noting)
+    tools = [tool_definition("flood"), tool_definition("switch")]
+    answers = {"flood": {"flood": 20_000, **OK}, "switch": {"become": [tool_definition("other")], **OK}}
+    async with connected(scripted(tmp_path, tools, answers)) as (connection, _):
         assert await call(connection, "flood") == OK["result"]
+        assert await call(connection, "switch") == OK["result"]
+        await until(lambda: connection.definition("other") is not None)
+    assert sum(isinstance(message, LoggingMessageNotification) for message in seen) == 100
 
 
 @pytest.mark.parametrize("listed", [{"tools": 3}, {}, {"tools": "x"}], ids=["number", "nothing", "text"])
