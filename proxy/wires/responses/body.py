@@ -17,6 +17,7 @@ import orjson
 from proxy.events import ResultImage, ToolCall, ToolDefinition
 from proxy.records import MessageRecord
 from proxy.wires.json.splice import elements, join_array, join_object, members
+from proxy.wires.message_list.body import tokens_left
 from proxy.wires.responses.items import (
     SERVER_LABEL,
     as_upstream_items,
@@ -32,7 +33,6 @@ from proxy.wires.responses.own_items.summaries import SealedSummaries, is_own_co
 from proxy.wires.responses.request import ResponsesRequest
 from proxy.wires.responses.spans import answer_length
 from proxy.wires.turn.choice import forces_own, own_and_offered, relaxed
-from proxy.wires.turn.message_list import tokens_left
 from proxy.wires.turn.narrowed import without_tools
 from proxy.wires.turn.refused_fields import ITEM_FIELDS, RefusedFields
 from proxy.wires.turn.restored import (

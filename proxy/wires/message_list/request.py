@@ -1,0 +1,218 @@
+"""A client's request whose conversation is a list of messages.
+
+This module has the part that all such dialects have in common: it finds the turns that the client sends back,
+recognizes them, and makes the digests under which the proxy keeps hidden turns.  Each dialect reads single
+messages.
+"""
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any, ClassVar
+
+import orjson
+
+from proxy.values import value_class
+from proxy.wires.chosen import NOTHING_CHOSEN, Chosen
+from proxy.wires.client_port import Answer, ReturnedCalls
+from proxy.wires.past.clock import SystemRule
+from proxy.wires.past.evidence import Evidence, Speaker
+from proxy.wires.turn.digest import PrefixDigests, conversation_digest
+
+__all__ = ["CallsWithIdsRequest", "Message", "MessageListRequest"]
+
+Message = Mapping[str, Any]
+"""A parsed message of a request."""
+
+
+@value_class
+class MessageListRequest(ABC):
+    """A part of :class:`~proxy.wires.client_port.ClientRequest`, which describes the public attributes.
+
+    ``members`` are the names of the body's members.  ``dialect_name`` is a part of every digest, so that
+    conversations of different dialects are never taken for each other.
+    """
+
+    members: Collection[str]
+    model: str
+    stream: bool
+    messages: Sequence[Message]
+    declared: tuple[str, ...] = ()
+    preview: str = ""
+    tools_forbidden: bool = False
+    forced: frozenset[str] | None = None
+    wants_json: bool = False
+    choices: int = 1
+    people: str = ""
+    has_proxy_calls: bool = False
+    chosen: Chosen = NOTHING_CHOSEN
+    _beginnings: PrefixDigests = field(init=False, repr=False, compare=False)
+
+    dialect_name: ClassVar[str]
+
+    # Facts that are the same for every request of these dialects.
+    background: ClassVar[bool] = False
+    continues: ClassVar[str | None] = None
+    conversation: ClassVar[str] = ""
+    references: ClassVar[Sequence[str]] = ()
+    may_store: ClassVar[bool] = True
+    max_calls: ClassVar[int | None] = None
+    open_names: ClassVar[bool] = False
+    returns_calls: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        digests = PrefixDigests(self.messages, self._identity, self._speaker, self._spoken)
+        object.__setattr__(self, "_beginnings", digests)
+
+    # How a dialect reads one message.
+
+    @staticmethod
+    @abstractmethod
+    def _identity(message: Message) -> list[Any] | None:
+        """Return what identifies a message, whichever client library sends it back, as JSON values.
+
+        ``None`` for a message that does not count.
+        """
+
+    @staticmethod
+    @abstractmethod
+    def _speaker(message: Message) -> Speaker:
+        """Return who wrote a message; results of tools count as the model's."""
+
+    @staticmethod
+    @abstractmethod
+    def _spoken(message: Message) -> str | None:
+        """Return the text of a client's message; ``None`` if the message is more than text."""
+
+    @staticmethod
+    @abstractmethod
+    def _is_model_message(message: Message) -> bool:
+        """Return whether the model wrote a message."""
+
+    @staticmethod
+    @abstractmethod
+    def _calls(message: Message) -> Sequence[tuple[str, Any]]:
+        """Return the calls of a model's message, each behind its id at the client (``""`` for none)."""
+
+    @staticmethod
+    @abstractmethod
+    def _answer_text(message: Message) -> str | None:
+        """Return the text of a model's message without calls; empty or ``None`` for any other message."""
+
+    def _system_text(self, rule: SystemRule) -> str | None:
+        """Return the system prompt that the body has beside the messages, in the form to compare.
+
+        ``None`` if the dialect has it among the messages.
+        """
+        return None
+
+    # What the client sends back.
+
+    def _places(self) -> Iterable[int]:
+        """Return the positions at which messages of the model may be."""
+        return range(len(self.messages))
+
+    def _model_messages(self) -> Iterator[tuple[int, Message]]:
+        """Yield the messages of the model, each with its position."""
+        for position in self._places():
+            message = self.messages[position]
+            if self._is_model_message(message):
+                yield position, message
+
+    def returned_calls(self) -> Sequence[ReturnedCalls]:
+        found = ((at, [call_id for call_id, _ in self._calls(said)]) for at, said in self._model_messages())
+        return [ReturnedCalls(at, frozenset(filter(None, ids))) for at, ids in found if any(ids)]
+
+    def answers(self) -> Sequence[Answer]:
+        found = ((position, self._answer_text(message)) for position, message in self._model_messages())
+        return [Answer(position, text) for position, text in found if text]
+
+    @abstractmethod
+    def fits(self, position: int, held: Mapping[str, Any], is_shown: Callable[[str], bool]) -> bool: ...
+
+    # The digests of the conversation.
+
+    def answer_key(
+        self, caller: str, shape: str, text: str, upto: int | None = None, rule: SystemRule = "clock"
+    ) -> str:
+        system = self._system_text(rule)
+        beside = () if system is None else (system,)
+        words = (
+            f"{self.dialect_name} answer",
+            caller,
+            self.people,
+            shape,
+            self.model,
+            *beside,
+            text.strip(),
+        )
+        return conversation_digest(words, self._beginnings.digest(upto, rule))
+
+    def conversation_key(
+        self, caller: str, call_ids: Collection[str], upto: int | None = None, rule: SystemRule = "clock"
+    ) -> str:
+        words = (*self.identity_words(caller), *sorted(call_ids))
+        return conversation_digest(words, self._beginnings.digest(upto, rule))
+
+    def identity_words(self, caller: str) -> tuple[str, ...]:
+        return (self.dialect_name, caller, self.people, self.model)
+
+    def evidence(self, upto: int | None = None, rule: SystemRule = "clock") -> Evidence | None:
+        found, system = self._beginnings.evidence(upto, rule), self._system_text(rule)
+        if found is None or system is None:
+            return found
+        return replace(found, system=found.system + system.encode("utf-8", "surrogatepass"))
+
+
+class CallsWithIdsRequest(MessageListRequest):
+    """A request in a dialect whose calls have ids, which their results repeat."""
+
+    __slots__ = ()
+
+    @staticmethod
+    @abstractmethod
+    def _text_beside_calls(message: Message) -> str | None:
+        """Return the text of a model's message with calls; ``None`` if it has content but no text."""
+
+    @staticmethod
+    @abstractmethod
+    def _call_identity(call: Any) -> Any:
+        """Return what identifies a call apart from its id, in a form to compare; ``None`` for no call."""
+
+    @staticmethod
+    @abstractmethod
+    def _answered_ids(message: Message) -> Sequence[str] | None:
+        """Return the ids of the calls that a message answers; ``None`` if results end before it."""
+
+    def used_ids(self) -> frozenset[str]:
+        """Return the call ids in the history; a new call must have another id."""
+        return frozenset([call_id for _, said in self._model_messages() for call_id, _ in self._calls(said)])
+
+    def fits(self, position: int, held: Mapping[str, Any], is_shown: Callable[[str], bool]) -> bool:
+        message = self.messages[position]
+        calls = self._calls(message)
+        if not calls:
+            return True
+        if (text := self._text_beside_calls(message)) != "" and not is_shown(text or ""):
+            return False
+        made = dict(self._calls(orjson.loads(held["messages"][-1])))
+        shown = {call["client_id"]: made.get(call["call_id"]) for call in held["calls"]}
+        shown.pop(None, None)
+        if len(calls) != len(shown) or not self._answered_once(position + 1, shown):
+            return False
+        return all(
+            (identity := self._call_identity(call)) is not None
+            and identity == self._call_identity(shown.get(call_id))
+            for call_id, call in calls
+        )
+
+    def _answered_once(self, start: int, shown: Collection[str]) -> bool:
+        """Return whether the results from a position on belong to these calls alone, at most one to each."""
+        answered: list[str] = []
+        for message in itertools.islice(self.messages, start, None):
+            ids = self._answered_ids(message)
+            if ids is None:
+                break
+            answered += ids
+        return len(set(answered)) == len(answered) and set(answered) <= set(shown)
