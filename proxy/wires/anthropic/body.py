@@ -44,20 +44,17 @@ class AnthropicBody(MessageListBody):
             self._client_messages = list(map(without_ours, elements(self._members["messages"])))
             self._members["messages"] = join_array(self._client_messages)
 
-    def _definition(self, definition: ToolDefinition) -> bytes:
+    def _tool(self, definition: ToolDefinition) -> bytes:
         """Return a tool without ``strict``: the client decides about the cost of a new strict schema.
 
         The proxy checks the arguments itself.
         """
-        written = definition.written.get("anthropic")
-        if written is None:
-            tool = {
-                "name": definition.name,
-                "description": definition.description,
-                "input_schema": definition.parameters,
-            }
-            written = definition.written["anthropic"] = orjson.dumps(tool)
-        return written
+        tool = {
+            "name": definition.name,
+            "description": definition.description,
+            "input_schema": definition.parameters,
+        }
+        return orjson.dumps(tool)
 
     def _replacement(self, declared: bytes, definition: ToolDefinition) -> bytes:
         """Return our tool, with the client's breakpoint of the prompt cache."""
@@ -175,10 +172,6 @@ class AnthropicBody(MessageListBody):
         if left.get("tool_choice") == b'"auto"':
             left["tool_choice"] = _free(self._members["tool_choice"])
         return left
-
-    @staticmethod
-    def _is_model_message(message: Mapping[str, Any]) -> bool:
-        return message.get("role") == "assistant"
 
     def _rows(self, run_id: str, turn: int, message: Mapping[str, Any]) -> Sequence[MessageRecord]:
         return rows_of(run_id, turn, message)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 
 from proxy.errors import RequestError
 from proxy.values import value_class
-from proxy.wires.anthropic.blocks import Block, blocks_of, blocks_text, called_blocks, has_ours
+from proxy.wires.anthropic.blocks import blocks_of, blocks_text, called_blocks, has_ours
 from proxy.wires.anthropic.mcp_servers import chosen_tools
 from proxy.wires.chosen import NOTHING_CHOSEN
 from proxy.wires.message_list.request import CallsWithIdsRequest, Message
@@ -29,7 +29,7 @@ __all__ = ["AnthropicRequest", "declared_name", "parse_anthropic_request"]
 _MAX_CALL_ID: Final = 256
 _UNSEEN: Final = frozenset({"thinking", "redacted_thinking"})
 """Blocks that some clients do not send back."""
-_NOT_OF_ANSWERS: Final = frozenset({"tool_use", "tool_result", "image", "document"})
+_MORE_THAN_TEXT: Final = frozenset({"tool_result", "image", "document"})
 _BILLING: Final = "x-anthropic-billing-header:"
 """A line that Claude Code writes about itself before its system prompt; it differs in each request."""
 
@@ -61,46 +61,35 @@ class AnthropicRequest(CallsWithIdsRequest):
                     param = f"messages[{position}].content[{place}].tool_use_id"
                     _check_result(param, block.get("tool_use_id"), calls, answered, reserved)
 
-    @staticmethod
-    def _is_model_message(message: Message) -> bool:
-        return message.get("role") == "assistant"
-
-    @staticmethod
-    def _speaker(message: Message) -> Speaker:
+    def speaker(self, message: Message) -> Speaker:
         role = message.get("role")
         if role in ("system", "developer"):
             return "system"
-        return "model" if role == "assistant" or _result_ids(message) else "user"
+        if role == "assistant":
+            return "model"
+        return "tool" if _result_ids(message) else "user"
 
-    @staticmethod
-    def _spoken(message: Message) -> str | None:
+    def _spoken(self, message: Message) -> str | None:
         spoken = _neutral(message.get("content"))
         return "\n".join(spoken) if all(isinstance(part, str) for part in spoken) else None
 
-    @staticmethod
-    def _identity(message: Message) -> list[Any]:
+    def _identity(self, message: Message) -> list[Any]:
         # Clients move `cache_control` from one request to the next, drop thoughts, add fields that are null,
         # and write one text as a string or as a block.
         return [message.get("role"), _neutral(message.get("content"))]
 
-    @staticmethod
-    def _calls(message: Message) -> Sequence[tuple[str, Any]]:
+    def _calls(self, message: Message) -> Sequence[tuple[str, Any]]:
         return [(call["id"], call) for call in called_blocks(message.get("content"))]
 
-    @staticmethod
-    def _answer_text(message: Message) -> str:
-        return _text_of_answer(blocks_of(message.get("content")))
+    def _text(self, message: Message) -> str | None:
+        blocks = blocks_of(message.get("content"))
+        more = any(block.get("type") in _MORE_THAN_TEXT for block in blocks)
+        return None if more else blocks_text(blocks)
 
-    @staticmethod
-    def _text_beside_calls(message: Message) -> str:
-        return blocks_text(blocks_of(message.get("content")))
-
-    @staticmethod
-    def _call_identity(call: Any) -> Any:
+    def _call_identity(self, call: Any) -> Any:
         return None if call is None else (call.get("name") or {}, call.get("input") or {})
 
-    @staticmethod
-    def _answered_ids(message: Message) -> Sequence[str] | None:
+    def answered_ids(self, message: Message) -> Sequence[str] | None:
         return None if message.get("role") == "assistant" else _result_ids(message)
 
     def _system_text(self, rule: SystemRule) -> str:
@@ -141,13 +130,6 @@ def _check_result(
     if reserved(calls[call_id]):
         raise answers_server_call(param)
     answered.add(call_id)
-
-
-def _text_of_answer(blocks: Sequence[Block]) -> str:
-    """Return the text of an answer; empty for a message with calls, results, images or documents."""
-    if any(block.get("type") in _NOT_OF_ANSWERS for block in blocks):
-        return ""
-    return blocks_text(blocks)
 
 
 def _neutral(content: Any) -> list[Any]:

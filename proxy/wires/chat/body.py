@@ -15,7 +15,7 @@ from proxy.events import ResultImage, ToolCall, ToolDefinition
 from proxy.records import MessageRecord
 from proxy.wires.chat.request import ChatRequest, declared_name
 from proxy.wires.json.splice import join_object, members
-from proxy.wires.message_list.body import MessageListBody, results_by_id, tokens_left
+from proxy.wires.message_list.body import MessageListBody, tokens_left
 from proxy.wires.turn.choice import forces_own, own_and_offered, relaxed
 from proxy.wires.turn.narrowed import without_tools
 from proxy.wires.turn.refused_fields import MESSAGE_FIELDS
@@ -28,6 +28,7 @@ class ChatBody(MessageListBody):
     """The body of one run's upstream requests."""
 
     _NEEDED_FIELDS = MESSAGE_FIELDS
+    _RESULT_ID = "tool_call_id"
 
     def __init__(self, raw: bytes, request: ChatRequest) -> None:
         super().__init__(raw, request, tools_key="functions" if request.legacy else "")
@@ -36,13 +37,18 @@ class ChatBody(MessageListBody):
         self._own: Collection[str] = request.declared
         self._offered: frozenset[str] = frozenset()
 
-    def _definition(self, definition: ToolDefinition) -> bytes:
+    def _tool(self, definition: ToolDefinition) -> bytes:
         """Return one element of ``tools``, or of the older ``functions``."""
-        form = "chat functions" if self._legacy else "chat tools"
-        written = definition.written.get(form)
-        if written is None:
-            written = definition.written[form] = _written(definition, self._legacy)
-        return written
+        function: dict[str, Any] = {
+            "name": definition.name,
+            "description": definition.description,
+            "parameters": definition.parameters,
+        }
+        if self._legacy:
+            return orjson.dumps(function)
+        if definition.strict:
+            function["strict"] = True
+        return orjson.dumps({"type": "function", "function": function})
 
     def _declared_name(self, tool: Any) -> str | None:
         return declared_name(tool, self._legacy)
@@ -60,9 +66,6 @@ class ChatBody(MessageListBody):
         options = self._members["stream_options"] if "stream_options" in self._named else b"null"
         parts = members(options) if options[:1] == b"{" else {}
         self._set("stream_options", join_object({**parts, "include_usage": b"true"}))
-
-    def _collect_results(self, start: int, held: Mapping[str, Any]) -> tuple[int, list[bytes]]:
-        return results_by_id(self._messages, start, held["calls"], _is_result, "tool_call_id")
 
     def _result(self, call: ToolCall, text: str, images: Sequence[ResultImage]) -> bytes:
         """Encode a result.  Tool messages of this dialect hold only text, so there are no images."""
@@ -102,10 +105,6 @@ class ChatBody(MessageListBody):
             only_with_tools=(self._choice_key, "parallel_tool_calls"),
         )
 
-    @staticmethod
-    def _is_model_message(message: Mapping[str, Any]) -> bool:
-        return message.get("role") == "assistant"
-
     def _rows(self, run_id: str, turn: int, message: Mapping[str, Any]) -> Sequence[MessageRecord]:
         content = message.get("content")
         calls = message.get("tool_calls")
@@ -127,26 +126,9 @@ class ChatBody(MessageListBody):
         ]
 
 
-def _written(definition: ToolDefinition, legacy: bool) -> bytes:
-    function: dict[str, Any] = {
-        "name": definition.name,
-        "description": definition.description,
-        "parameters": definition.parameters,
-    }
-    if legacy:
-        return orjson.dumps(function)
-    if definition.strict:
-        function["strict"] = True
-    return orjson.dumps({"type": "function", "function": function})
-
-
 def _tool_name(tool: Any) -> str | None:
     """Return the name of a tool, from a declaration in either form or from a choice."""
     return declared_name(tool) or declared_name(tool, legacy=True)
-
-
-def _is_result(message: Mapping[str, Any]) -> bool:
-    return message.get("role") == "tool"
 
 
 def masked_turn(raw: bytes, mask: Mask) -> bytes:

@@ -31,7 +31,13 @@ __all__ = [
 
 MAX_CALL_ID = 128
 _OF_HISTORY = ("assistant", "tool", "function")
-_INSTRUCTING = ("system", "developer")
+_SPEAKERS: Mapping[str, Speaker] = {
+    "system": "system",
+    "developer": "system",
+    "assistant": "model",
+    "tool": "tool",
+    "function": "tool",
+}
 _BESIDE_TEXT = ("refusal", "audio", "tool_call_id")
 
 
@@ -76,24 +82,14 @@ class ChatRequest(CallsWithIdsRequest):
     def _places(self) -> Iterable[int]:
         return self.history
 
-    @staticmethod
-    def _is_model_message(message: Message) -> bool:
-        return message.get("role") == "assistant"
+    def speaker(self, message: Message) -> Speaker:
+        return _SPEAKERS.get(str(message.get("role")), "user")
 
-    @staticmethod
-    def _speaker(message: Message) -> Speaker:
-        role = message.get("role")
-        if role in _INSTRUCTING:
-            return "system"
-        return "model" if role in _OF_HISTORY else "user"
-
-    @staticmethod
-    def _spoken(message: Message) -> str | None:
+    def _spoken(self, message: Message) -> str | None:
         content = _plain(message.get("content"))
         return content if isinstance(content, str) and not message.get("name") else None
 
-    @staticmethod
-    def _identity(message: Message) -> list[Any]:
+    def _identity(self, message: Message) -> list[Any]:
         # Libraries add and drop null fields and echo fields of the reply.
         content = _plain(message.get("content"))
         calls = message.get("tool_calls")
@@ -113,21 +109,16 @@ class ChatRequest(CallsWithIdsRequest):
             message.get("audio") or None,
         ]
 
-    @staticmethod
-    def _calls(message: Message) -> Sequence[tuple[str, Any]]:
+    def _calls(self, message: Message) -> Sequence[tuple[str, Any]]:
         calls = message.get("tool_calls")
         return [(_call_id(call), call) for call in calls] if isinstance(calls, list) else ()
 
-    @staticmethod
-    def _answer_text(message: Message) -> str | None:
-        return None if message.get("tool_calls") or message.get("function_call") else _only_text(message)
-
-    @staticmethod
-    def _text_beside_calls(message: Message) -> str | None:
+    def _text(self, message: Message) -> str | None:
+        if message.get("function_call"):
+            return None
         return _only_text(message) if message.get("content") else ""
 
-    @staticmethod
-    def _call_identity(call: Any) -> Any:
+    def _call_identity(self, call: Any) -> Any:
         if not isinstance(call, dict):
             return None
         custom, function = call.get("custom"), call.get("function")
@@ -137,8 +128,7 @@ class ChatRequest(CallsWithIdsRequest):
             return "function", function.get("name"), sent_arguments(function.get("arguments"))
         return None
 
-    @staticmethod
-    def _answered_ids(message: Message) -> Sequence[str] | None:
+    def answered_ids(self, message: Message) -> Sequence[str] | None:
         return [str(message.get("tool_call_id"))] if message.get("role") == "tool" else None
 
 

@@ -6,7 +6,7 @@ message and a result.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, ClassVar, Final
@@ -36,7 +36,7 @@ from proxy.wires.turn.restored import (
 from proxy.wires.turn.result_images import ImageBudget, choose_images
 from proxy.wires.upstream_port import Mask, SuspendedCall
 
-__all__ = ["LEAST_TOKENS", "MessageListBody", "results_by_id", "tokens_left"]
+__all__ = ["LEAST_TOKENS", "MessageListBody", "tokens_left"]
 
 LEAST_TOKENS: Final = 16
 """The number of tokens that a turn may always use, whatever the earlier turns of its run used."""
@@ -51,34 +51,6 @@ def tokens_left(bound: int, used: int, least: int = LEAST_TOKENS) -> bytes:
     return str(max(bound - used, min(least, bound))).encode()
 
 
-def results_by_id(
-    messages: Sequence[bytes],
-    start: int,
-    calls: Sequence[Mapping[str, Any]],
-    is_result: Callable[[Mapping[str, Any]], bool],
-    id_member: str,
-) -> tuple[int, list[bytes]]:
-    """Return where the client's results of a turn end, and the messages that replace them.
-
-    ``calls`` are all calls of the held turn.  The results come in their order, ours and the client's, under
-    the upstream's call ids; ``id_member`` is the member of a result with the id of its call.
-    """
-    end = start
-    theirs: dict[str, bytes] = {}
-    while end < len(messages) and is_result(result := orjson.loads(messages[end])):
-        theirs[str(result.get(id_member))] = messages[end]
-        end += 1
-    results = []
-    for call in calls:
-        if call["result"] is not None:
-            results.append(call["result"].encode())
-        elif (raw := theirs.get(call["client_id"])) is not None:
-            same = call["client_id"] == call["call_id"]
-            renamed = {id_member: orjson.dumps(call["call_id"])}
-            results.append(raw if same else join_object({**members(raw), **renamed}))
-    return end, results
-
-
 class MessageListBody(ABC):
     """The body of one run's upstream requests; :class:`~proxy.wires.upstream_port.BodyEditor` describes the
     public methods.
@@ -91,6 +63,8 @@ class MessageListBody(ABC):
     """The member with the conversation."""
     _TOOLS: ClassVar[str] = "tools"
     """The member with the tools."""
+    _RESULT_ID: ClassVar[str]
+    """The member of a result with the id of its call, in a dialect whose messages have one result each."""
     _NEEDED_FIELDS: ClassVar[frozenset[str]] = frozenset()
     """Fields without which a message would mean something else: no refusal removes them."""
     _MOST_IMAGE_BYTES: ClassVar[int] = 0
@@ -99,6 +73,7 @@ class MessageListBody(ABC):
     def __init__(self, raw: bytes, request: MessageListRequest, *, tools_key: str = "") -> None:
         """``tools_key`` is the member with the tools if it is not the usual one."""
         self._raw = raw
+        self._request = request
         self._named = request.members
         self._added_members: dict[str, bytes] = {}
         self._cut: dict[str, bytes] | None = None
@@ -118,17 +93,12 @@ class MessageListBody(ABC):
     # How a dialect writes and reads tools and messages.
 
     @abstractmethod
-    def _definition(self, definition: ToolDefinition) -> bytes:
+    def _tool(self, definition: ToolDefinition) -> bytes:
         """Return one element of the list of tools."""
 
     @abstractmethod
     def _declared_name(self, tool: Any) -> str | None:
         """Return the name of a tool in the client's list."""
-
-    @staticmethod
-    @abstractmethod
-    def _is_model_message(message: Mapping[str, Any]) -> bool:
-        """Return whether the model wrote a message."""
 
     @abstractmethod
     def _masked_turn(self, raw: bytes, mask: Mask) -> bytes:
@@ -139,16 +109,20 @@ class MessageListBody(ABC):
         """Return the result of a call, with the images that may be sent."""
 
     @abstractmethod
-    def _collect_results(self, start: int, held: Mapping[str, Any]) -> tuple[int, list[bytes]]:
-        """Return where the client's results of a held turn end, and the messages that replace them."""
-
-    @abstractmethod
     def _rows(self, run_id: str, turn: int, message: Mapping[str, Any]) -> Sequence[MessageRecord]:
         """Return a message as rows of the record, which are numbered later."""
 
     def _replacement(self, declared: bytes, definition: ToolDefinition) -> bytes:
         """Return what replaces a tool that the client ``declared`` under the name of a server tool."""
         return self._definition(definition)
+
+    def _definition(self, definition: ToolDefinition) -> bytes:
+        """Return one element of the list of tools, which is encoded once for all requests."""
+        form = f"{self._request.dialect_name} {self._tools_key}"
+        written = definition.written.get(form)
+        if written is None:
+            written = definition.written[form] = self._tool(definition)
+        return written
 
     def _image_bytes(self, message: bytes) -> int:
         """Return the size of our images in a message, or of a message that has such images; else 0."""
@@ -161,6 +135,9 @@ class MessageListBody(ABC):
     def _limit_tokens(self, parts: dict[str, bytes]) -> None:
         """Lower the client's limit on output tokens in ``parts`` by the tokens that earlier turns used."""
         return
+
+    def _is_model_message(self, message: Mapping[str, Any]) -> bool:
+        return self._request.speaker(message) == "model"
 
     # The members of the body.
 
@@ -302,6 +279,32 @@ class MessageListBody(ABC):
         self._restored[position] = RestoredMessages.replacing(
             self._messages, position, end, restored, needed=needed
         )
+
+    def _collect_results(self, start: int, held: Mapping[str, Any]) -> tuple[int, list[bytes]]:
+        """Return where the client's results of a held turn end, and the messages that replace them.
+
+        The results come in the order of the calls, ours and the client's, under the upstream's call ids.
+        """
+        end = start
+        theirs: dict[str, bytes] = {}
+        while end < len(self._messages) and (ids := self._answered_ids(self._messages[end])) is not None:
+            theirs |= dict.fromkeys(ids, self._messages[end])
+            end += 1
+        results = []
+        for call in held["calls"]:
+            if call["result"] is not None:
+                results.append(call["result"].encode())
+            elif (raw := theirs.get(call["client_id"])) is not None:
+                same = call["client_id"] == call["call_id"]
+                results.append(raw if same else self._with_id(raw, call["call_id"]))
+        return end, results
+
+    def _answered_ids(self, raw: bytes) -> Sequence[str] | None:
+        return self._request.answered_ids(orjson.loads(raw))
+
+    def _with_id(self, result: bytes, call_id: str) -> bytes:
+        """Return a result as the result of another call."""
+        return join_object({**members(result), self._RESULT_ID: orjson.dumps(call_id)})
 
     @property
     def restored(self) -> tuple[int, int]:

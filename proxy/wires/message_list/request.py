@@ -62,43 +62,38 @@ class MessageListRequest(ABC):
     returns_calls: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        digests = PrefixDigests(self.messages, self._identity, self._speaker, self._spoken)
+        digests = PrefixDigests(self.messages, self._identity, self.speaker, self._spoken)
         object.__setattr__(self, "_beginnings", digests)
 
     # How a dialect reads one message.
 
-    @staticmethod
     @abstractmethod
-    def _identity(message: Message) -> list[Any] | None:
+    def speaker(self, message: Message) -> Speaker:
+        """Return who wrote a message."""
+
+    @abstractmethod
+    def _identity(self, message: Message) -> list[Any] | None:
         """Return what identifies a message, whichever client library sends it back, as JSON values.
 
         ``None`` for a message that does not count.
         """
 
-    @staticmethod
     @abstractmethod
-    def _speaker(message: Message) -> Speaker:
-        """Return who wrote a message; results of tools count as the model's."""
-
-    @staticmethod
-    @abstractmethod
-    def _spoken(message: Message) -> str | None:
-        """Return the text of a client's message; ``None`` if the message is more than text."""
-
-    @staticmethod
-    @abstractmethod
-    def _is_model_message(message: Message) -> bool:
-        """Return whether the model wrote a message."""
-
-    @staticmethod
-    @abstractmethod
-    def _calls(message: Message) -> Sequence[tuple[str, Any]]:
+    def _calls(self, message: Message) -> Sequence[tuple[str, Any]]:
         """Return the calls of a model's message, each behind its id at the client (``""`` for none)."""
 
-    @staticmethod
     @abstractmethod
-    def _answer_text(message: Message) -> str | None:
-        """Return the text of a model's message without calls; empty or ``None`` for any other message."""
+    def _text(self, message: Message) -> str | None:
+        """Return the text of a model's message, ``""`` if it has no content; ``None`` if it has more than
+        text and calls."""
+
+    @abstractmethod
+    def answered_ids(self, message: Message) -> Sequence[str] | None:
+        """Return the ids of the calls that a message answers; ``None`` if results end before it."""
+
+    def _spoken(self, message: Message) -> str | None:
+        """Return the text of a client's message; ``None`` if it has more than text."""
+        return self._text(message)
 
     def _system_text(self, rule: SystemRule) -> str | None:
         """Return the system prompt that the body has beside the messages, in the form to compare.
@@ -117,7 +112,7 @@ class MessageListRequest(ABC):
         """Yield the messages of the model, each with its position."""
         for position in self._places():
             message = self.messages[position]
-            if self._is_model_message(message):
+            if self.speaker(message) == "model":
                 yield position, message
 
     def returned_calls(self) -> Sequence[ReturnedCalls]:
@@ -125,8 +120,8 @@ class MessageListRequest(ABC):
         return [ReturnedCalls(at, frozenset(filter(None, ids))) for at, ids in found if any(ids)]
 
     def answers(self) -> Sequence[Answer]:
-        found = ((position, self._answer_text(message)) for position, message in self._model_messages())
-        return [Answer(position, text) for position, text in found if text]
+        said = ((at, message) for at, message in self._model_messages() if not self._calls(message))
+        return [Answer(at, text) for at, message in said if (text := self._text(message))]
 
     @abstractmethod
     def fits(self, position: int, held: Mapping[str, Any], is_shown: Callable[[str], bool]) -> bool: ...
@@ -170,20 +165,9 @@ class CallsWithIdsRequest(MessageListRequest):
 
     __slots__ = ()
 
-    @staticmethod
     @abstractmethod
-    def _text_beside_calls(message: Message) -> str | None:
-        """Return the text of a model's message with calls; ``None`` if it has content but no text."""
-
-    @staticmethod
-    @abstractmethod
-    def _call_identity(call: Any) -> Any:
+    def _call_identity(self, call: Any) -> Any:
         """Return what identifies a call apart from its id, in a form to compare; ``None`` for no call."""
-
-    @staticmethod
-    @abstractmethod
-    def _answered_ids(message: Message) -> Sequence[str] | None:
-        """Return the ids of the calls that a message answers; ``None`` if results end before it."""
 
     def used_ids(self) -> frozenset[str]:
         """Return the call ids in the history; a new call must have another id."""
@@ -194,7 +178,7 @@ class CallsWithIdsRequest(MessageListRequest):
         calls = self._calls(message)
         if not calls:
             return True
-        if (text := self._text_beside_calls(message)) != "" and not is_shown(text or ""):
+        if (text := self._text(message)) != "" and not is_shown(text or ""):
             return False
         made = dict(self._calls(orjson.loads(held["messages"][-1])))
         shown = {call["client_id"]: made.get(call["call_id"]) for call in held["calls"]}
@@ -211,7 +195,7 @@ class CallsWithIdsRequest(MessageListRequest):
         """Return whether the results from a position on belong to these calls alone, at most one to each."""
         answered: list[str] = []
         for message in itertools.islice(self.messages, start, None):
-            ids = self._answered_ids(message)
+            ids = self.answered_ids(message)
             if ids is None:
                 break
             answered += ids

@@ -12,7 +12,7 @@ from proxy.events import ResultImage, ToolCall, ToolDefinition
 from proxy.records import MessageRecord
 from proxy.wires.json.splice import join_object, members
 from proxy.wires.message_list.body import MessageListBody, tokens_left
-from proxy.wires.ollama.calls import calls_of, role_of
+from proxy.wires.ollama.calls import calls_of
 from proxy.wires.ollama.held import collect_results, masked_turn, row_of
 from proxy.wires.ollama.request import OllamaRequest, declared_name
 from proxy.wires.ollama.results import image_bytes, inline_data, result_message, without_images
@@ -37,16 +37,13 @@ class OllamaBody(MessageListBody):
         # WIRE: the grammar of `format` applies from the first token on, so the model cannot call a tool.
         self._calls_nothing = request.wants_json
 
-    def _definition(self, definition: ToolDefinition) -> bytes:
-        written = definition.written.get("ollama")
-        if written is None:
-            function = {
-                "name": definition.name,
-                "description": definition.description,
-                "parameters": definition.parameters,
-            }
-            written = definition.written["ollama"] = orjson.dumps({"type": "function", "function": function})
-        return written
+    def _tool(self, definition: ToolDefinition) -> bytes:
+        function = {
+            "name": definition.name,
+            "description": definition.description,
+            "parameters": definition.parameters,
+        }
+        return orjson.dumps({"type": "function", "function": function})
 
     def _declared_name(self, tool: Any) -> str | None:
         return declared_name(tool)
@@ -89,10 +86,6 @@ class OllamaBody(MessageListBody):
         if type(bound) is not int or bound <= 0:
             return raw
         return join_object({**options, "num_predict": tokens_left(bound, self._used_tokens)})
-
-    @staticmethod
-    def _is_model_message(message: Mapping[str, Any]) -> bool:
-        return role_of(message) == "assistant"
 
     def _recorded(self, raw: bytes, mask: Mask) -> bytes:
         return without_images(self._shown(raw, mask))

@@ -3,8 +3,9 @@
 Source: Ollama's API reference, "Generate a chat completion", and its request type ``ChatRequest``.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import orjson
 
@@ -24,6 +25,14 @@ from proxy.wires.turn.request_members import (
 )
 
 __all__ = ["OllamaRequest", "declared_name", "parse_ollama_request"]
+
+
+_SPEAKERS: Final[Mapping[str, Speaker]] = {
+    "system": "system",
+    "developer": "system",
+    "assistant": "model",
+    "tool": "tool",
+}
 
 
 @value_class
@@ -56,29 +65,17 @@ class OllamaRequest(MessageListRequest):
 
     def _results(self, start: int) -> list[Mapping[str, Any]]:
         """Return the results that follow each other from a position on."""
-        end = start
-        while end < len(self.messages) and role_of(self.messages[end]) == "tool":
-            end += 1
-        return list(self.messages[start:end])
+        following = itertools.islice(self.messages, start, None)
+        return list(itertools.takewhile(lambda message: role_of(message) == "tool", following))
 
-    @staticmethod
-    def _is_model_message(message: Message) -> bool:
-        return role_of(message) == "assistant"
+    def speaker(self, message: Message) -> Speaker:
+        return _SPEAKERS.get(role_of(message), "user")
 
-    @staticmethod
-    def _speaker(message: Message) -> Speaker:
-        role = role_of(message)
-        if role in ("system", "developer"):
-            return "system"
-        return "model" if role in ("assistant", "tool") else "user"
-
-    @staticmethod
-    def _spoken(message: Message) -> str | None:
-        content = message.get("content")
+    def _text(self, message: Message) -> str | None:
+        content = message.get("content") or ""
         return content if isinstance(content, str) and not message.get("images") else None
 
-    @staticmethod
-    def _identity(message: Message) -> list[Any]:
+    def _identity(self, message: Message) -> list[Any]:
         # Libraries drop ids and thoughts, write the arguments of calls anew, and may leave out the name of a
         # result.
         role, content = role_of(message), message.get("content") or ""
@@ -89,17 +86,13 @@ class OllamaRequest(MessageListRequest):
             [call.identity for call in calls_of(message)],
         ]
 
-    @staticmethod
-    def _calls(message: Message) -> Sequence[tuple[str, Any]]:
+    def _calls(self, message: Message) -> Sequence[tuple[str, Any]]:
         # The client's ids are keys that the proxy makes of names and arguments, because libraries drop ids.
         calls = calls_of(message)
         return list(zip(keys_of([call.identity for call in calls]), calls, strict=True))
 
-    @staticmethod
-    def _answer_text(message: Message) -> str | None:
-        text = message.get("content")
-        more = message.get("tool_calls") or message.get("images")
-        return text if isinstance(text, str) and not more else None
+    def answered_ids(self, message: Message) -> Sequence[str] | None:
+        return [str(message.get("tool_call_id") or "")] if role_of(message) == "tool" else None
 
     def used_ids(self) -> frozenset[str]:
         """Return the call ids in the history; a new call must have another id."""
